@@ -1,0 +1,1 @@
+"""Records to answers: metrics, tables and curves of saved runs."""

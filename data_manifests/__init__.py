@@ -1,0 +1,1 @@
+"""Descriptions of known data sets, one TOML file each."""

@@ -1,0 +1,1 @@
+"""Images to features: manifests, decoding, frozen backbones and the feature cache."""

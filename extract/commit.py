@@ -1,0 +1,64 @@
+"""Write files so that a reader sees the old state or the new one, never a half of either.
+
+The rename is the only commit: the content is written under a temporary name, flushed to the
+disk and renamed; then the folder is flushed, so that the new name survives a power cut too.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from clinit.errors import ClinitError
+
+
+def temporary(path: Path) -> Path:
+    """Return the name under which the content of `path` is written before its commit."""
+    return path.with_name(f".{path.name}.tmp-{os.getpid()}")
+
+
+def flush_folder(folder: Path) -> None:
+    """Flush the names in `folder` to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def flush_file(path: Path) -> None:
+    """Flush the content of `path` to the disk."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def commit_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Create or replace `path` by what `write` writes to the temporary path it is given.
+
+    Raises:
+        ClinitError: If the folder cannot be written or the disk is full. `path` is then what
+            it was before.
+    """
+    draft = temporary(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(draft)
+        flush_file(draft)
+        draft.replace(path)
+        flush_folder(path.parent)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise ClinitError(
+            f"cannot write {path}: {error.strerror or error}",
+            remedy="Free space or choose a folder you can write, then run the same command again.",
+        ) from error
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def commit_json(path: Path, content: Any) -> None:
+    """Create or replace `path` by `content` as JSON (indented, keys in their given order)."""
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    commit_file(path, lambda draft: draft.write_text(text, encoding="utf-8"))

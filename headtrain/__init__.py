@@ -1,0 +1,1 @@
+"""Features to heads: statistics, solves, initialisations and class-incremental training."""

@@ -1,0 +1,6 @@
+"""Run `python -m clinit`."""
+
+from clinit.cli.main import main
+
+if __name__ == "__main__":
+    main()

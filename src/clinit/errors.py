@@ -1,0 +1,57 @@
+"""Errors that a user of the command line can act on.
+
+    ClinitError
+    ├── ManifestError     a data set on disk, its description or its manifest
+    ├── ImageError        one image that cannot be decoded
+    ├── BackboneError     a network that cannot serve as a frozen backbone
+    ├── CacheError        a feature cache: missing, incomplete, damaged, of another fingerprint
+    ├── HeadError         a classifier head: missing, of another width, of other classes
+    ├── StatisticsError   class statistics that cannot be merged or solved
+    ├── ExperimentError   a class-incremental experiment that cannot be run as asked
+    └── RecordError       a run record: missing, incomplete, of another layout
+
+Wrong arguments of library functions raise `ValueError`; what cannot happen is asserted.
+"""
+
+
+class ClinitError(Exception):
+    """Base of every error that the command line prints without a traceback.
+
+    The message says what was found and what was expected; `remedy` says what to do next.
+    """
+
+    def __init__(self, message: str, *, remedy: str) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
+class ManifestError(ClinitError):
+    """A data set on disk, its description or its manifest is not as expected."""
+
+
+class ImageError(ClinitError):
+    """One image cannot be decoded."""
+
+
+class BackboneError(ClinitError):
+    """A network cannot serve as a frozen backbone."""
+
+
+class CacheError(ClinitError):
+    """A feature cache is missing, incomplete, damaged or of another fingerprint."""
+
+
+class HeadError(ClinitError):
+    """A classifier head is missing, or its width or its classes do not fit."""
+
+
+class StatisticsError(ClinitError, ValueError):
+    """Class statistics cannot be merged, or their normal equations cannot be solved."""
+
+
+class ExperimentError(ClinitError):
+    """A class-incremental experiment cannot be run as asked."""
+
+
+class RecordError(ClinitError):
+    """A run record is missing, incomplete or of another layout."""
