@@ -30,7 +30,7 @@ class FeatureSet:
     @property
     def dim(self) -> int:
         """Width of a feature vector."""
-        return self.features.shape[1]
+        return int(self.features.shape[1])
 
     def counts(self) -> Int[np.ndarray, " classes"]:
         """Return the number of rows of each class."""

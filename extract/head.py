@@ -38,12 +38,12 @@ class Head:
     @property
     def num_classes(self) -> int:
         """Number of rows."""
-        return self.weight.shape[0]
+        return int(self.weight.shape[0])
 
     @property
     def dim(self) -> int:
         """Width of the features that the head reads."""
-        return self.weight.shape[1]
+        return int(self.weight.shape[1])
 
 
 def write_head(head: Head, path: Path) -> None:

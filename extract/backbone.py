@@ -1,0 +1,274 @@
+"""Frozen pretrained timm networks as feature extractors.
+
+The penultimate feature of an image x is `forward_head(forward_features(x), pre_logits=True)`:
+what the model's own linear classifier reads. That this is so is checked on a batch before
+anything is extracted; a model where classifier(penultimate) is not the model's output is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import timm.data
+import timm.models
+import torch
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from clinit.errors import BackboneError
+from clinit.extract.head import Head
+
+AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackboneConfig:
+    """Which network, and how it computes."""
+
+    name: str
+    """timm's name, with its tag where it has one: `convnextv2_femto.fcmae_ft_in1k`."""
+    weights: Path | None = None
+    """A safetensors or PyTorch checkpoint; None downloads timm's pretrained weights."""
+    model_args: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of `timm.create_model`."""
+    device: str = "cpu"
+    """`cpu`, `cuda` or `cuda:<index>`."""
+    autocast: str = "off"
+    """`off`, `bfloat16` or `float16`: the arithmetic of the forward pass."""
+
+    def __post_init__(self) -> None:
+        if self.autocast not in ("off", *AUTOCAST_DTYPES):
+            raise ValueError(f"autocast must be off, bfloat16 or float16, got {self.autocast!r}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backbone:
+    """A network in evaluation mode, with its classifier set apart."""
+
+    config: BackboneConfig
+    network: nn.Module
+    head: Head
+    """The pretrained classifier; its class names are those stored with the weights, if any."""
+    data_config: Mapping[str, Any]
+    """timm's preprocessing of this model."""
+    weights_sha256: str
+    """Over the names, types and bytes of the state dict: independent of the file format."""
+
+    @property
+    def dim(self) -> int:
+        """Width of the penultimate feature."""
+        return self.head.dim
+
+    @torch.inference_mode()
+    def features(
+        self, batch: Float[Tensor, "batch 3 height width"]
+    ) -> Float[Tensor, "batch dim"]:
+        """Return the penultimate features of normalised images, in float32."""
+        with self._arithmetic():
+            maps = self.network.forward_features(batch)  # type: ignore[operator]
+            features: Tensor = self.network.forward_head(  # type: ignore[operator]
+                maps, pre_logits=True
+            )
+        return features.float()
+
+    @torch.inference_mode()
+    def logits(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch rows"]:
+        """Return the network's own output for normalised images, in float32."""
+        with self._arithmetic():
+            logits: Tensor = self.network(batch)
+        return logits.float()
+
+    def _arithmetic(self) -> Any:
+        if self.config.autocast == "off":
+            return nullcontext()
+        device_type = torch.device(self.config.device).type
+        return torch.autocast(device_type, dtype=AUTOCAST_DTYPES[self.config.autocast])
+
+
+def parse_model_args(arguments: Sequence[str]) -> dict[str, Any]:
+    """Turn `["pad_type=same", "depths=[1, 1, 2, 1]"]` into keyword arguments.
+
+    A value that is a Python literal is read as one, any other is a string.
+
+    Raises:
+        BackboneError: If an argument is not `name=value`.
+    """
+    parsed: dict[str, Any] = {}
+    for argument in arguments:
+        name, equals, text = argument.partition("=")
+        if not equals or not name.isidentifier():
+            raise BackboneError(
+                f"model argument {argument!r} is not of the form name=value",
+                remedy="Write for example `--model-arg pad_type=same`.",
+            )
+        try:
+            parsed[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            parsed[name] = text
+    return parsed
+
+
+def load_backbone(config: BackboneConfig) -> Backbone:
+    """Build the network, load its weights and set its classifier apart.
+
+    Raises:
+        BackboneError: If timm does not know the name, the weights cannot be had or do not fit,
+            the device is absent, or the classifier is not one linear layer.
+    """
+    if config.device.startswith("cuda") and not torch.cuda.is_available():
+        raise BackboneError(
+            f"device {config.device} was asked for, but torch sees no CUDA device",
+            remedy="Use `--device cpu`, or check the driver with `nvidia-smi`.",
+        )
+    if config.name.split(".")[0] not in timm.list_models():
+        near = timm.list_models(f"*{config.name.split('.')[0].split('_')[0]}*")[:5]
+        raise BackboneError(
+            f"timm {timm.__version__} has no model {config.name!r}",
+            remedy=f"Models like it: {', '.join(near)}." if near else "See `timm.list_models()`.",
+        )
+    network = _pretrained(config) if config.weights is None else _from_file(config)
+    classifier = network.get_classifier()  # type: ignore[operator]
+    if not isinstance(classifier, nn.Linear):
+        raise BackboneError(
+            f"the classifier of {config.name} is {type(classifier).__name__}, not one linear layer",
+            remedy="Choose a backbone whose classifier is torch.nn.Linear, such as"
+            " convnextv2_femto, vit_tiny_patch16_224 or resnet18.",
+        )
+    network.eval().requires_grad_(False)
+    weight = classifier.weight.detach().float().numpy().copy()
+    bias = None if classifier.bias is None else classifier.bias.detach().float().numpy().copy()
+    head = Head(
+        weight=weight,
+        bias=np.zeros(len(weight), np.float32) if bias is None else bias,
+        class_names=None if config.weights is None else _stored_names(config.weights, len(weight)),
+    )
+    sha256 = _state_sha256(network)
+    if config.device.startswith("cuda"):
+        network.to(device=config.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    data_config = timm.data.resolve_model_data_config(network)  # type: ignore[no-untyped-call]
+    return Backbone(config, network, head, data_config, sha256)
+
+
+def check_penultimate(backbone: Backbone, batch: Float[Tensor, "batch 3 height width"]) -> None:
+    """Check on one batch that the classifier of the penultimate features is the model's output.
+
+    Raises:
+        BackboneError: If it is not, or if the features are not finite.
+    """
+    features, expected = backbone.features(batch), backbone.logits(batch)
+    if features.ndim != 2 or features.shape[1] != backbone.dim:
+        raise BackboneError(
+            f"{backbone.config.name} gives penultimate features of shape {tuple(features.shape)},"
+            f" its classifier reads {backbone.dim} numbers an image",
+            remedy="Choose another backbone: this one has no penultimate vector.",
+        )
+    if not torch.isfinite(features).all():
+        raise BackboneError(
+            f"{backbone.config.name} gives features that are not finite",
+            remedy="Check the weights, and `--autocast off` if it was on.",
+        )
+    weight = torch.from_numpy(backbone.head.weight).to(features.device)
+    found = features @ weight.T + torch.from_numpy(backbone.head.bias).to(features.device)
+    scale = float(expected.abs().max().clamp(min=1))
+    # Autocast rounds the model's own logits, but not the product formed here.
+    tolerance = 1e-3 if backbone.config.autocast == "off" else 3e-2
+    if found.shape != expected.shape or float((found - expected).abs().max()) > tolerance * scale:
+        raise BackboneError(
+            f"the classifier of {backbone.config.name}, applied to its penultimate features,"
+            " does not give the model's own logits",
+            remedy="Choose another backbone: something follows or surrounds its classifier.",
+        )
+
+
+def _pretrained(config: BackboneConfig) -> nn.Module:
+    try:
+        network: nn.Module = timm.create_model(config.name, pretrained=True, **config.model_args)
+    except Exception as error:  # timm and its hub client raise a dozen types
+        raise BackboneError(
+            f"timm cannot give pretrained weights of {config.name}: {_first_line(error)}",
+            remedy="Give a checkpoint with `--weights FILE`, or check the network connection.",
+        ) from error
+    return network
+
+
+def _from_file(config: BackboneConfig) -> nn.Module:
+    path = config.weights
+    assert path is not None
+    if not path.is_file():
+        raise BackboneError(
+            f"no weights at {path}", remedy="Give a .safetensors or .pth file with `--weights`."
+        )
+    try:
+        state = timm.models.load_state_dict(str(path), weights_only=True)
+    except Exception as error:  # unpickling and safetensors raise many types
+        raise BackboneError(
+            f"{path} cannot be read as weights: {_first_line(error)}",
+            remedy="A checkpoint is a safetensors file, or a .pth file that holds tensors only"
+            " (`weights_only=True`): code in a checkpoint is never run.",
+        ) from error
+    arguments = dict(config.model_args)
+    rows = _classifier_rows(config.name, state)
+    if rows is not None:
+        arguments.setdefault("num_classes", rows)
+    try:
+        network: nn.Module = timm.create_model(config.name, pretrained=False, **arguments)
+    except (TypeError, ValueError, RuntimeError, KeyError) as error:
+        raise BackboneError(
+            f"timm cannot build {config.name} with {arguments}: {_first_line(error)}",
+            remedy="Check `--backbone` and `--model-arg`.",
+        ) from error
+    try:
+        timm.models.load_checkpoint(network, str(path), strict=True, weights_only=True)
+    except Exception as error:  # checkpoint filters raise what they meet
+        raise BackboneError(
+            f"{path} does not fit {config.name}: {' '.join(str(error).split())[:300]}",
+            remedy="Check `--backbone` and `--model-arg` against the model the file was saved from.",
+        ) from error
+    return network
+
+
+def _classifier_rows(name: str, state: Mapping[str, Any]) -> int | None:
+    """Return the number of classifier rows in a checkpoint, None where it has another layout."""
+    classifier = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    prefix = getattr(classifier, "classifier", None)
+    weight = state.get(f"{prefix}.weight") if isinstance(prefix, str) else None
+    return int(weight.shape[0]) if isinstance(weight, Tensor) else None
+
+
+def _stored_names(path: Path, rows: int) -> tuple[str, ...] | None:
+    if path.suffix != ".safetensors":
+        return None
+    try:
+        with safe_open(path, framework="numpy") as file:
+            text = (file.metadata() or {}).get("class_names")
+        names = json.loads(text) if text else None
+    except (SafetensorError, ValueError):
+        return None
+    if names is not None and len(names) != rows:
+        raise BackboneError(
+            f"{path} names {len(names)} classes, its classifier has {rows} rows",
+            remedy="Give the right names with `--head-classes FILE`, one a line.",
+        )
+    return None if names is None else tuple(map(str, names))
+
+
+def _state_sha256(network: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

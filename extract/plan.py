@@ -1,0 +1,122 @@
+"""The plan of an extraction: which rows go to which shard, and the fingerprint.
+
+The plan is written before the first shard and never changes. A later run of the same command
+finds it, compares it with its own and goes on with the shards that are missing. A batch never
+crosses the border of a shard, so a shard holds the same bits whenever it is computed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from clinit.errors import CacheError
+from clinit.extract.commit import commit_json
+
+FORMAT = "clinit-cache/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one split of a cache will hold, fixed before the first image is read."""
+
+    dataset: str
+    split: str
+    num_rows: int
+    dim: int
+    dtype: str
+    """float16 or float32: how features are stored (a shard that overflows float16 has float32)."""
+    shard_rows: int
+    batch_size: int
+    fingerprint: Mapping[str, str]
+    """Everything that the features depend on, by field."""
+
+    def __post_init__(self) -> None:
+        if self.num_rows < 1 or self.shard_rows < 1 or self.batch_size < 1:
+            raise ValueError("num_rows, shard_rows and batch_size must be positive")
+        if self.dtype not in ("float16", "float32"):
+            raise ValueError(f"dtype must be float16 or float32, got {self.dtype!r}")
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards."""
+        return -(-self.num_rows // self.shard_rows)
+
+    def rows(self, shard: int) -> range:
+        """Return the rows of a shard."""
+        start = shard * self.shard_rows
+        return range(start, min(start + self.shard_rows, self.num_rows))
+
+    @property
+    def identifier(self) -> str:
+        """SHA-256 of the plan; every shard carries it."""
+        return _sha256(asdict(self))
+
+
+def backbone_identifier(fingerprint: Mapping[str, str]) -> str:
+    """Return the SHA-256 of a fingerprint without its manifest.
+
+    Features of equal identifiers come from one backbone and may be mixed.
+    """
+    return _sha256({name: text for name, text in fingerprint.items() if name != "manifest"})
+
+
+def shard_name(shard: int) -> str:
+    """Return the file name of a shard."""
+    return f"shard-{shard:05d}.h5"
+
+
+def settle_plan(plan: Plan, folder: Path) -> None:
+    """Write the plan into `folder`, or check that the one there is the same.
+
+    Raises:
+        CacheError: If the folder belongs to another extraction; the differing field is named.
+    """
+    path = folder / "plan.json"
+    if not path.exists():
+        commit_json(path, {"format": FORMAT, **asdict(plan)})
+        return
+    found, wanted = asdict(read_plan(folder)), asdict(plan)
+    for name, value in found.pop("fingerprint").items():
+        _refuse_difference(path, name, value, wanted["fingerprint"].get(name, "nothing"))
+    for name, value in found.items():
+        _refuse_difference(path, name, value, wanted[name])
+
+
+def read_plan(folder: Path) -> Plan:
+    """Read the plan of a split.
+
+    Raises:
+        CacheError: If there is none, or it is not a plan.
+    """
+    path = folder / "plan.json"
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if content.pop("format") != FORMAT:
+            raise ValueError("unknown format")
+        return Plan(**content)
+    except FileNotFoundError as error:
+        raise CacheError(
+            f"no feature cache at {folder}", remedy="Write one with `clinit extract`."
+        ) from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CacheError(
+            f"{path} is not the plan of a feature cache ({error})",
+            remedy="Move the folder away and run `clinit extract` again.",
+        ) from error
+
+
+def _refuse_difference(path: Path, name: str, found: Any, wanted: Any) -> None:
+    if found != wanted:
+        raise CacheError(
+            f"{path.parent} was begun with {name} = {found}, this command has {name} = {wanted}",
+            remedy="Give the options it was begun with, or another folder with `--out`.",
+        )
+
+
+def _sha256(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,122 @@
+"""Pixels to the input of a network, without augmentation.
+
+`timm` is the preprocessing that the model was evaluated with: shorter side to input size /
+crop fraction, centre crop, the model's interpolation. `paper` is the text of "A Good Start
+Matters" (Harun and Kanan, CoLLAs 2025, appendix): resize to 256 x 256 whatever the aspect,
+centre crop 224 x 224. Resizing works on uint8 with antialiasing, normalisation on the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2 import functional
+
+from clinit.errors import BackboneError
+
+KINDS = ("timm", "paper")
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """Resize, centre crop, normalise."""
+
+    resize: int | tuple[int, int]
+    """Length of the shorter side, or (height, width) to squash to, in pixels."""
+    crop: tuple[int, int]
+    """(height, width) in pixels."""
+    interpolation: str
+    """bilinear or bicubic."""
+    mean: tuple[float, ...]
+    """A value a channel, of pixels in [0, 1]."""
+    std: tuple[float, ...]
+
+    def describe(self) -> str:
+        """Return the transform as it stands in a fingerprint."""
+        side = self.resize if isinstance(self.resize, int) else "x".join(map(str, self.resize))
+        crop = "x".join(map(str, self.crop))
+        return (
+            f"resize {side} {self.interpolation} antialias, centre crop {crop},"
+            f" mean {_numbers(self.mean)}, std {_numbers(self.std)}"
+        )
+
+    def to_input(self, image: UInt8[Tensor, "3 _h _w"]) -> UInt8[Tensor, "3 height width"]:
+        """Resize and crop one image; still uint8."""
+        size = [self.resize] if isinstance(self.resize, int) else list(self.resize)
+        mode = InterpolationMode(self.interpolation)
+        resized = functional.resize(image, size, interpolation=mode, antialias=True)
+        cropped: Tensor = functional.center_crop(resized, list(self.crop))
+        return cropped
+
+    def normalise(
+        self, batch: UInt8[Tensor, "batch 3 height width"]
+    ) -> Float[Tensor, "batch 3 height width"]:
+        """Return (batch / 255 - mean) / std in float32, on the batch's device."""
+        mean = torch.tensor(self.mean, device=batch.device).view(1, -1, 1, 1)
+        std = torch.tensor(self.std, device=batch.device).view(1, -1, 1, 1)
+        return batch.float().div_(255).sub_(mean).div_(std)
+
+
+def make_transform(
+    kind: str,
+    config: Mapping[str, Any],
+    *,
+    input_size: int | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+) -> Transform:
+    """Build the transform of a model.
+
+    Args:
+        kind: `timm` or `paper`.
+        config: timm's data configuration of the model (`timm.data.resolve_model_data_config`).
+        input_size: Height and width in pixels; the model's own when None.
+        mean: One value or one a channel; the model's own when None.
+        std: Likewise.
+
+    Raises:
+        BackboneError: If the model's own preprocessing is none that `timm` covers here.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
+    height, width = (input_size, input_size) if input_size else config["input_size"][1:]
+    moments = {
+        "mean": _per_channel(mean if mean is not None else config["mean"]),
+        "std": _per_channel(std if std is not None else config["std"]),
+    }
+    if kind == "paper":
+        square = (round(height * 256 / 224), round(width * 256 / 224))
+        return Transform(resize=square, crop=(height, width), interpolation="bilinear", **moments)
+    mode, fraction = config.get("crop_mode", "center"), config["crop_pct"]
+    scaled = (math.floor(height / fraction), math.floor(width / fraction))
+    if mode not in ("center", "squash") or (mode == "center" and height != width):
+        raise BackboneError(
+            f"the model's own preprocessing crops by {mode!r} to {height} x {width}",
+            remedy="Use `--transform paper`, or a square `--input-size`.",
+        )
+    return Transform(
+        resize=scaled if mode == "squash" else scaled[0],
+        crop=(height, width),
+        interpolation=config["interpolation"],
+        **moments,
+    )
+
+
+def _per_channel(values: Sequence[float]) -> tuple[float, ...]:
+    numbers = tuple(float(value) for value in values)
+    if len(numbers) == 1:
+        numbers *= 3
+    if len(numbers) != 3:
+        raise ValueError(f"expected one number or three, got {len(numbers)}")
+    return numbers
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return "/".join(f"{value:g}" for value in values)
