@@ -1,0 +1,182 @@
+"""The record of a run: a folder with everything that training saw, and nothing computed from it.
+
+    run.json             configuration, data, notes, wall times, versions
+    classes.parquet      row, name, task (0 = base), train_rows, val_rows
+    steps.parquet        task, iteration, loss, loss_new, loss_old: before that update
+    evaluations.parquet  task, iteration, row, correct, total: after that many updates
+    points.parquet       task, iteration, loss_new, elapsed_s
+
+The folder is written under a temporary name and renamed: a record is complete, or not there.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from clinit.errors import RecordError
+from clinit.extract.commit import flush_file, flush_folder, temporary
+
+FORMAT = "clinit-run/1"
+INFO = "run.json"
+
+TABLES: Mapping[str, Mapping[str, Any]] = {
+    "classes": {
+        "row": pl.Int32,
+        "name": pl.String,
+        "task": pl.Int16,
+        "train_rows": pl.Int64,
+        "val_rows": pl.Int64,
+    },
+    "steps": {
+        "task": pl.Int16,
+        "iteration": pl.Int32,
+        "loss": pl.Float32,
+        "loss_new": pl.Float32,
+        "loss_old": pl.Float32,
+    },
+    "evaluations": {
+        "task": pl.Int16,
+        "iteration": pl.Int32,
+        "row": pl.Int32,
+        "correct": pl.Int32,
+        "total": pl.Int32,
+    },
+    "points": {
+        "task": pl.Int16,
+        "iteration": pl.Int32,
+        "loss_new": pl.Float32,
+        "elapsed_s": pl.Float64,
+    },
+}
+"""The tables of a record and the types of their columns."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunRecord:
+    """One head's run over the stream."""
+
+    path: Path | None
+    """Where it is stored; None for a record that has not been written."""
+    info: dict[str, Any]
+    """The content of run.json."""
+    classes: pl.DataFrame
+    steps: pl.DataFrame
+    evaluations: pl.DataFrame
+    points: pl.DataFrame
+
+
+def refuse_existing(folders: Iterable[Path]) -> None:
+    """Check, before anything is trained, that no record stands where one shall be written.
+
+    Raises:
+        RecordError: If one of `folders` exists.
+    """
+    if present := [folder for folder in folders if folder.exists()]:
+        more = f" (and {len(present) - 1} more)" if len(present) > 1 else ""
+        raise RecordError(
+            f"there is already something at {present[0]}{more}: a record is never overwritten",
+            remedy="Choose another --out, or remove the old record first.",
+        )
+
+
+def write_record(record: RunRecord, folder: Path) -> None:
+    """Write `record` to `folder`, which must not exist yet.
+
+    Raises:
+        RecordError: If `folder` exists or cannot be written; nothing is left behind then.
+    """
+    refuse_existing([folder])
+    draft = temporary(folder)
+    try:
+        draft.mkdir(parents=True)
+        _write_files(record, draft)
+        draft.rename(folder)
+        flush_folder(folder.parent)
+    except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise RecordError(
+            f"cannot write the record {folder}: {error.strerror or error}",
+            remedy="Free space or choose a folder you can write with --out, then run it again.",
+        ) from error
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def _write_files(record: RunRecord, folder: Path) -> None:
+    for name in TABLES:
+        table: pl.DataFrame = getattr(record, name)
+        table.write_parquet(folder / f"{name}.parquet")
+    text = json.dumps(record.info, indent=2, ensure_ascii=False, allow_nan=False)
+    (folder / INFO).write_text(text + "\n", encoding="utf-8")
+    for file in folder.iterdir():
+        flush_file(file)
+    flush_folder(folder)
+
+
+def read_record(folder: Path) -> RunRecord:
+    """Read the record in `folder`.
+
+    Raises:
+        RecordError: If there is none, or a file is missing, damaged or of another layout.
+    """
+    info = _read_info(folder)
+    tables = {name: _read_table(folder / f"{name}.parquet", TABLES[name]) for name in TABLES}
+    return RunRecord(path=folder, info=info, **tables)
+
+
+def _read_info(folder: Path) -> dict[str, Any]:
+    path = folder / INFO
+    if not path.is_file():
+        raise RecordError(
+            f"no run record at {folder}: it has no {INFO}",
+            remedy="Give a folder written by `clinit train-head --out`, or one that holds such.",
+        )
+    try:
+        info = json.loads(path.read_text(encoding="utf-8"))
+        found = info["format"]
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise _damaged(path, error) from error
+    if found != FORMAT:
+        raise RecordError(
+            f"{path} is of the layout {found!r}, expected {FORMAT!r}",
+            remedy="Read it with the version of clinit that wrote it, or run it again.",
+        )
+    return dict(info)
+
+
+def _read_table(path: Path, columns: Mapping[str, Any]) -> pl.DataFrame:
+    try:
+        table = pl.read_parquet(path)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise _damaged(path, error) from error
+    if dict(table.schema) != dict(columns):
+        raise RecordError(
+            f"{path} has the columns {', '.join(table.columns)},"
+            f" expected {', '.join(columns)} in the types of {FORMAT}",
+            remedy="Read it with the version of clinit that wrote it, or run it again.",
+        )
+    return table
+
+
+def _damaged(path: Path, error: Exception) -> RecordError:
+    return RecordError(
+        f"cannot read {path}: {error}",
+        remedy="The record is damaged: remove its folder and run `clinit train-head` again.",
+    )
+
+
+def find_records(path: Path) -> list[Path]:
+    """Return the records at or below `path`, sorted."""
+    return sorted(file.parent for file in path.rglob(INFO) if not _is_draft(file.relative_to(path)))
+
+
+def _is_draft(file: Path) -> bool:
+    return any(part.startswith(".") for part in file.parts)

@@ -1,0 +1,34 @@
+"""The one place that says which random number comes from where.
+
+Every draw has its own generator, seeded by (seed, what is drawn, index). So a draw depends on
+nothing drawn before it: more heads, another batch size or another number of iterations leave
+the class order, the buffer and the random rows as they were.
+
+    CLASS_ORDER   index 0            order in which the new classes arrive
+    BUFFER        index = head row   the class's place among equals, then the order of its rows
+    BATCHES       index = task       rows of each batch
+    RANDOM_ROWS   index = task       random rows of the task's new classes
+    LOSS_SAMPLE   index = task       training rows on which the new-task loss is measured
+"""
+
+import enum
+
+import numpy as np
+
+MAX_SEED = 2**32 - 1
+"""Larger seeds would take two words and could meet the draws of another seed."""
+
+
+class Draw(enum.IntEnum):
+    """What is drawn at random; the numbers are part of every stored result."""
+
+    CLASS_ORDER = 0
+    BUFFER = 1
+    BATCHES = 2
+    RANDOM_ROWS = 3
+    LOSS_SAMPLE = 4
+
+
+def generator(seed: int, draw: Draw, index: int = 0) -> np.random.Generator:
+    """Return the generator of one draw."""
+    return np.random.default_rng([seed, int(draw), index])
