@@ -1,0 +1,178 @@
+"""The manifest: which images a split consists of, and in which order.
+
+A manifest file is a Parquet file with the columns `path` (relative to the root of the data
+set, `/` between folders), `label`, `class_name` and `size_bytes`, sorted by (label, path) in
+code point order. The key-value metadata hold `format`, `dataset`, `split`, `class_names`
+(JSON) and `digest`. Row i of a feature cache is row i of its manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from clinit.errors import ManifestError
+from clinit.extract.commit import commit_file
+
+FORMAT = "clinit-manifest/1"
+SCHEMA = pl.Schema(
+    {"path": pl.String, "label": pl.Int64, "class_name": pl.String, "size_bytes": pl.Int64}
+)
+# An absolute path (of Windows too), a step up, or a name that the digest could not tell apart.
+_LEAVES_ROOT = r"^$|^[/\\]|^[A-Za-z]:[/\\]|(^|[/\\])\.\.([/\\]|$)|\x00"
+_BUILD_AGAIN = "Build the manifest again with `clinit manifest build`."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Manifest:
+    """The images of one split of a data set.
+
+    Raises:
+        ValueError: If the table is not as described at `table`.
+    """
+
+    dataset: str
+    split: str
+    class_names: tuple[str, ...]
+    """All classes of the data set in label order, also those without an image in this split."""
+    table: pl.DataFrame
+    """path, label, class_name, size_bytes; paths are unique and stay under their root."""
+
+    def __post_init__(self) -> None:
+        """Check the table."""
+        problem = _problem(self.table, self.class_names)
+        if problem is not None:
+            raise ValueError(problem)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of class names, paths, labels and sizes; computed at each call.
+
+        The names of the data set and of the split do not count: the same images are the same
+        rows, whatever they are called.
+        """
+        parts = (
+            json.dumps(self.class_names, ensure_ascii=False).encode(),
+            "\0".join(self.table["path"].to_list()).encode(),
+            self.table["label"].to_numpy().astype("<i8").tobytes(),
+            self.table["size_bytes"].to_numpy().astype("<i8").tobytes(),
+        )
+        digest = hashlib.sha256()
+        for part in parts:
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
+        return digest.hexdigest()
+
+    def class_counts(self) -> pl.DataFrame:
+        """Return label, class_name and images of every class, in label order."""
+        counts = np.bincount(self.table["label"].to_numpy(), minlength=len(self.class_names))
+        return pl.DataFrame(
+            {
+                "label": np.arange(len(self.class_names), dtype=np.int64),
+                "class_name": pl.Series(self.class_names, dtype=pl.String),
+                "images": counts.astype(np.int64),
+            }
+        )
+
+    def limit_per_class(self, n: int) -> Manifest:
+        """Return a manifest of the first `n` images of each class, in manifest order."""
+        if n < 1:
+            raise ValueError(f"the limit must be at least 1 image a class, got {n}")
+        return replace(self, table=self.table.filter(pl.int_range(pl.len()).over("label") < n))
+
+
+def write_manifest(manifest: Manifest, path: Path) -> None:
+    """Write `manifest` to `path`, atomically; equal manifests give equal bytes."""
+    metadata = {
+        "format": FORMAT,
+        "dataset": manifest.dataset,
+        "split": manifest.split,
+        "class_names": json.dumps(manifest.class_names, ensure_ascii=False),
+        "digest": manifest.digest,
+    }
+
+    def write(draft: Path) -> None:
+        with draft.open("wb") as file:
+            manifest.table.write_parquet(file, metadata=metadata)
+
+    commit_file(path, write)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a manifest file.
+
+    Raises:
+        ManifestError: If the file is absent, is not a manifest, was changed after it was
+            written, or names a path that leaves its root.
+    """
+    if not path.is_file():
+        raise ManifestError(
+            f"no manifest file at {path}",
+            remedy="Write it with `clinit manifest build DATASET --root DIR --split train"
+            f" --out {path}`.",
+        )
+    try:
+        # Through a file object: polars takes the brackets in a name for a pattern.
+        with path.open("rb") as file:
+            metadata = pl.read_parquet_metadata(file)
+        with path.open("rb") as file:
+            table = pl.read_parquet(file)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise ManifestError(
+            f"{path} is not a Parquet file: {error}", remedy=_BUILD_AGAIN
+        ) from error
+    if metadata.get("format") != FORMAT:
+        raise ManifestError(
+            f"{path} is not a manifest: its format is {metadata.get('format', 'not given')!r},"
+            f" expected {FORMAT!r}",
+            remedy=_BUILD_AGAIN,
+        )
+    try:
+        names = tuple(map(str, json.loads(metadata["class_names"])))
+        manifest = Manifest(metadata["dataset"], metadata["split"], names, table)
+        written = metadata["digest"]
+    except (KeyError, ValueError) as error:
+        raise ManifestError(
+            f"{path} is not a valid manifest: {error}", remedy=_BUILD_AGAIN
+        ) from error
+    if manifest.digest != written:
+        raise ManifestError(
+            f"{path} was changed after it was written: its digest is {manifest.digest[:12]}…,"
+            f" its metadata say {written[:12]}…",
+            remedy=_BUILD_AGAIN,
+        )
+    return manifest
+
+
+def _problem(table: pl.DataFrame, class_names: tuple[str, ...]) -> str | None:
+    """Return what is wrong with a table of images, or None."""
+    if table.schema != SCHEMA:
+        return f"the columns are {dict(table.schema)}, expected {dict(SCHEMA)}"
+    if len(set(class_names)) != len(class_names):
+        return "two classes have the same name"
+    if table.is_empty():
+        return None
+    if sum(table.null_count().row(0)):
+        return "the table has missing values"
+    path, label = pl.col("path"), pl.col("label")
+    if not table.select(label.is_between(0, len(class_names) - 1).all()).item():
+        return f"labels must lie in [0, {len(class_names)})"
+    leaving = table.filter(path.str.contains(_LEAVES_ROOT))
+    if len(leaving):
+        return f"the path {leaving['path'][0]!r} leaves the root"
+    names = pl.Series(class_names, dtype=pl.String).gather(table["label"])
+    if not (names == table["class_name"]).all():
+        return "class_name and label disagree"
+    in_order = (label > label.shift()) | ((label == label.shift()) & (path > path.shift()))
+    if not table.select(in_order.slice(1).all()).item():
+        return "the rows are not sorted by (label, path)"
+    if table["path"].n_unique() != len(table):
+        return "a path occurs twice"
+    if table.select((pl.col("size_bytes") < 0).any()).item():
+        return "a size is negative"
+    return None

@@ -1,0 +1,169 @@
+"""From a folder of images to a manifest: find the layout, read it, check the counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from clinit.errors import ManifestError
+from clinit.extract.dataset import FOLDER, SPLITS, Dataset, Layout, read_dataset
+from clinit.extract.layouts import LAYOUTS
+from clinit.extract.layouts.search import DoesNotFitError, Listing, Reader, Search
+from clinit.extract.manifest import Manifest
+from clinit.extract.tree import Tree, printable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scan:
+    """The manifest of a split and what was odd about its folder."""
+
+    manifest: Manifest
+    warnings: tuple[str, ...]
+    layout: str = ""
+    """Name of the layout that was found."""
+
+
+def scan(dataset: str, root: Path, split: str, *, strict: bool = False) -> Scan:
+    """List the images of a split under `root`.
+
+    Args:
+        dataset: A known data set, or `folder` for any tree of class folders.
+        root: The folder of the data set.
+        split: "train" or "val".
+        strict: Turn warnings into an error.
+
+    Raises:
+        ManifestError: If the data set is unknown, its files are not found or cannot be read,
+            a link leaves the root, or, under `strict`, anything is to be warned of.
+    """
+    tree, description = _open(dataset, root, split)
+    layout, reader = _find(tree, description, split)
+    listing = reader()
+    manifest = _manifest(description, split, listing)
+    if manifest.table.is_empty():
+        raise ManifestError(
+            f"no {split} image of {dataset} in {printable(root)}: its folders (layout"
+            f" {layout.kind}) are there but hold no image; "
+            + "; ".join(listing.warnings or ("they are empty",)),
+            remedy="Unpack the archives of the data set, then run the same command again.",
+        )
+    warnings = (*listing.warnings, *_count_warnings(description, manifest))
+    if strict and warnings:
+        raise ManifestError(
+            f"{printable(root)} is not a complete {split} split of {dataset}:\n  "
+            + "\n  ".join(warnings),
+            remedy="Complete the folder, or leave out --strict to go on with what is there.",
+        )
+    return Scan(manifest, warnings, layout.kind)
+
+
+def available_splits(dataset: str, root: Path) -> tuple[str, ...]:
+    """Return which of "train" and "val" are under `root`, without listing their images.
+
+    Raises:
+        ManifestError: If the data set is unknown or `root` cannot be read.
+    """
+    tree, description = _open(dataset, root, "train")
+    return tuple(split for split in SPLITS if _try_layouts(tree, description, split)[0])
+
+
+def _open(dataset: str, root: Path, split: str) -> tuple[Tree, Dataset]:
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    known = None if dataset == FOLDER else read_dataset(dataset)
+    tree = Tree.at(root)
+    return tree, known or _folder_dataset(tree)
+
+
+def _folder_dataset(tree: Tree) -> Dataset:
+    """Describe a tree by its own class folders.
+
+    The classes are those of both splits, so that a label means the same in both. A folder
+    named train is a split only if it holds folders: it may be a class of vehicles.
+    """
+    inside = {split: tree.folders(split) for split in SPLITS if tree.has_folder(split)}
+    folders: dict[str, tuple[str, ...]] = {"train": (".",)}
+    splits = {split: names for split, names in inside.items() if names}
+    if splits:
+        classes = sorted(set().union(*splits.values()))
+        folders = {split: (split,) for split in splits}
+    else:
+        classes = tree.folders(".")
+    return Dataset(
+        name=FOLDER,
+        title="this folder",
+        classes=tuple(classes),
+        layouts=(Layout(kind="class-folders", folders=folders),),
+    )
+
+
+def _try_layouts(
+    tree: Tree, dataset: Dataset, split: str
+) -> tuple[tuple[Layout, Reader] | None, list[str]]:
+    """Return the first layout that fits with its reader, and why the ones before do not."""
+    reasons: list[str] = []
+    for layout in dataset.layouts:
+        try:
+            return (layout, LAYOUTS[layout.kind](Search(tree, dataset, layout, split))), reasons
+        except DoesNotFitError as error:
+            if split in layout.folders:
+                reasons.append(f"{layout.kind}: {error}")
+    return None, reasons
+
+
+def _find(tree: Tree, dataset: Dataset, split: str) -> tuple[Layout, Reader]:
+    fitting, reasons = _try_layouts(tree, dataset, split)
+    if fitting is not None:
+        return fitting
+    top = tree.top()
+    found = ", ".join(map(printable, top[:8])) or "nothing"
+    if len(top) > 8:
+        found += f" and {len(top) - 8:,} more"
+    looked_for = "\n  ".join(reasons or [f"class-folders: no {split}/<class>/"])
+    raise ManifestError(
+        f"no {split} split of {dataset.name} in {printable(tree.root)}; looked for\n"
+        f"  {looked_for}\nand found {found}",
+        remedy=_where_to_look(dataset),
+    )
+
+
+def _where_to_look(dataset: Dataset) -> str:
+    if dataset.name == FOLDER:
+        return (
+            "Give --root a folder with train/<class>/ and val/<class>/, or with class folders"
+            " alone, which are taken as train."
+        )
+    return (
+        f"Give --root the folder that holds these (`clinit manifest show {dataset.name}` lists"
+        f" them), or read class folders of other names as `{FOLDER}`."
+    )
+
+
+def _manifest(dataset: Dataset, split: str, listing: Listing) -> Manifest:
+    names = pl.Series("class_name", dataset.classes, dtype=pl.String)
+    table = listing.table.sort("label", "path")
+    return Manifest(
+        dataset.name,
+        split,
+        dataset.classes,
+        table.select("path", "label", names.gather(table["label"]), "size_bytes"),
+    )
+
+
+def _count_warnings(dataset: Dataset, manifest: Manifest) -> tuple[str, ...]:
+    found, expected = len(manifest.table), dataset.images.get(manifest.split)
+    warnings: list[str] = []
+    if expected is not None and found != expected:
+        difference = f"{abs(expected - found):,} {'missing' if found < expected else 'too many'}"
+        warnings.append(
+            f"{found:,} images in {manifest.split}, expected {expected:,} ({difference})"
+        )
+    empty = manifest.class_counts().filter(pl.col("images") == 0)["class_name"]
+    if len(empty):
+        warnings.append(
+            f"{len(empty):,} of {len(dataset.classes):,} classes have no image in"
+            f" {manifest.split} (for example {empty[0]})"
+        )
+    return tuple(warnings)
