@@ -1,0 +1,129 @@
+"""How much sooner than the random run a data-driven run learns a new task.
+
+For each task, with B the best new-task accuracy of the random run:
+
+    gain = I_r / I_d,    I_d = iterations the run needs to reach 0.95 B
+
+and two readings of I_r:
+
+    peak    the iteration at which random reaches B (the paper's Figure 1c)
+    level   the iteration at which random itself reaches 0.95 B
+
+Iterations are known on the grid of evaluation points, so "reached at 50" means "between
+the point before and 50". A run that is over the level *before* its first step (I_d = 0) is
+counted at the first evaluation point after it: the gain stays finite, is the smallest that the
+grid can vouch for, and does not depend on whether the point before training is looked at.
+The same holds for random's I_r. The first of equally good points counts as random's best.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import polars as pl
+
+Reading = Literal["peak", "level"]
+SHARE = 0.95
+"""The share of random's best accuracy that counts as having learnt the task."""
+
+INIT_SETTINGS = frozenset({"init", "scale", "lam", "class_mean", "bias"})
+"""What tells the runs of one comparison apart."""
+PLACE_SETTINGS = frozenset({"base", "new", "out", "device", "workers", "threads"})
+"""Where a run reads, writes and computes: not part of what is compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskGain:
+    """The efficiency gain in one task; iterations as recorded, before the guard for 0."""
+
+    task: int
+    target: float
+    """The new-task accuracy to reach, in percent."""
+    reached: int | None
+    """I_d; None when the run never gets there."""
+    random_peak: int
+    random_level: int
+    first: int
+    """The first evaluation point after the start."""
+
+    def value(self, reading: Reading) -> float | None:
+        """Return I_r / I_d; None when the level is never reached."""
+        if self.reached is None:
+            return None
+        random = self.random_peak if reading == "peak" else self.random_level
+        return max(random, self.first) / max(self.reached, self.first)
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """The efficiency gain of a run over its tasks."""
+
+    tasks: tuple[TaskGain, ...]
+
+    @property
+    def reached(self) -> int:
+        """Number of tasks in which the run gets to the level."""
+        return sum(task.reached is not None for task in self.tasks)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run gets to the level in every task."""
+        return self.reached == len(self.tasks)
+
+    def mean(self, reading: Reading) -> float | None:
+        """Return the mean over the tasks in which the level is reached; None without any."""
+        values = [value for task in self.tasks if (value := task.value(reading)) is not None]
+        return sum(values) / len(values) if values else None
+
+
+def gain(run: pl.DataFrame, random: pl.DataFrame) -> Gain:
+    """Compare a run with the random run of the same stream.
+
+    Both hold task, iteration and acc_new, a row an evaluation point. Tasks without test images
+    and tasks in which the random run learns nothing (best accuracy 0) have no level to reach
+    and do not count.
+    """
+    tasks = []
+    for (task,), curve in random.sort("task", "iteration").group_by("task", maintain_order=True):
+        mine = run.filter(pl.col("task") == task).sort("iteration")
+        assert isinstance(task, int)
+        if (compared := _task_gain(task, mine, curve)) is not None:
+            tasks.append(compared)
+    return Gain(tuple(tasks))
+
+
+def comparison_key(info: Mapping[str, Any]) -> str:
+    """Return what runs must share to be compared: data, stream and training settings."""
+    config = {
+        name: value
+        for name, value in info["config"].items()
+        if name not in INIT_SETTINGS | PLACE_SETTINGS
+    }
+    data = [
+        [info[side].get("fingerprint"), info[side].get("manifest_digest")]
+        for side in ("base", "new")
+    ]
+    return json.dumps([config, data], sort_keys=True, default=str)
+
+
+def _task_gain(task: int, run: pl.DataFrame, random: pl.DataFrame) -> TaskGain | None:
+    best = random["acc_new"].max()
+    later = random.filter(pl.col("iteration") > 0)["iteration"].min()
+    if not isinstance(best, float) or best == 0.0 or not isinstance(later, int):
+        return None
+    peak = _first_at(random, best)
+    level = _first_at(random, SHARE * best)
+    assert peak is not None
+    assert level is not None
+    reached = _first_at(run, SHARE * best)
+    return TaskGain(task, SHARE * best, reached, peak, level, later)
+
+
+def _first_at(curve: pl.DataFrame, accuracy: float) -> int | None:
+    # Percentages of counts are not exact: 0.95 * best must not miss an equal value by rounding.
+    iteration = curve.filter(pl.col("acc_new") >= accuracy - 1e-9)["iteration"].min()
+    assert iteration is None or isinstance(iteration, int)
+    return iteration

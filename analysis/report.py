@@ -1,0 +1,159 @@
+"""The report of runs: computed from their records alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from clinit.analysis.efficiency import Reading, gain
+from clinit.analysis.run_summary import Row, RunSummary
+from clinit.analysis.settings import labels
+from clinit.errors import RecordError
+from clinit.headtrain.record import find_records, read_record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import RenderableType
+    from rich.text import Text
+
+SCALE_ORDER = ("none", "norm", "row-norm", "calibrated")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Report:
+    """Runs side by side: comparable runs together, the random run of each group first."""
+
+    runs: tuple[RunSummary, ...]
+    notes: tuple[str, ...]
+    """What the records and the comparison want said, each once."""
+
+    def rows(self) -> list[Row]:
+        """Return one row a run, with its tasks; plain values."""
+        return [run.row() for run in self.runs]
+
+    def json(self) -> str:
+        """Return the rows as JSON."""
+        return json.dumps(self.rows(), indent=2, ensure_ascii=False, allow_nan=False)
+
+    def csv(self, *, per_task: bool = False) -> str:
+        """Return a line a run, or a line a run and task, as CSV with a header."""
+        lines = []
+        for row in self.rows():
+            row |= {f"final_{name}": value for name, value in row["final"].items()}
+            flat = {name: value for name, value in row.items() if _is_plain(value)}
+            if not per_task:
+                lines.append(flat)
+                continue
+            identity = {name: flat[name] for name in list(flat)[: list(flat).index("loss_new")]}
+            for task in row["tasks"]:
+                own = {name: value for name, value in task.items() if name != "initialisation"}
+                own |= {
+                    f"init_{name}": value for name, value in (task["initialisation"] or {}).items()
+                }
+                lines.append(identity | own)
+        return pl.DataFrame(lines, infer_schema_length=None).write_csv()
+
+    def table(self, *, width: int = 80, reading: Reading = "peak") -> RenderableType:
+        """Return the table of the runs, to be printed `width` columns wide."""
+        from clinit.analysis.tables import run_table
+
+        return run_table(self.runs, width, reading)
+
+    def task_table(self, *, width: int = 80, reading: Reading = "peak") -> RenderableType:
+        """Return the table of every task of the runs, to be printed `width` columns wide."""
+        from clinit.analysis.tables import task_table
+
+        return task_table(self.runs, width, reading)
+
+    def curves(self, *, width: int = 80) -> Text:
+        """Return loss and accuracy on the new task over iterations, drawn in characters."""
+        from clinit.analysis.curves import curves
+
+        return curves(self.runs, width)
+
+    def figure(self) -> Figure:
+        """Return loss and accuracy on the new task over iterations, as a figure for a paper."""
+        from clinit.analysis.figure import figure
+
+        return figure(self.runs)
+
+    def save_figure(self, path: Path) -> None:
+        """Write the figure to a file that ends in .png, .pdf or .svg."""
+        from clinit.analysis.figure import save_figure
+
+        save_figure(self.runs, path)
+
+
+def load_report(paths: Sequence[Path], *, skip_start: bool = False) -> Report:
+    """Read the records at or below `paths` and compare each run with its random run.
+
+    `skip_start` leaves the points before the first step out of the averages (not out of the
+    curves, nor of the values at the start of a task).
+
+    Raises:
+        RecordError: If there is no record at one of the paths, or one that cannot be read.
+    """
+    folders = dict.fromkeys(folder.resolve() for path in paths for folder in _records(path))
+    runs = [RunSummary.of(read_record(folder), skip_start=skip_start) for folder in folders]
+    randoms = {run.key: run for run in reversed(runs) if run.init == "random"}
+    compared = [_compare(run, randoms.get(run.key)) for run in runs]
+    groups = list(dict.fromkeys(run.key for run in runs))
+    compared.sort(key=lambda run: (groups.index(run.key), *_order(run)))
+    return Report(tuple(compared), _notes(compared))
+
+
+def _records(path: Path) -> list[Path]:
+    if not path.exists():
+        raise RecordError(
+            f"no run record at {path}: there is no such file or folder",
+            remedy="Give a folder that `clinit train-head ... --out FOLDER` has written.",
+        )
+    if not (found := find_records(path)):
+        raise RecordError(
+            f"no run record at or below {path}: looked for folders that hold run.json",
+            remedy=f"Train heads first: `clinit train-head --base CACHE --new CACHE --out {path}`.",
+        )
+    return found
+
+
+def _compare(run: RunSummary, random: RunSummary | None) -> RunSummary:
+    if random is None or run.init == "random":
+        return run
+    return dataclasses.replace(run, gain=gain(run.points, random.points))
+
+
+def _order(run: RunSummary) -> tuple[bool, str, int, Path]:
+    scale = SCALE_ORDER.index(run.scale) if run.scale in SCALE_ORDER else len(SCALE_ORDER)
+    return run.init != "random", run.init, scale, run.path
+
+
+def _notes(runs: Sequence[RunSummary]) -> tuple[str, ...]:
+    notes: list[str] = [note for run in runs for note in run.record.info.get("notes", [])]
+    randoms = {run.key for run in runs if run.init == "random"}
+    if any(run.key not in randoms for run in runs):
+        notes.append(
+            "No gain without a random run of the same stream and settings: add `--init random`"
+            " to the training command, or give the record of such a run too."
+        )
+    for run, name in zip(runs, labels(runs), strict=True):
+        if run.gain and not run.gain.complete:
+            notes.append(
+                f"{name} reaches 95 % of random's best new-task accuracy in {run.gain.reached} of"
+                f" {len(run.gain.tasks)} tasks; its gain is the mean over those."
+            )
+        if run.not_finite:
+            notes.append(
+                f"{name}: the loss on the new task is not a finite number at {run.not_finite} of"
+                f" {len(run.points)} evaluation points."
+            )
+    return tuple(dict.fromkeys(notes))
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, str | int | float)

@@ -1,0 +1,159 @@
+"""What the record of one run says: accuracies, losses and gain, a row of the report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from clinit.analysis.accuracy import (
+    ACCURACIES,
+    accuracy_matrix,
+    accuracy_points,
+    at_end,
+    at_start,
+    average_incremental_accuracy,
+    forgetting,
+    mean,
+)
+from clinit.analysis.efficiency import Gain, comparison_key
+from clinit.headtrain.record import RunRecord
+
+Row = dict[str, Any]
+VALUES = ("loss_new", *ACCURACIES)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunSummary:
+    """A run, its evaluation points and its comparison with the random run."""
+
+    record: RunRecord
+    points: pl.DataFrame
+    """task, iteration, acc_pre, acc_new, acc_old, acc_all, loss_new: one row an evaluation."""
+    gain: Gain | None = None
+    """None for the random run, and where no random run was given."""
+    skip_start: bool = False
+    """Whether the points before the first step are left out of the averages."""
+
+    @classmethod
+    def of(cls, record: RunRecord, *, skip_start: bool = False) -> RunSummary:
+        """Compute the evaluation points of `record`."""
+        losses = record.points.select("task", "iteration", "loss_new")
+        accuracies = accuracy_points(record.evaluations, record.classes)
+        points = losses.join(accuracies, on=["task", "iteration"], how="full", coalesce=True)
+        return cls(record, points.sort("task", "iteration"), skip_start=skip_start)
+
+    @property
+    def init(self) -> str:
+        """The initialisation of new rows."""
+        return str(self.config["init"])
+
+    @property
+    def scale(self) -> str:
+        """The scale of new rows."""
+        return str(self.config.get("scale", "none"))
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The flat configuration of the run."""
+        config: dict[str, Any] = self.record.info["config"]
+        return config
+
+    @property
+    def path(self) -> Path:
+        """Where the record lies; empty for a record that was never written."""
+        return self.record.path or Path()
+
+    @property
+    def key(self) -> str:
+        """What this run must share with another one to be compared with it."""
+        return comparison_key(self.record.info)
+
+    @property
+    def averaged(self) -> pl.DataFrame:
+        """The evaluation points that reported values average over."""
+        return self.points.filter(pl.col("iteration") > 0) if self.skip_start else self.points
+
+    @property
+    def not_finite(self) -> int:
+        """Number of evaluation points at which the loss is not a finite number."""
+        return int((~self.points["loss_new"].is_finite()).sum())
+
+    def row(self) -> Row:
+        """Return the run as a row of the report; plain values that JSON can hold."""
+        return {
+            "id": self.record.info.get("id", self.path.name),
+            "path": str(self.path),
+            "init": self.init,
+            "scale": self.scale,
+            "loss": self.config.get("loss"),
+            "seed": self.config.get("seed"),
+            "head_width": self.config.get("head_width"),
+            **{name: finite(mean(self.averaged[name])) for name in VALUES},
+            "gain": self.gain.mean("peak") if self.gain else None,
+            "gain_level": self.gain.mean("level") if self.gain else None,
+            "gain_tasks_reached": self.gain.reached if self.gain else None,
+            "gain_tasks": len(self.gain.tasks) if self.gain else None,
+            "seconds": self.record.info.get("seconds"),
+            "start_included": not self.skip_start,
+            "evaluation_points": len(self.averaged),
+            **self._final(),
+            "tasks": self.task_rows(),
+            "config": self.config,
+            "notes": list(self.record.info.get("notes", [])),
+        }
+
+    def task_rows(self) -> list[Row]:
+        """Return one row a task."""
+        described = {task["task"]: task for task in self.record.info.get("tasks", [])}
+        gains = {task.task: task for task in self.gain.tasks} if self.gain else {}
+        rows = []
+        for task in self.points["task"].unique().sort():
+            here = pl.col("task") == task
+            row: Row = {"task": task}
+            row |= {name: finite(mean(self.averaged.filter(here)[name])) for name in VALUES}
+            row |= _values(at_start(self.points.filter(here)), "start")
+            row |= _values(at_end(self.points.filter(here)), "end")
+            found = gains.get(task)
+            row["gain"] = found.value("peak") if found else None
+            row["gain_level"] = found.value("level") if found else None
+            row["reached_at"] = found.reached if found else None
+            row["target"] = found.target if found else None
+            about = described.get(task, {})
+            row |= {
+                name: about.get(name)
+                for name in ("classes", "train_rows", "val_rows", "buffer_rows", "buffer_classes")
+            }
+            row["initialisation"] = about.get("initialisation")
+            rows.append(row)
+        return rows
+
+    def _final(self) -> Row:
+        matrix = accuracy_matrix(self.record.evaluations, self.record.classes)
+        end = at_end(self.points).tail(1)
+        tasks = self.points["task"].unique().sort().to_list()
+        cells = {(after, on): value for after, on, value in matrix.iter_rows()}
+        return {
+            "final": {name: _only(end[name]) for name in ACCURACIES},
+            "forgetting": forgetting(matrix),
+            "average_incremental_accuracy": average_incremental_accuracy(self.points),
+            # Row: after task 1, 2, ...; column: on the base classes, on task 1, 2, ...
+            "accuracy_matrix": [[cells.get((after, on)) for on in [0, *tasks]] for after in tasks],
+        }
+
+
+def finite(value: float | None) -> float | None:
+    """Return `value`, or None where it is not a finite number (JSON knows none such)."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _values(point: pl.DataFrame, moment: str) -> Row:
+    return {f"{name}_{moment}": _only(point[name]) for name in VALUES}
+
+
+def _only(values: Iterable[float | None]) -> float | None:
+    return finite(next(iter(values), None))

@@ -1,0 +1,132 @@
+"""What runs have in common and what tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clinit.analysis.efficiency import PLACE_SETTINGS
+from clinit.analysis.run_summary import RunSummary
+
+NOTHING = "-"
+"""Printed where there is no value."""
+SHORT = {
+    "batch_size": "batch",
+    "bias": "bias",
+    "class_mean": "mean",
+    "eval_every": "every",
+    "head_width": "width",
+    "iterations": "iters",
+    "lam": "λ",
+    "run": "#",
+    "weight_decay": "decay",
+}
+"""Column headings for settings whose name is too long for one."""
+
+_APPLIES_TO = {"lam": ("least-square", "lda"), "class_mean": ("class-mean",)}
+_COMMON = ("loss", "head_width", "tasks", "iterations", "buffer", "lr", "seed")
+_WORDS = {
+    "loss": "loss {}",
+    "head_width": "head {}",
+    "tasks": "{} tasks",
+    "iterations": "{} iterations a task",
+    "buffer": "buffer {}",
+    "lr": "lr {}",
+    "seed": "seed {}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """The settings in which runs differ, initialisation and scale left out."""
+
+    of_init: tuple[str, ...]
+    """Settings of the initialisation: they tell apart runs that can be compared."""
+    of_training: tuple[str, ...]
+    """Settings of data, stream and training: runs that differ here are not comparable."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.of_training + self.of_init
+
+
+def differences(runs: Sequence[RunSummary]) -> Differences:
+    """Return the settings in which `runs` differ; with `run` where those do not tell all apart."""
+    names = dict.fromkeys(name for run in runs for name in settings(run))
+    differing = [name for name in names if len({_value(run, name) for run in runs} - {None}) > 1]
+    of_init = [name for name in differing if name in ("lam", "class_mean", "bias")]
+    of_training = [name for name in differing if name not in of_init]
+    if len({identity(run, differing) for run in runs}) < len(runs):
+        of_init.append("run")
+    return Differences(tuple(of_init), tuple(of_training))
+
+
+def identity(run: RunSummary, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the initialisation, the scale and the settings `names` of a run."""
+    scale = "" if run.init == "random" else run.scale
+    return (run.init, scale, *(shown(run, name) for name in names))
+
+
+def settings(run: RunSummary) -> dict[str, Any]:
+    """Return the settings of a run that can tell it apart from others, data sets included."""
+    left_out = PLACE_SETTINGS | {"init", "scale"}
+    config = {name: value for name, value in run.config.items() if name not in left_out}
+    return {"base": _data_name(run, "base"), "new": _data_name(run, "new"), **config}
+
+
+def shown(run: RunSummary, name: str, runs: Sequence[RunSummary] = ()) -> str:
+    """Return a setting as it is printed; `run` is the number of the run among `runs`."""
+    if name == "run":
+        return str(1 + next(number for number, other in enumerate(runs) if other is run))
+    return _value(run, name) or NOTHING
+
+
+def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
+    """Return in words what all runs share: data sets, tasks, iterations, loss, seed, ..."""
+    first = settings(runs[0])
+    data = [str(first[side]) for side in ("base", "new") if side not in differing and first[side]]
+    words = [
+        _WORDS[name].format(_text(first[name]))
+        for name in _COMMON
+        if name not in differing and first.get(name) is not None
+    ]
+    return ", ".join([" → ".join(data), *words] if data else words)
+
+
+def labels(runs: Sequence[RunSummary]) -> list[str]:
+    """Return a short, distinct name for each run: the initialisation and what differs."""
+    names = differences(runs).names
+    scales = {run.scale for run in runs if run.init != "random"}
+    result = []
+    for run in runs:
+        parts = [run.scale] if len(scales) > 1 and run.init != "random" else []
+        values = ((name, shown(run, name, runs)) for name in names)
+        parts += [f"{SHORT.get(name, name)} {value}" for name, value in values if value != NOTHING]
+        result.append(run.init + (f" ({', '.join(parts)})" if parts else ""))
+    return result
+
+
+def _value(run: RunSummary, name: str) -> str | None:
+    """Return a setting as text; None where it means nothing to the run's initialisation."""
+    if name == "bias" and run.init == "random":
+        return None
+    if name in _APPLIES_TO and run.init not in _APPLIES_TO[name]:
+        return None
+    value = settings(run).get(name)
+    return None if value is None else _text(value)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000:
+        return f"{value:,}"
+    return str(value)
+
+
+def _data_name(run: RunSummary, side: str) -> str | None:
+    path = run.record.info.get(side, {}).get("path")
+    return Path(path).name if path else None

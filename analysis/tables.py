@@ -1,0 +1,230 @@
+"""The report as tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from clinit.analysis.efficiency import Reading
+from clinit.analysis.run_summary import Row, RunSummary
+from clinit.analysis.settings import NOTHING, SHORT, common, differences, shown
+
+GAIN_MEANS: dict[Reading, str] = {
+    "peak": "iterations to random's best new-task accuracy / iterations of the run to 95 % of it",
+    "level": "iterations of random / iterations of the run to 95 % of random's best new-task"
+    " accuracy",
+}
+_Kind = Literal["percent", "loss", "gain", "time", "factor"]
+_UNIT = {"percent": "%", "loss": "", "gain": "×", "time": "", "factor": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of numbers: where the value is in a row, and which direction is better."""
+
+    heading: str
+    name: str
+    kind: _Kind
+    better: Literal["high", "low", "neither"] = "high"
+
+    def text(self, row: Row) -> str:
+        """Return the value as printed."""
+        value = row.get(self.name)
+        if value is None and self.kind == "factor":
+            value = (row.get("initialisation") or {}).get(self.name)
+        if value is None:
+            return NOTHING
+        if self.kind == "time":
+            return duration(value)
+        if self.kind == "gain":
+            partly = row.get("gain_tasks_reached") != row.get("gain_tasks")
+            return f"{value:.2f}" + ("*" if partly else "")
+        if self.kind == "percent":
+            return f"{value:.2f}"
+        return f"{value:.3f}" if abs(value) < 100 else f"{value:.4g}"
+
+    def best(self, rows: Sequence[Row]) -> str | None:
+        """Return the best value as printed; None where there is nothing to compare."""
+        # A gain over some tasks only is not comparable with one over all of them.
+        texts = {self.text(row): row[self.name] for row in rows if row.get(self.name) is not None}
+        texts = {text: value for text, value in texts.items() if not text.endswith("*")}
+        if self.better == "neither" or len(rows) < 2 or not texts:
+            return None
+        choose = max if self.better == "high" else min
+        return choose(texts, key=lambda text: texts[text])
+
+
+def run_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> RenderableType:
+    """Return one line a run, under what they have in common."""
+    differing = differences(runs)
+    columns = _run_columns(reading)
+    named = [(run, run.row()) for run in runs]
+    title = Text(common(runs, differing.names), style="bold")
+    caption = _caption(runs, named, reading)
+
+    def table(chosen: Sequence[tuple[RunSummary, Row]], extra: Sequence[str]) -> Table:
+        return _table(chosen, runs, columns, extra)
+
+    whole = table(named, differing.names)
+    if not differing.of_training or _width(whole) <= width:
+        return Group(title, whole, caption)
+    # Too wide: what tells the groups apart goes above them instead of into columns.
+    parts: list[RenderableType] = [title]
+    for _, group in groupby(named, key=lambda pair: pair[0].key):
+        chosen = list(group)
+        parts += [_heading(chosen[0][0], differing.of_training), table(chosen, differing.of_init)]
+    return Group(*parts, caption)
+
+
+def task_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> RenderableType:
+    """Return one table a task and group of comparable runs."""
+    differing = differences(runs)
+    columns = _task_columns(reading)
+    wide = [*columns, *_INITIALISATION_COLUMNS]
+    named = [(run, run.row()) for run in runs]
+    parts: list[RenderableType] = []
+    for _, group in groupby(named, key=lambda pair: pair[0].key):
+        chosen = list(group)
+        for index, task in enumerate(chosen[0][1]["tasks"]):
+            lines = [(run, row["tasks"][index]) for run, row in chosen]
+            heading = f"Task {task['task']}" + _size(task)
+            parts.append(_heading(chosen[0][0], differing.of_training, heading))
+            table = _table(lines, runs, wide, differing.of_init)
+            if _width(table) > width:
+                table = _table(lines, runs, columns, differing.of_init)
+            parts.append(table)
+    caption = f"start, end: A_new before the first step and after the last. {_gain_words(reading)}"
+    return Group(*parts, Text(caption, style="dim"))
+
+
+def duration(seconds: float) -> str:
+    """Return a time in at most six characters: 12.3s, 45.6m, 7.8h."""
+    if seconds < 100:
+        return f"{seconds:.1f}s"
+    return f"{seconds / 60:.1f}m" if seconds < 6000 else f"{seconds / 3600:.1f}h"
+
+
+def _run_columns(reading: Reading) -> list[Column]:
+    return [
+        Column("A_pre", "acc_pre", "percent"),
+        Column("A_new", "acc_new", "percent"),
+        Column("A_old", "acc_old", "percent"),
+        Column("A_all", "acc_all", "percent"),
+        Column("L_new", "loss_new", "loss", "low"),
+        Column("gain", _gain_name(reading), "gain"),
+        Column("time", "seconds", "time", "low"),
+    ]
+
+
+def _task_columns(reading: Reading) -> list[Column]:
+    return [
+        Column("A_pre", "acc_pre", "percent"),
+        Column("start", "acc_new_start", "percent"),
+        Column("A_new", "acc_new", "percent"),
+        Column("end", "acc_new_end", "percent"),
+        Column("A_old", "acc_old", "percent"),
+        Column("A_all", "acc_all", "percent"),
+        Column("L_new", "loss_new", "loss", "low"),
+        Column("gain", _gain_name(reading), "gain"),
+    ]
+
+
+_INITIALISATION_COLUMNS = (
+    Column("factor", "factor", "factor", "neither"),
+    Column("shift", "shift", "factor", "neither"),
+)
+
+
+def _table(
+    lines: Sequence[tuple[RunSummary, Row]],
+    runs: Sequence[RunSummary],
+    columns: Sequence[Column],
+    extra: Sequence[str],
+) -> Table:
+    """Return a table of `lines`; the best value among comparable runs in bold."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    for name in ("init", "scale"):
+        table.add_column(Text(name), no_wrap=True)
+    for name in extra:
+        table.add_column(Text(SHORT.get(name, name)), overflow="fold")
+    for column in columns:
+        arrow = {"high": "↑", "low": "↓", "neither": ""}[column.better]
+        heading = f"{column.heading}\n{_UNIT[column.kind]}{arrow}"
+        table.add_column(Text(heading, justify="right"), justify="right", no_wrap=True)
+    for _, group in groupby(lines, key=lambda pair: pair[0].key):
+        chosen = list(group)
+        best = [column.best([row for _, row in chosen]) for column in columns]
+        for run, row in chosen:
+            numbers = [column.text(row) for column in columns]
+            scale = NOTHING if run.init == "random" else run.scale
+            table.add_row(
+                *map(Text, (run.init, scale, *(shown(run, name, runs) for name in extra))),
+                *(
+                    Text(number, style="bold green" if number == top else "")
+                    for number, top in zip(numbers, best, strict=True)
+                ),
+            )
+        table.add_section()
+    return table
+
+
+def _caption(
+    runs: Sequence[RunSummary], named: Sequence[tuple[RunSummary, Row]], reading: Reading
+) -> Text:
+    start = "left out" if runs[0].skip_start else "included"
+    words = (
+        "A: accuracy on test images, mean over the evaluation points"
+        f" (the one before the first step of a task {start}); pre: base classes,"
+        " new: current task, old: base and earlier tasks, all: all seen."
+        " L_new: mean loss on training images of the current task. "
+        + _gain_words(reading)
+        + " ↑ higher is better, ↓ lower."
+    )
+    groups = len({run.key for run in runs})
+    if groups < len(runs):
+        words += " Bold: the best" + (" of comparable runs." if groups > 1 else ".")
+    if any(row["gain_tasks"] != row["gain_tasks_reached"] for _, row in named):
+        words += " *: not in every task, see the notes."
+    if "run" in differences(runs).names:
+        words += "".join(f"\n# {number}: {run.path}" for number, run in enumerate(runs, 1))
+    return Text(words, style="dim")
+
+
+def _gain_words(reading: Reading) -> str:
+    paper = " (the paper's reading)" if reading == "peak" else ""
+    return f"gain, {reading}{paper}: {GAIN_MEANS[reading]}."
+
+
+def _gain_name(reading: Reading) -> str:
+    return "gain" if reading == "peak" else "gain_level"
+
+
+def _heading(run: RunSummary, names: Sequence[str], first: str = "") -> Text:
+    words = [f"{SHORT.get(name, name)} {shown(run, name)}" for name in names]
+    return Text("\n" + ", ".join([first, *words] if first else words), style="bold")
+
+
+def _size(task: Row) -> str:
+    parts = [
+        f"{task[name]:,} {words}"
+        for name, words in (
+            ("classes", "classes"),
+            ("train_rows", "training images"),
+            ("val_rows", "test images"),
+        )
+        if task.get(name) is not None
+    ]
+    return f": {', '.join(parts)}" if parts else ""
+
+
+def _width(table: Table) -> int:
+    console = Console(width=1000)
+    return Measurement.get(console, console.options, table).maximum
