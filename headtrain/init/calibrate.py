@@ -1,0 +1,247 @@
+"""Calibration: one factor s and one shift t, shared by all new rows, chosen by the loss.
+
+The new rows become (s v_k, s a_k + t), where (v_k, a_k) are the raw ones, so that row i has
+the logits u_ik = s g_ik + o_k + t with g_ik = v_k . h_i + a_k (and o_k = 0). (s, t) minimises
+
+    F(s, t) = sum_i w_{y_i} loss(u_i, y_i),    w_c = 1 / (C n_c),
+
+over buffer and new task with all other rows fixed: two numbers, and convex, because each
+loss is convex in its logits and those are affine in (s, t). With q, r the gradient and
+diag(d) - p p^T the Hessian of a loss in the new logits,
+
+    dF = sum_i w (q.g, q.1),    d2F = sum_i w [[d.g^2 - (p.g)^2,  d.g - (p.g)(p.1)],
+                                               [ symmetric,       d.1 - (p.1)^2   ]].
+
+Newton's method with backtracking (S. Boyd, L. Vandenberghe, "Convex Optimization", 2004,
+Algorithm 9.5). Where the softmax is saturated d2F vanishes but dF does not: d2F is therefore
+raised by DAMPING times the curvature of 1/2 sum_i w |u_i|^2, too little to be felt elsewhere.
+The fixed logits enter through two numbers a row, computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from clinit.headtrain.init.data import NewClasses, Rows
+from clinit.headtrain.init.scale import norm_factor
+from clinit.headtrain.losses import Loss
+from clinit.headtrain.losses.interface import FixedPart
+from clinit.headtrain.statistics import row_weights
+
+MAX_ROWS = 32_768
+"""Two numbers are well known from far fewer rows; at 73 new classes this is 19 MB of logits."""
+BLOCK_ROWS = 4096
+MAX_STEPS = 100
+DAMPING = 1e-9
+TOLERANCE = 1e-10
+"""Stop when a Newton step promises to lower the loss by less, relative to 1 + |loss|."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What calibration found."""
+
+    factor: float
+    shift: float
+    loss_before: float
+    """With the raw rows: factor 1, shift 0."""
+    loss_after: float
+    steps: int
+
+
+def calibrate(
+    raw: Rows,
+    data: NewClasses,
+    loss: Loss,
+    *,
+    kept_bias: Float[np.ndarray, " new"] | None = None,
+    max_rows: int = MAX_ROWS,
+) -> Calibration:
+    """Find the factor and the shift of the new rows that minimise the loss.
+
+    The loss is averaged over at most `max_rows` rows: a fixed draw without replacement, the
+    same number a class as far as its rows go. `loss_after <= loss_before` always.
+
+    Args:
+        raw: The new rows before scaling.
+        data: Buffer, new task, and the head whose other rows stay fixed.
+        loss: That of the training.
+        kept_bias: Biases that stay as they are; then the shift is 0 and the bias of `raw`
+            is not used.
+        max_rows: Bound on time and memory.
+    """
+    objective = Objective.of(raw, data, loss, kept_bias, balanced_draw(data.labels, max_rows))
+    starts = [np.array([1.0, 0.0]), np.array([norm_factor(raw, data), 0.0])]
+    losses = [objective.value(start) for start in starts]
+    best = int(np.argmin(losses))
+    point, lowest, steps = minimise(objective, starts[best], losses[best])
+    return Calibration(float(point[0]), float(point[1]), losses[0], lowest, steps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Objective:
+    """F(s, t) and its derivatives, from logits computed once."""
+
+    loss: Loss
+    num_classes: int
+    logits: Float[Tensor, "rows new"]
+    """g: raw logits of the new rows."""
+    offset: Float[Tensor, " new"]
+    """o: biases that are neither scaled nor shifted."""
+    shifts: bool
+    """Whether t is free; else it stays 0."""
+    target: Int[Tensor, " rows"]
+    """Column of the label, or -1 where it is a fixed row."""
+    weight: Float[Tensor, " rows"]
+    fixed: FixedPart
+
+    @classmethod
+    def of(
+        cls,
+        raw: Rows,
+        data: NewClasses,
+        loss: Loss,
+        kept_bias: Float[np.ndarray, " new"] | None,
+        rows: Int[np.ndarray, " drawn"],
+    ) -> Objective:
+        """Compute the logits of the drawn rows."""
+        labels = data.labels[rows]
+        weights = row_weights(np.bincount(labels, minlength=data.stop), "class")[labels]
+        new = (labels >= data.start) & (labels < data.stop)
+        bias = raw.bias if kept_bias is None else np.zeros_like(raw.bias)
+        parts = [_logits(raw, bias, data, loss, block) for block in _blocks(rows)]
+        return cls(
+            loss=loss,
+            num_classes=len(data.head.weight),
+            logits=torch.cat([logits for logits, _ in parts]),
+            offset=torch.zeros(len(bias), dtype=torch.float64)
+            if kept_bias is None
+            else torch.as_tensor(kept_bias, dtype=torch.float64),
+            shifts=kept_bias is None,
+            target=torch.from_numpy(np.where(new, labels - data.start, -1)),
+            weight=torch.from_numpy(weights),
+            fixed=FixedPart(*map(torch.cat, zip(*(fixed for _, fixed in parts), strict=True))),
+        )
+
+    def squares(self) -> Float[np.ndarray, " 2"]:
+        """Return sum_i w (|g_i|^2, number of new rows): the curvature of half the squares."""
+        square = float(self.weight @ self.logits.square().sum(1))
+        return np.array([square, self.logits.shape[1] if self.shifts else 0.0])
+
+    def value(self, point: Float[np.ndarray, " 2"]) -> float:
+        """Return F at (s, t)."""
+        return self.expansion(point)[0]
+
+    def expansion(
+        self, point: Float[np.ndarray, " 2"]
+    ) -> tuple[float, Float[np.ndarray, " 2"], Float[np.ndarray, "2 2"]]:
+        """Return F, its gradient and its Hessian at (s, t)."""
+        value, gradient, hessian = 0.0, np.zeros(2), np.zeros((2, 2))
+        for rows in _slices(len(self.logits)):
+            g, w = self.logits[rows], self.weight[rows]
+            local = self.loss.local_terms(
+                float(point[0]) * g + self.offset + float(point[1]),
+                self.target[rows],
+                FixedPart(self.fixed.log_sum[rows], self.fixed.constant[rows]),
+                self.num_classes,
+            )
+            value += float(w @ local.value)
+            slopes = torch.stack([(local.gradient * g).sum(1), local.gradient.sum(1)])
+            gradient += (slopes @ w).numpy()
+            scaled = local.diagonal * g
+            outer = torch.stack([(local.outer * g).sum(1), local.outer.sum(1)])
+            square, mixed, plain = (scaled * g).sum(1), scaled.sum(1), local.diagonal.sum(1)
+            curvature = torch.stack([square, mixed, mixed, plain]) @ w
+            hessian += curvature.reshape(2, 2).numpy() - ((outer * w) @ outer.T).numpy()
+        if not self.shifts:
+            gradient[1] = hessian[0, 1] = hessian[1, 0] = hessian[1, 1] = 0.0
+        return value, gradient, hessian
+
+
+def minimise(
+    objective: Objective, point: Float[np.ndarray, " 2"], lowest: float
+) -> tuple[Float[np.ndarray, " 2"], float, int]:
+    """Descend from `point`, whose value is `lowest`; return the end, its value, the steps."""
+    for steps in range(MAX_STEPS):
+        value, gradient, hessian = objective.expansion(point)
+        step = newton_step(gradient, hessian + np.diag(DAMPING * objective.squares()))
+        promise = -float(gradient @ step) / 2
+        if not promise > TOLERANCE * (1 + abs(value)):
+            return point, lowest, steps
+        length = 1.0
+        while True:
+            candidate = point + length * step
+            reached = objective.value(candidate)
+            if reached <= value - 1e-4 * length * 2 * promise:
+                break
+            length /= 2
+            if length < 1e-16:  # no descent left in floating point
+                return point, lowest, steps
+        point, lowest = candidate, reached
+    return point, lowest, MAX_STEPS
+
+
+def newton_step(
+    gradient: Float[np.ndarray, " 2"], hessian: Float[np.ndarray, "2 2"]
+) -> Float[np.ndarray, " 2"]:
+    """Return -H^+ gradient; directions without curvature (rows of zeros) are not moved along.
+
+    H is scaled to a unit diagonal first: s and t differ by the size of a raw logit.
+    """
+    diagonal = np.sqrt(np.maximum(np.diag(hessian), 0.0))
+    scale = np.divide(1.0, diagonal, out=np.zeros(2), where=diagonal > 1e-150)
+    eigenvalues, basis = np.linalg.eigh(hessian * np.outer(scale, scale))
+    usable = eigenvalues > 1e-12
+    inverse = np.divide(1.0, eigenvalues, out=np.zeros(2), where=usable)
+    return np.asarray(-scale * (basis @ (inverse * (basis.T @ (scale * gradient)))))
+
+
+def balanced_draw(
+    labels: Int[np.ndarray, " rows"], max_rows: int, seed: int = 0
+) -> Int[np.ndarray, " drawn"]:
+    """Return at most `max_rows` row numbers (at least one a class), the same number a class.
+
+    A class with fewer rows gives all of them. Ascending; the same for the same labels.
+    """
+    counts = np.bincount(labels)
+    if len(labels) <= max_rows:
+        return np.arange(len(labels))
+    quota = 1
+    while np.minimum(counts, quota + 1).sum() <= max_rows:
+        quota += 1
+    order = np.random.default_rng(seed).permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    place_in_class = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.sort(order[place_in_class < quota])
+
+
+def _logits(
+    raw: Rows, bias: np.ndarray, data: NewClasses, loss: Loss, rows: np.ndarray
+) -> tuple[Tensor, FixedPart]:
+    # The product with all fixed rows is the bulk of the work: float32 unless stored wider.
+    wide = data.features.dtype == np.float64
+    features = data.features[rows].astype(np.float64 if wide else np.float32)
+    new = slice(data.start, data.stop)
+    weight = np.delete(data.head.weight, new, axis=0).astype(features.dtype)
+    fixed = features @ weight.T + np.delete(data.head.bias, new).astype(features.dtype)
+    labels = data.labels[rows]
+    target = np.where(labels < data.start, labels, -1)
+    part = loss.fixed_part(torch.from_numpy(fixed), torch.from_numpy(target), len(data.head.weight))
+    logits = torch.from_numpy(features.astype(np.float64) @ raw.weight.T + bias)
+    return logits, FixedPart(part.log_sum.double(), part.constant.double())
+
+
+def _blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
+    for block in _slices(len(rows)):
+        yield rows[block]
+
+
+def _slices(rows: int) -> Iterator[slice]:
+    for start in range(0, rows, BLOCK_ROWS):
+        yield slice(start, start + BLOCK_ROWS)

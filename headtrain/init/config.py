@@ -1,0 +1,44 @@
+"""Which initialisation of new rows, and how its rows are brought to the scale of the head."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from clinit.headtrain.losses import loss_named
+
+INITS: tuple[str, ...] = ("random", "class-mean", "least-square")
+SCALES: tuple[str, ...] = ("none", "norm", "row-norm", "calibrated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitConfig:
+    """Options of an initialisation."""
+
+    init: str = "least-square"
+    """One of INITS."""
+    scale: str = "calibrated"
+    """One of SCALES. Raw least-square rows predict targets in [0, 1] and lose to the logits of
+    the trained rows; `calibrated` needs no tuning, `norm` is what the paper's recipes use.
+    `random` is never scaled."""
+    lam: float = 0.05
+    """Ridge of the least squares, >= 0; the paper: 0.05 (ConvNeXt), 1e-4 (ResNet)."""
+    class_mean: str = "raw"
+    """`raw` as in the paper; `unit`: mean of L2-normalised features, the authors' earlier code."""
+    bias: str = "write"
+    """`keep` leaves the random bias of a new row in place, as the authors' pipeline seems to."""
+    loss: str = "ce"
+    """The loss that `calibrated` minimises: that of the training."""
+
+    def __post_init__(self) -> None:
+        for name, value, choices in (
+            ("init", self.init, INITS),
+            ("scale", self.scale, SCALES),
+            ("class_mean", self.class_mean, ("raw", "unit")),
+            ("bias", self.bias, ("write", "keep")),
+        ):
+            if value not in choices:
+                raise ValueError(f"{name} is {value!r}, expected one of {choices}")
+        if not (math.isfinite(self.lam) and self.lam >= 0):
+            raise ValueError(f"lam is {self.lam}, expected a finite number >= 0")
+        loss_named(self.loss)

@@ -1,0 +1,65 @@
+"""What an initialisation may look at, and what it returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Rows of a linear head: logits = weight @ features + bias."""
+
+    weight: Float[np.ndarray, "classes dim"]
+    """float64."""
+    bias: Float[np.ndarray, " classes"]
+    """float64."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewClasses:
+    """The arrival of new classes: their rows [start, stop) of the head, and all stored data."""
+
+    features: Float[np.ndarray, "rows dim"]
+    """Buffer and new task together, in their stored dtype."""
+    labels: Int[np.ndarray, " rows"]
+    """Rows of the head."""
+    head: Rows
+    """The whole head as it stands. Its new rows hold the random draw: stale values."""
+    start: int
+    stop: int
+    """Rows from `stop` on belong to classes not seen yet: fixed negatives (full head width)."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.stop <= len(self.head.weight):
+            raise ValueError(
+                f"new rows [{self.start}, {self.stop}) of a head of {len(self.head.weight)} rows"
+            )
+        if len(self.features) != len(self.labels):
+            raise ValueError(f"{len(self.features)} features for {len(self.labels)} labels")
+        if self.features.shape[1] != self.head.weight.shape[1]:
+            raise ValueError(
+                f"features of width {self.features.shape[1]} for a head of"
+                f" width {self.head.weight.shape[1]}"
+            )
+        if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < self.stop:
+            raise ValueError(f"labels must lie in [0, {self.stop})")
+
+    @property
+    def counts(self) -> Int[np.ndarray, " seen"]:
+        """Rows of each class in [0, stop)."""
+        return np.bincount(self.labels, minlength=self.stop)
+
+    @property
+    def stale(self) -> Rows:
+        """The new rows as they stand: the random draw."""
+        rows = slice(self.start, self.stop)
+        return Rows(self.head.weight[rows], self.head.bias[rows])
+
+    def require_rows(self) -> None:
+        """Refuse new classes of which there is no sample to learn from."""
+        empty = np.flatnonzero(self.counts[self.start :] == 0) + self.start
+        if len(empty):
+            raise ValueError(f"no sample of the new classes in head rows {empty.tolist()}")

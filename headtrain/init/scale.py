@@ -1,0 +1,29 @@
+"""Scales of new rows relative to the rows that the head has."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clinit.headtrain.init.data import NewClasses, Rows
+
+
+def norm_factor(rows: Rows, data: NewClasses) -> float:
+    """Return mean norm of the head's existing rows / mean norm of the new rows.
+
+    1 where there is nothing to compare: no existing row, or only zeros.
+    """
+    existing = _norms(data.head.weight[: data.start])
+    new = _norms(rows.weight).mean()
+    return float(existing.mean() / new) if len(existing) and new > 0 else 1.0
+
+
+def row_factors(rows: Rows, data: NewClasses) -> np.ndarray:
+    """Return one factor a row, which brings it to the mean norm of the existing rows."""
+    existing, new = _norms(data.head.weight[: data.start]), _norms(rows.weight)
+    if not len(existing):
+        return np.ones(len(new))
+    return np.where(new > 0, existing.mean() / np.where(new > 0, new, 1.0), 1.0)
+
+
+def _norms(weight: np.ndarray) -> np.ndarray:
+    return np.asarray(np.linalg.norm(weight, axis=1))

@@ -1,0 +1,62 @@
+"""Cross entropy: loss = log sum_j exp(u_j) - u_y, with gradient softmax(u) - y.
+
+The paper prints it with a factor 1 / C, but reports values without: there is none here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from clinit.headtrain.losses.interface import FixedPart, LocalTerms, indicator, pick, spread
+
+
+@dataclass(frozen=True, slots=True)
+class CrossEntropy:
+    """Cross entropy of the softmax of the logits."""
+
+    def value(
+        self, logits: Float[Tensor, "*bank rows classes"], labels: Int[Tensor, "*#bank rows"]
+    ) -> Float[Tensor, "*bank rows"]:
+        """Return the loss of each sample."""
+        return logits.logsumexp(-1) - logits.gather(-1, spread(labels, logits)).squeeze(-1)
+
+    def value_and_gradient(
+        self, logits: Float[Tensor, "*bank rows classes"], labels: Int[Tensor, "*#bank rows"]
+    ) -> tuple[Float[Tensor, "*bank rows"], Float[Tensor, "*bank rows classes"]]:
+        """Return the loss of each sample and its gradient with respect to its logits."""
+        index = spread(labels, logits)
+        log_probabilities = logits.log_softmax(-1)
+        value = -log_probabilities.gather(-1, index).squeeze(-1)
+        gradient = log_probabilities.exp_()
+        minus_one = gradient.new_full((), -1.0).expand(index.shape)
+        return value, gradient.scatter_add_(-1, index, minus_one)
+
+    def fixed_part(
+        self,
+        logits: Float[Tensor, "rows fixed"],
+        target: Int[Tensor, " rows"],
+        num_classes: int,
+    ) -> FixedPart:
+        """Reduce the fixed logits to their log-sum and the logit of the label."""
+        return FixedPart(log_sum=logits.logsumexp(1), constant=-pick(logits, target))
+
+    def local_terms(
+        self,
+        logits: Float[Tensor, "rows new"],
+        target: Int[Tensor, " rows"],
+        fixed: FixedPart,
+        num_classes: int,
+    ) -> LocalTerms:
+        """Expand in the new logits: with p their probabilities, H = diag(p) - p p^T."""
+        log_sum = torch.logaddexp(fixed.log_sum, logits.logsumexp(1))
+        p = (logits - log_sum[:, None]).exp()
+        return LocalTerms(
+            value=log_sum + fixed.constant - pick(logits, target),
+            gradient=p - indicator(logits, target),
+            diagonal=p,
+            outer=p,
+        )

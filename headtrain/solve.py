@@ -1,0 +1,147 @@
+"""Least-square heads from class statistics.
+
+The minimiser of Eq. 1 of the paper (M. Y. Harun, C. Kanan, "A good start matters: enhancing
+continual learning with data-driven weight initialization", 2025),
+
+    L(W) = 1/2 Ave |W z - y|^2 + lam/2 |W|_F^2,    z = (h, 1),
+
+is its Eq. 3, W_LS = Ave[y z^T] (Ave[z z^T] + lam I)^-1 with the same Ave on both sides; for
+class-balanced averages Ave[y z^T] = M^T / C. Written for W = (V, b) about the mean mu of h
+(the terms of z z^T that are as large as |mu|^2 then cancel on paper, not in floating point):
+
+    V = (T + rho p mu^T) (Sigma_T + lam I + rho mu mu^T)^-1,    b = (p - V mu) / (1 + lam),
+    T = Ave[y (h - mu)^T],    p = Ave[y],    rho = lam / (1 + lam).
+
+The bias is penalised too, as in the paper: hence rho. A class without rows gets a row of zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from clinit.errors import StatisticsError
+from clinit.headtrain.array import linear_algebra, namespace, to_numpy
+from clinit.headtrain.statistics import ClassStatistics
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LeastSquaresHead:
+    """The head W_LS = (weight, bias) of one lambda, in float64."""
+
+    weight: Float[Any, "classes dim"]
+    bias: Float[Any, " classes"]
+    lam: float
+
+
+def least_squares_head(statistics: ClassStatistics, lam: float) -> LeastSquaresHead:
+    """Solve for W_LS by a Cholesky factorisation, O(d^3 + C d^2).
+
+    Args:
+        statistics: Of the whole set; on the GPU if they are CuPy arrays.
+        lam: Ridge of Eq. 1, beside averages: the usual ridge of sums is N lam.
+
+    Raises:
+        StatisticsError: If Sigma_T + lam I is singular to working precision.
+    """
+    _check(lam)
+    xp = namespace(statistics.gram)
+    linalg = linear_algebra(statistics.gram)
+    covariance, mean = statistics.total_covariance, statistics.mean
+    if lam <= resolution(statistics):
+        _require_full_rank(statistics, lam)
+    rho = lam / (1 + lam)
+    shares = xp.asarray(statistics.shares)
+    target = statistics.target_covariance + rho * xp.linalg.outer(shares, mean)
+    system = covariance + rho * xp.linalg.outer(mean, mean)
+    system[xp.arange(len(mean)), xp.arange(len(mean))] += lam
+    factor = xp.linalg.cholesky(system)
+    half = linalg.solve_triangular(factor, target.T, lower=True)
+    weight = linalg.solve_triangular(factor, half, lower=True, trans=1).T
+    return LeastSquaresHead(weight, (shares - weight @ mean) / (1 + lam), lam)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LambdaPath:
+    """W_LS for any number of lambdas, after one eigendecomposition Sigma_T = U diag(e) U^T.
+
+    (D + rho v v^T)^-1 with D = diag(e + lam), v = U^T mu, is the formula of Sherman and
+    Morrison, so that a lambda costs O(C d) in the eigenbasis and O(C d^2) to leave it.
+    """
+
+    statistics: ClassStatistics
+    eigenvalues: Float[Any, " dim"]
+    """Ascending; rounding may leave tiny negative ones, which are set to zero."""
+    basis: Float[Any, "dim dim"]
+    """U, a column for each eigenvalue."""
+
+    @classmethod
+    def of(cls, statistics: ClassStatistics) -> LambdaPath:
+        """Decompose the total covariance, O(d^3)."""
+        xp = namespace(statistics.gram)
+        eigenvalues, basis = xp.linalg.eigh(statistics.total_covariance)
+        return cls(statistics, xp.maximum(eigenvalues, xp.asarray(0.0)), basis)
+
+    def head(self, lam: float) -> LeastSquaresHead:
+        """Return W_LS at one lambda.
+
+        Raises:
+            StatisticsError: If Sigma_T + lam I is singular to working precision.
+        """
+        _check(lam)
+        if lam <= resolution(self.statistics):
+            _require_full_rank(self.statistics, lam)
+        xp = namespace(self.basis)
+        rho = lam / (1 + lam)
+        mean, shares = self.statistics.mean, xp.asarray(self.statistics.shares)
+        rotated_mean = self.basis.T @ mean
+        target = self.statistics.target_covariance @ self.basis
+        target += rho * xp.linalg.outer(shares, rotated_mean)
+        scaled = target / (self.eigenvalues + lam)
+        scaled_mean = rotated_mean / (self.eigenvalues + lam)
+        pull = rho / (1 + rho * float(rotated_mean @ scaled_mean))
+        scaled -= pull * xp.linalg.outer(scaled @ rotated_mean, scaled_mean)
+        weight = scaled @ self.basis.T
+        return LeastSquaresHead(weight, (shares - weight @ mean) / (1 + lam), lam)
+
+
+def resolution(statistics: ClassStatistics) -> float:
+    """Return the size below which an eigenvalue of the total covariance is rounding only."""
+    xp = namespace(statistics.gram)
+    return float(statistics.dim * np.finfo(np.float64).eps * xp.linalg.trace(statistics.gram))
+
+
+def _check(lam: float) -> None:
+    if not (np.isfinite(lam) and lam >= 0):
+        raise ValueError(f"lam is {lam}, expected a finite number >= 0")
+
+
+def _require_full_rank(statistics: ClassStatistics, lam: float) -> None:
+    covariance = to_numpy(statistics.total_covariance)
+    eigenvalues, basis = np.linalg.eigh(covariance)
+    null = np.flatnonzero(eigenvalues + lam <= resolution(statistics))
+    if not len(null):
+        return
+    rows = int(statistics.totals.sum())
+    cause = f" ({rows:,} rows span at most {rows - 1:,} directions)" if rows <= len(basis) else ""
+    shown = ", ".join(_direction(basis[:, i]) for i in null[:4])
+    more = f" and {len(null) - 4:,} more" if len(null) > 4 else ""
+    raise StatisticsError(
+        f"the least squares are singular at lam = {lam:g}: the features do not vary along"
+        f" {len(null):,} of {len(basis):,} directions{cause}: {shown}{more}",
+        remedy="Use lam > 0 (the paper: 0.05), more rows, or leave out these features.",
+    )
+
+
+def _direction(vector: np.ndarray) -> str:
+    """Describe a unit vector by its largest entries, as `0.71 h[3] - 0.71 h[9]`."""
+    largest = np.argsort(-np.abs(vector))[:3]
+    if abs(vector[largest[0]]) > 1 - 1e-6:
+        return f"h[{largest[0]}] (constant)"
+    vector = vector * np.sign(vector[largest[0]])
+    terms = [f"{vector[i]:+.2f} h[{i}]" for i in largest if abs(vector[i]) > 0.005]
+    rest = " + ..." if 1 - (vector[largest] ** 2).sum() > 1e-4 else ""
+    return " ".join(terms).removeprefix("+").replace(" +", " + ").replace(" -", " - ") + rest

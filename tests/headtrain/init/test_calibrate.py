@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import check_grad, minimize
+
+from clinit.headtrain.init.calibrate import (
+    Objective,
+    balanced_draw,
+    calibrate,
+    minimise,
+    newton_step,
+)
+from clinit.headtrain.init.data import NewClasses, Rows
+from clinit.headtrain.losses import LOSSES
+
+OLD, NEW, UNSEEN, DIM = 5, 3, 2, 6
+NAMES = ["ce", "mse", "sqen"]
+
+
+def arrival(dtype: type = np.float64, spread: float = 1.5) -> NewClasses:
+    rng = np.random.default_rng(3)
+    centres = rng.normal(size=(OLD + NEW, DIM))
+    labels = rng.choice(OLD + NEW, size=500, p=np.arange(1, 9) / 36)
+    features = (centres[labels] + spread * rng.normal(size=(500, DIM))).astype(dtype)
+    weight = np.r_[centres, rng.normal(size=(UNSEEN, DIM))]
+    return NewClasses(features, labels, Rows(weight, rng.normal(size=10)), OLD, OLD + NEW)
+
+
+def raw_rows(size: float = 1.0) -> Rows:
+    rng = np.random.default_rng(4)
+    data = arrival()
+    means = np.stack([data.features[data.labels == OLD + k].mean(axis=0) for k in range(NEW)])
+    return Rows(size * means, size * rng.normal(size=NEW))
+
+
+def naive_loss(name: str, point: np.ndarray, raw: Rows, data: NewClasses) -> float:
+    """Write the rows into the head, then the class-balanced loss of all logits."""
+    weight, bias = data.head.weight.copy(), data.head.bias.copy()
+    weight[data.start : data.stop] = point[0] * raw.weight
+    bias[data.start : data.stop] = point[0] * raw.bias + point[1]
+    logits = torch.from_numpy(data.features.astype(np.float64) @ weight.T + bias)
+    values = LOSSES[name].value(logits, torch.from_numpy(data.labels)).numpy()
+    present = sorted(set(data.labels.tolist()))
+    return float(np.mean([values[data.labels == c].mean() for c in present]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", [1e-3, 1.0, 300.0])
+def test_it_finds_the_minimum_that_scipy_finds(name: str, size: float) -> None:
+    data, raw = arrival(), raw_rows(size)
+    found = calibrate(raw, data, LOSSES[name])
+    best = minimize(
+        lambda x: naive_loss(name, np.array([x[0] / size, x[1]]), raw, data),
+        x0=np.array([0.5, 0.0]),
+        method="BFGS",
+        options={"gtol": 1e-9},
+    )
+    assert found.loss_after == pytest.approx(best.fun, abs=1e-9)
+    assert found.factor * size == pytest.approx(best.x[0], rel=1e-4)
+    assert found.shift == pytest.approx(best.x[1], rel=1e-4, abs=1e-5)
+    assert found.loss_before == pytest.approx(naive_loss(name, np.array([1.0, 0.0]), raw, data))
+    assert found.steps < 20
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradient_and_hessian_are_those_of_differences(name: str) -> None:
+    data, raw = arrival(), raw_rows()
+    objective = Objective.of(raw, data, LOSSES[name], None, np.arange(500))
+    for point in (np.array([0.7, -0.3]), np.array([-2.0, 4.0])):
+        assert objective.value(point) == pytest.approx(naive_loss(name, point, raw, data))
+        error = check_grad(objective.value, lambda x: objective.expansion(x)[1], point)
+        assert error < 1e-5 * max(1.0, float(np.abs(objective.expansion(point)[1]).max()))
+        for axis in range(2):
+            error = check_grad(
+                lambda x, axis=axis: objective.expansion(x)[1][axis],
+                lambda x, axis=axis: objective.expansion(x)[2][axis],
+                point,
+            )
+            assert error < 1e-5 * max(1.0, float(np.abs(objective.expansion(point)[2]).max()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("start", [(1.0, 0.0), (-30.0, 100.0), (300.0, -50.0), (0.0, 0.0)])
+def test_newton_descends_from_anywhere(name: str, start: tuple[float, float]) -> None:
+    data, raw = arrival(), raw_rows(30.0)
+    objective = Objective.of(raw, data, LOSSES[name], None, np.arange(500))
+    begin = np.array(start)
+    _, lowest, steps = minimise(objective, begin, objective.value(begin))
+    assert lowest == pytest.approx(calibrate(raw, data, LOSSES[name]).loss_after, abs=1e-7)
+    assert steps < 60
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kept_bias_is_not_shifted(name: str) -> None:
+    data, raw = arrival(), raw_rows()
+    kept = np.array([0.3, -0.2, 0.1])
+    found = calibrate(raw, data, LOSSES[name], kept_bias=kept)
+
+    def loss(factor: float) -> float:
+        bias = kept / factor
+        return naive_loss(name, np.array([factor, 0.0]), Rows(raw.weight, bias), data)
+
+    assert found.shift == 0
+    assert found.loss_after == pytest.approx(loss(found.factor))
+    assert found.loss_after <= min(loss(found.factor * 1.01), loss(found.factor * 0.99))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_of_zeros_still_find_their_shift(name: str) -> None:
+    data = arrival()
+    found = calibrate(Rows(np.zeros((NEW, DIM)), np.zeros(NEW)), data, LOSSES[name])
+    assert found.factor == 1
+    assert found.loss_after < found.loss_before
+
+
+def test_separable_classes_give_a_finite_factor() -> None:
+    data = arrival(spread=1e-3)
+    found = calibrate(raw_rows(), data, LOSSES["ce"])
+    assert np.isfinite([found.factor, found.shift]).all()
+    assert found.loss_after <= found.loss_before
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_narrow_features_give_nearly_the_same_minimum(dtype: type) -> None:
+    wide, narrow = arrival(), arrival(dtype)
+    found = calibrate(raw_rows(), narrow, LOSSES["ce"])
+    assert found.loss_after == pytest.approx(
+        calibrate(raw_rows(), wide, LOSSES["ce"]).loss_after, rel=1e-3
+    )
+
+
+def test_a_draw_of_rows_changes_the_minimum_little_and_is_repeatable() -> None:
+    data, raw = arrival(), raw_rows()
+    drawn = calibrate(raw, data, LOSSES["ce"], max_rows=300)
+    assert drawn == calibrate(raw, data, LOSSES["ce"], max_rows=300)
+    assert drawn.loss_after == pytest.approx(calibrate(raw, data, LOSSES["ce"]).loss_after, rel=0.1)
+
+
+def test_a_draw_takes_the_same_number_a_class_and_all_of_a_small_one() -> None:
+    labels = np.repeat([0, 1, 2, 4], [100, 3, 50, 1])
+    rows = balanced_draw(labels, 40)
+    np.testing.assert_array_equal(np.bincount(labels[rows]), [18, 3, 18, 0, 1])
+    assert (np.diff(rows) > 0).all()
+    np.testing.assert_array_equal(balanced_draw(labels, 154), np.arange(154))
+    np.testing.assert_array_equal(np.bincount(labels[balanced_draw(labels, 2)]), [1, 1, 1, 0, 1])
+
+
+def test_a_newton_step_ignores_a_direction_without_curvature() -> None:
+    step = newton_step(np.array([2.0, 0.0]), np.array([[4.0, 0.0], [0.0, 0.0]]))
+    np.testing.assert_allclose(step, [-0.5, 0.0])

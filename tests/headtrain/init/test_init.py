@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clinit.headtrain.init import (
+    INITS,
+    SCALES,
+    InitConfig,
+    NewClasses,
+    Rows,
+    class_statistics,
+    initialise,
+    random_rows,
+)
+from clinit.headtrain.solve import least_squares_head
+from clinit.headtrain.statistics import ClassStatistics
+
+OLD, NEW, DIM = 6, 3, 10
+DATA_DRIVEN = [init for init in INITS if init != "random"]
+
+
+def arrival(rows: int = 300, unseen: int = 0, dtype: type = np.float32) -> NewClasses:
+    """A head trained on old classes (scaled nearest class means), and three new classes."""
+    rng = np.random.default_rng(0)
+    centres = 2 * rng.normal(size=(OLD + NEW, DIM)) + 1
+    labels = rng.integers(0, OLD + NEW, size=rows)
+    features = (centres[labels] + rng.normal(size=(rows, DIM))).astype(dtype)
+    draw = random_rows(rng, OLD + NEW + unseen, DIM)
+    draw.weight[:OLD] = 0.5 * (centres[:OLD] - 1)
+    draw.bias[:OLD] = -0.25 * (centres[:OLD] ** 2).sum(1)
+    return NewClasses(features, labels, draw, OLD, OLD + NEW)
+
+
+def test_random_rows_are_uniform_within_the_bound_of_a_linear_layer() -> None:
+    rows = random_rows(np.random.default_rng(0), 500, 384)
+    for values in (rows.weight, rows.bias):
+        assert np.abs(values).max() <= 384**-0.5
+        assert values.std() == pytest.approx((384 * 3) ** -0.5, rel=0.1)
+    again = random_rows(np.random.default_rng(0), 500, 384)
+    np.testing.assert_array_equal(rows.weight, again.weight)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_random_keeps_the_draw_of_the_head(scale: str) -> None:
+    data = arrival()
+    found = initialise(InitConfig(init="random", scale=scale), data)
+    np.testing.assert_array_equal(found.rows.weight, data.head.weight[OLD:])
+    np.testing.assert_array_equal(found.rows.bias, data.head.bias[OLD:])
+
+
+def test_a_class_mean_row_is_the_mean_of_the_extended_feature() -> None:
+    data = arrival()
+    rows = initialise(InitConfig(init="class-mean", scale="none"), data).rows
+    for k in range(NEW):
+        mean = data.features[data.labels == OLD + k].astype(np.float64).mean(axis=0)
+        np.testing.assert_allclose(rows.weight[k], mean, rtol=1e-12)
+        assert rows.bias[k] == 1
+
+
+def test_a_unit_class_mean_is_the_mean_of_normalised_features() -> None:
+    data = arrival()
+    rows = initialise(InitConfig(init="class-mean", class_mean="unit", scale="none"), data).rows
+    for k in range(NEW):
+        members = data.features[data.labels == OLD + k].astype(np.float64)
+        mean = np.mean([h / np.linalg.norm(h) for h in members], axis=0)
+        np.testing.assert_allclose(rows.weight[k], mean, rtol=1e-12)
+        assert rows.bias[k] == 0
+
+
+def test_least_square_rows_are_those_of_the_head_over_all_data() -> None:
+    data = arrival()
+    found = initialise(InitConfig(scale="none", lam=0.3), data)
+    head = least_squares_head(ClassStatistics.of(data.features, data.labels), 0.3)
+    np.testing.assert_array_equal(found.rows.weight, head.weight[OLD:])
+    np.testing.assert_array_equal(found.rows.bias, head.bias[OLD:])
+    assert found.lam == 0.3
+
+
+def test_a_base_class_without_rows_does_not_count() -> None:
+    data = arrival()
+    kept = data.labels != 2
+    fewer = NewClasses(data.features[kept], data.labels[kept], data.head, OLD, OLD + NEW)
+    found = initialise(InitConfig(scale="none"), fewer)
+    renumbered = np.where(data.labels[kept] > 2, data.labels[kept] - 1, data.labels[kept])
+    head = least_squares_head(ClassStatistics.of(data.features[kept], renumbered), 0.05)
+    np.testing.assert_allclose(found.rows.weight, head.weight[OLD - 1 :], rtol=1e-12)
+
+
+@pytest.mark.parametrize("init", DATA_DRIVEN)
+def test_given_statistics_change_nothing(init: str) -> None:
+    data = arrival()
+    config = InitConfig(init=init)
+    given = initialise(config, data, statistics=class_statistics(data))
+    np.testing.assert_array_equal(given.rows.weight, initialise(config, data).rows.weight)
+
+
+def norms(weight: np.ndarray) -> np.ndarray:
+    return np.asarray(np.linalg.norm(weight, axis=1))
+
+
+def test_norm_gives_the_mean_norm_of_the_existing_rows_by_one_factor() -> None:
+    data = arrival()
+    raw = initialise(InitConfig(scale="none"), data).rows
+    found = initialise(InitConfig(scale="norm"), data)
+    assert norms(found.rows.weight).mean() == pytest.approx(norms(data.head.weight[:OLD]).mean())
+    np.testing.assert_allclose(found.rows.weight, found.factor * raw.weight)
+    np.testing.assert_allclose(found.rows.bias, found.factor * raw.bias)
+
+
+def test_row_norm_gives_every_row_the_mean_norm_of_the_existing_rows() -> None:
+    data = arrival()
+    raw = initialise(InitConfig(scale="none"), data).rows
+    found = initialise(InitConfig(scale="row-norm"), data).rows
+    expected = norms(data.head.weight[:OLD]).mean()
+    np.testing.assert_allclose(norms(found.weight), expected)
+    np.testing.assert_allclose(found.bias / raw.bias, expected / norms(raw.weight))
+
+
+@pytest.mark.parametrize("scale", ["norm", "row-norm"])
+def test_without_existing_rows_the_scale_is_one(scale: str) -> None:
+    data = arrival()
+    alone = NewClasses(data.features, data.labels, data.head, 0, OLD + NEW)
+    found = initialise(InitConfig(scale=scale), alone)
+    raw = initialise(InitConfig(scale="none"), alone)
+    np.testing.assert_array_equal(found.rows.weight, raw.rows.weight)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_kept_bias_is_the_random_one_unscaled(scale: str) -> None:
+    data = arrival()
+    found = initialise(InitConfig(bias="keep", scale=scale), data)
+    np.testing.assert_array_equal(found.rows.bias, data.head.bias[OLD:])
+    assert found.shift == 0
+    assert not np.array_equal(found.rows.weight, data.head.weight[OLD:])
+
+
+@pytest.mark.parametrize("loss", ["ce", "mse", "sqen"])
+@pytest.mark.parametrize("init", DATA_DRIVEN)
+def test_calibrated_rows_are_affine_in_the_raw_ones_and_lose_less(init: str, loss: str) -> None:
+    data = arrival(unseen=4)
+    raw = initialise(InitConfig(init=init, scale="none"), data).rows
+    found = initialise(InitConfig(init=init, loss=loss), data)
+    np.testing.assert_allclose(found.rows.weight, found.factor * raw.weight)
+    np.testing.assert_allclose(found.rows.bias, found.factor * raw.bias + found.shift)
+    assert found.loss_before is not None
+    assert found.loss_after is not None
+    assert found.loss_after <= found.loss_before
+
+
+def test_calibrated_least_square_rows_recognise_new_classes_where_raw_ones_do_not() -> None:
+    data = arrival()
+
+    def accuracy(scale: str) -> float:
+        rows = initialise(InitConfig(scale=scale), data).rows
+        weight = np.r_[data.head.weight[:OLD], rows.weight]
+        bias = np.r_[data.head.bias[:OLD], rows.bias]
+        new = data.labels >= OLD
+        predicted = (data.features[new] @ weight.T + bias).argmax(axis=1)
+        return float((predicted == data.labels[new]).mean())
+
+    assert accuracy("calibrated") > 0.8
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"init": "ls"}, "init is 'ls', expected one of"),
+        ({"scale": "auto"}, "scale is 'auto', expected one of"),
+        ({"class_mean": "l2"}, "class_mean is 'l2', expected one of"),
+        ({"bias": "zero"}, "bias is 'zero', expected one of"),
+        ({"lam": -0.1}, "lam is -0.1, expected a finite number >= 0"),
+        ({"loss": "hinge"}, "loss is 'hinge', expected one of"),
+    ],
+)
+def test_an_unknown_option_is_refused(option: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        InitConfig(**option)  # type: ignore[arg-type]
+
+
+def test_a_new_class_without_a_sample_is_refused() -> None:
+    data = arrival()
+    kept = data.labels != OLD + 1
+    with pytest.raises(ValueError, match=r"no sample of the new classes in head rows \[7\]"):
+        initialise(
+            InitConfig(),
+            NewClasses(data.features[kept], data.labels[kept], data.head, OLD, OLD + NEW),
+        )
+
+
+def test_new_rows_outside_the_head_are_refused() -> None:
+    head = Rows(np.zeros((4, 2)), np.zeros(4))
+    with pytest.raises(ValueError, match=r"new rows \[3, 5\) of a head of 4 rows"):
+        NewClasses(np.zeros((1, 2)), np.zeros(1, dtype=int), head, 3, 5)
+    with pytest.raises(ValueError, match=r"labels must lie in \[0, 4\)"):
+        NewClasses(np.zeros((1, 2)), np.array([4]), head, 3, 4)
+    with pytest.raises(ValueError, match="features of width 3 for a head of width 2"):
+        NewClasses(np.zeros((1, 3)), np.array([0]), head, 3, 4)
