@@ -70,9 +70,7 @@ class Backbone:
         return self.head.dim
 
     @torch.inference_mode()
-    def features(
-        self, batch: Float[Tensor, "batch 3 height width"]
-    ) -> Float[Tensor, "batch dim"]:
+    def features(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch dim"]:
         """Return the penultimate features of normalised images, in float32."""
         with self._arithmetic():
             maps = self.network.forward_features(batch)  # type: ignore[operator]
@@ -155,7 +153,7 @@ def load_backbone(config: BackboneConfig) -> Backbone:
     sha256 = _state_sha256(network)
     if config.device.startswith("cuda"):
         network.to(device=config.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    data_config = timm.data.resolve_model_data_config(network)  # type: ignore[no-untyped-call]
+    data_config = timm.data.resolve_model_data_config(network)
     return Backbone(config, network, head, data_config, sha256)
 
 
@@ -232,7 +230,7 @@ def _from_file(config: BackboneConfig) -> nn.Module:
     except Exception as error:  # checkpoint filters raise what they meet
         raise BackboneError(
             f"{path} does not fit {config.name}: {' '.join(str(error).split())[:300]}",
-            remedy="Check `--backbone` and `--model-arg` against the model the file was saved from.",
+            remedy="Check `--backbone` and `--model-arg` against the model that was saved.",
         ) from error
     return network
 

@@ -52,9 +52,9 @@ class CacheSplit:
         return self.plan.dim
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> str:
         """Type of the features: float32 as soon as one shard is."""
-        return np.dtype(self.summary["dtype"])
+        return str(self.summary["dtype"])
 
     @property
     def fingerprint(self) -> Mapping[str, str]:

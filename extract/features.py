@@ -23,7 +23,7 @@ class FeatureSet:
         if len(self.features) != len(self.labels):
             raise ValueError(f"{len(self.features)} features for {len(self.labels)} labels")
         if len(self.labels) and not (
-            0 <= self.labels.min() and self.labels.max() < len(self.class_names)
+            self.labels.min() >= 0 and self.labels.max() < len(self.class_names)
         ):
             raise ValueError(f"labels must lie in [0, {len(self.class_names)})")
 

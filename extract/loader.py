@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +46,7 @@ def load_batches(
     *,
     workers: int,
     pin_memory: bool = False,
-) -> Iterator[ImageBatch]:
+) -> Generator[ImageBatch]:
     """Yield the images of `batches` (ranges of indices into `paths`) in order.
 
     Raises:

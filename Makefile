@@ -1,0 +1,40 @@
+# Everything runs in .venv, which is made on first use and reused.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+# CuPy for the machine's CUDA driver; nothing where nvidia-smi does not answer.
+CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' | head -n 1)
+EXTRA := $(if $(CUDA),$(if $(filter 12,$(CUDA)),[cuda12],[cuda13]))
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+$(READY): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "Installing into .venv (torch is large: a few minutes on first use) …"
+	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install --quiet --editable ".$(EXTRA)" --group dev
+	@touch $@
+
+demo: $(READY) ## The whole pipeline on handwritten digits, offline, in about a minute
+	@$(BIN)/clinit demo --out demo
+
+test: $(READY) ## All tests (GPU tests where there is a GPU)
+	@$(BIN)/python -m pytest
+
+check: $(READY) ## Static checks: format, lint, types, layers
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(READY) ## Format and fix what can be fixed
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean: ## Remove what the demo, the tests and the build left (not .venv)
+	@rm -rf demo build dist .coverage .*_cache src/*.egg-info

@@ -1,0 +1,93 @@
+"""`clinit cache`: look at feature caches and verify them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clinit.cli.console import out, say
+
+app = typer.Typer(no_args_is_help=True, help="Show and verify feature caches.")
+
+CacheArgument = Annotated[
+    Path, typer.Argument(help="Folder written by `clinit extract --out`.", show_default=False)
+]
+
+
+@app.command()
+def show(cache: CacheArgument) -> None:
+    """Show what a cache holds and what its features depend on."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from clinit.extract.cache import open_cache
+
+    opened = open_cache(cache)
+    table = Table("", *opened.splits, title=Text(str(cache)), title_justify="left")
+    splits = list(opened.splits.values())
+    table.add_row("data set", *(s.plan.dataset for s in splits))
+    table.add_row("rows", *(f"{s.num_rows:,}" for s in splits))
+    table.add_row("without features", *(f"{s.num_rows - s.num_valid:,}" for s in splits))
+    table.add_row(
+        "classes", *(f"{len(set(s.labels.tolist())):,} of {len(s.class_names):,}" for s in splits)
+    )
+    table.add_row("features", *(f"{s.dim} x {s.dtype}" for s in splits))
+    table.add_row("shards", *(f"{s.plan.num_shards:,}" for s in splits))
+    table.add_row("size", *(f"{_megabytes(s.path):,.1f} MB" for s in splits))
+    table.add_row("top-1 of the stored head", *(_top1(s.summary["head"]) for s in splits))
+    table.add_row("images/s", *(_rate(s.summary["run"]) for s in splits))
+    table.add_row("bound", *(str(s.summary["run"].get("bound", "")) for s in splits))
+    out.print(table)
+    for name, value in splits[0].fingerprint.items():
+        if name != "manifest":
+            say(f"{name:>12}  {value}")
+    if opened.head is None:
+        say(f"{'head':>12}  none")
+    else:
+        named = "named" if opened.head.class_names else "without names"
+        say(f"{'head':>12}  {opened.head.num_classes:,} rows, {named}")
+
+
+@app.command()
+def verify(cache: CacheArgument) -> None:
+    """Compare every shard with its digests, byte by byte."""
+    from rich.progress import track
+
+    from clinit.cli.console import err
+    from clinit.errors import CacheError
+    from clinit.extract.cache import open_cache, verify_split
+
+    problems = []
+    for name, split in open_cache(cache).splits.items():
+        checks = track(
+            verify_split(split), name, total=split.plan.num_shards, console=err, transient=True
+        )
+        rows = 0
+        for check in checks:
+            rows += check.rows
+            if check.problem is not None:
+                problems.append(check.problem)
+        say(f"{name}: {split.plan.num_shards:,} shards, {rows:,} rows read")
+    if problems:
+        raise CacheError(
+            f"{len(problems)} damaged: " + "; ".join(problems),
+            remedy="Run the `clinit extract` command of this cache again: it computes these"
+            " shards anew and keeps the others.",
+        )
+    say("Every shard is as it was written.")
+
+
+def _megabytes(folder: Path) -> float:
+    return sum(path.stat().st_size for path in folder.glob("*.h5")) / 1e6
+
+
+def _top1(head: dict[str, float | None]) -> str:
+    percent = head["top1_percent"]
+    return "unknown" if percent is None else f"{percent:.2f} % of {head['total']:,}"
+
+
+def _rate(run: dict[str, float | None]) -> str:
+    rate = run.get("images_per_s")
+    return "" if rate is None else f"{rate:,.0f}"

@@ -1,0 +1,132 @@
+"""`clinit demo`: the whole pipeline on embedded data, offline."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from clinit.cli.console import err, out, say
+from clinit.errors import ClinitError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MODEL = "convnextv2_atto"
+_MODEL_ARGS = {"depths": (1, 1, 2, 1), "dims": (16, 32, 64, 128)}
+_INPUT_SIZE = 32
+_EPOCHS = 12
+_MARKER = ".clinit-demo"
+
+
+def demo(
+    folder: Annotated[
+        Path, typer.Option("--out", help="Folder for everything that the demo writes.")
+    ] = Path("clinit-demo"),
+) -> None:
+    """Run the whole pipeline on handwritten digits, offline, in about a minute.
+
+    A small ConvNeXtV2 learns the digits 0 to 3 on the spot. It is then frozen, and the digits
+    4 to 9 arrive in three tasks of two, with three ways to make the rows of the new classes.
+    Every command is printed as you would type it.
+    """
+    from clinit.analysis.report import load_report
+
+    _prepare(folder)
+    _announce("Handwritten digits (scikit-learn) as PNG files, and a backbone that knows 0 to 3")
+    weights = _make_inputs(folder)
+    for name in ("base", "new"):
+        _announce(f"Penultimate features of the {name} classes")
+        manifest = folder / f"{name}-train.parquet"
+        root = folder / "digits" / name
+        if name == "base":
+            _run(
+                "manifest", "build", "folder", "--root", root, "--split", "train", "--out", manifest
+            )
+        arguments = [f"--model-arg={key}={value}" for key, value in _MODEL_ARGS.items()]
+        _run(
+            *("extract", "--dataset", "folder", "--root", root),
+            *("--out", folder / "caches" / name, "--backbone", _MODEL, *arguments),
+            *("--weights", weights, "--input-size", _INPUT_SIZE),
+        )
+    _announce("Six new classes in three tasks: random, class-mean and least-square rows")
+    runs = folder / "runs"
+    _run(
+        *("train-head", "--base", folder / "caches" / "base", "--new", folder / "caches" / "new"),
+        *("--out", runs, "--tasks", 3, "--iterations", 100, "--eval-every", 10),
+        *("--batch-size", 64, "--buffer", 200),
+        *("--init", "random", "--init", "class-mean", "--init", "least-square"),
+    )
+    _announce("The same answers again, from the records alone, with curves")
+    _run("report", runs)
+    say()
+    say(_conclusion(load_report([runs]).rows()))
+
+
+def _prepare(folder: Path) -> None:
+    """Make an empty folder; one that an earlier demo wrote is cleared, any other is refused."""
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / _MARKER).exists():
+            raise ClinitError(
+                f"{folder} is not empty and was not written by an earlier demo",
+                remedy="Choose another folder with `clinit demo --out`.",
+            )
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _MARKER).touch()
+
+
+def _make_inputs(folder: Path) -> Path:
+    from clinit.extract.digits import write_digits
+    from clinit.extract.pretrain import pretrain
+    from clinit.extract.scan import scan
+
+    base, new = folder / "digits" / "base", folder / "digits" / "new"
+    count = write_digits(base, range(4)) + write_digits(new, range(4, 10))
+    say(f"{count:,} images at {folder / 'digits'}")
+    weights = folder / "backbone.safetensors"
+    with err.status("Pretraining …") as status:
+        pretrain(
+            scan("folder", base, "train").manifest,
+            base,
+            weights,
+            name=_MODEL,
+            model_args=_MODEL_ARGS,
+            input_size=_INPUT_SIZE,
+            epochs=_EPOCHS,
+            on_epoch=lambda epoch: status.update(f"Pretraining, epoch {epoch} of {_EPOCHS} …"),
+        )
+    say(f"{_MODEL}, {_EPOCHS} epochs on the digits 0 to 3, at {weights}")
+    return weights
+
+
+def _announce(text: str) -> None:
+    say()
+    out.print(Text(text, style="bold"), soft_wrap=True)
+
+
+def _run(*arguments: object) -> None:
+    """Print a command as a user would type it, then run it."""
+    from clinit.cli.main import app
+
+    words = [str(argument) for argument in arguments]
+    out.print(Text("$ " + shlex.join(["clinit", *words]), style="green"), soft_wrap=True)
+    app(words, standalone_mode=False)
+
+
+def _conclusion(rows: Sequence[dict[str, Any]]) -> str:
+    random, least_square = (
+        next(row for row in rows if row["init"] == name) for name in ("random", "least-square")
+    )
+    before, after = (row["tasks"][0]["acc_new_start"] for row in (random, least_square))
+    return (
+        f"When the first new digits arrived, random rows recognised {before:.0f} % of them before"
+        f" any training, least-square rows {after:.0f} %.\n"
+        f"Averaged over the three tasks, least-square rows had {least_square['acc_new']:.0f} % on"
+        f" new digits (random {random['acc_new']:.0f} %) and {least_square['acc_all']:.0f} % on all"
+        f" digits seen so far (random {random['acc_all']:.0f} %)."
+    )

@@ -1,0 +1,65 @@
+"""The `clinit` command: every command in a file of its own, registered here."""
+
+import sys
+from typing import Annotated
+
+import typer
+from clinit.cli.train_head import train_head
+from rich.text import Text
+
+from clinit.cli import cache, manifest
+from clinit.cli.console import err
+from clinit.cli.demo import demo
+from clinit.cli.extract import extract
+from clinit.cli.report import report
+from clinit.errors import ClinitError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from clinit import __version__
+
+        typer.echo(f"clinit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def clinit(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Data-driven initialisation of new classes for continual learning, on cached features.
+
+    Start with `clinit demo`, or: `clinit extract`, `clinit train-head`, `clinit report`.
+    """
+
+
+app.command()(demo)
+app.add_typer(manifest.app, name="manifest")
+app.command()(extract)
+app.add_typer(cache.app, name="cache")
+app.command()(train_head)
+app.command()(report)
+
+
+def main() -> None:
+    """Run the command line; print known errors without a traceback."""
+    try:
+        app()
+    except ClinitError as error:
+        message = Text.assemble(("Error: ", "bold red"), f"{error}\n{error.remedy}")
+        err.print(message, soft_wrap=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        err.print(Text("Interrupted. What was finished is kept: run the same command again."))
+        sys.exit(130)

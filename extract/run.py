@@ -1,0 +1,154 @@
+"""Run a frozen backbone over the images of a data set, once, into a feature cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import timm
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from clinit.errors import CacheError
+from clinit.extract.backbone import BackboneConfig, check_penultimate, load_backbone
+from clinit.extract.cache import SPLITS
+from clinit.extract.decode import decoder_version
+from clinit.extract.head import write_head
+from clinit.extract.head_names import name_rows
+from clinit.extract.lock import only_writer
+from clinit.extract.manifest import Manifest
+from clinit.extract.plan import Plan, backbone_identifier, read_plan
+from clinit.extract.split_run import Progress, SplitResult, SplitRun
+from clinit.extract.transform import Transform, make_transform
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractConfig:
+    """How features are extracted."""
+
+    backbone: BackboneConfig
+    transform: str = "timm"
+    """`timm` (the model's own preprocessing) or `paper` (256 x 256, centre crop 224)."""
+    input_size: int | None = None
+    """Height and width of the network's input in pixels; the model's own when None."""
+    mean: tuple[float, ...] | None = None
+    """Pixel mean in [0, 1], one number or one a channel; the model's own when None."""
+    std: tuple[float, ...] | None = None
+    """Likewise."""
+    batch_size: int = 64
+    """Images a forward pass."""
+    workers: int = 2
+    """Threads that read and decode."""
+    dtype: str = "float16"
+    """How features are stored; float16 keeps three digits and halves the file."""
+    shard_rows: int = 8192
+    """Rows a shard: what a killed run loses at most."""
+    strict: bool = False
+    """Stop at the first unreadable image instead of marking its row invalid."""
+    head_classes: str | None = None
+    """Names of the classifier's rows: a file, `dataset`, or None (see `name_rows`)."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "workers", "shard_rows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+
+
+def extract(
+    manifests: Mapping[str, Manifest],
+    root: Path,
+    out: Path,
+    config: ExtractConfig,
+    *,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> Iterator[SplitResult]:
+    """Extract the splits of a data set into the cache `out`; yield a result a split.
+
+    An interrupted extraction is resumed: the shards that verify are kept, and the result is
+    bit-identical to an uninterrupted one on the same device.
+
+    Args:
+        manifests: A manifest a split (`train`, `val`); at least one.
+        root: The folder that the paths in the manifests start from.
+        out: The folder of the cache.
+        config: How.
+        on_progress: Called after every batch.
+
+    Raises:
+        ClinitError: If the backbone does not serve, the cache belongs to another extraction,
+            another process is writing it, or the storage fails.
+    """
+    backbone = load_backbone(config.backbone)
+    transform = make_transform(
+        config.transform,
+        backbone.data_config,
+        input_size=config.input_size,
+        mean=config.mean,
+        std=config.std,
+    )
+    check_penultimate(backbone, _probe(transform, config.backbone.device))
+    fingerprint = {
+        "backbone": config.backbone.name,
+        "weights": backbone.weights_sha256,
+        "model_args": repr(sorted(config.backbone.model_args.items())),
+        "timm": timm.__version__,
+        "transform": transform.describe(),
+        "decoder": decoder_version(),
+        "dtype": config.dtype,
+        "autocast": config.backbone.autocast,
+    }
+    _refuse_other_backbone(out, fingerprint)
+    class_names = next(iter(manifests.values())).class_names
+    head, head_classes = name_rows(backbone.head, class_names, config.head_classes)
+    head = replace(head, fingerprint=backbone_identifier(fingerprint))
+    for split, manifest in manifests.items():
+        plan = Plan(
+            dataset=manifest.dataset,
+            split=split,
+            num_rows=len(manifest.table),
+            dim=backbone.dim,
+            dtype=config.dtype,
+            shard_rows=config.shard_rows,
+            batch_size=config.batch_size,
+            fingerprint={**fingerprint, "manifest": manifest.digest},
+        )
+        with only_writer(out / split):
+            write_head(head, out / "head.safetensors")
+            yield SplitRun(
+                plan=plan,
+                manifest=manifest,
+                root=root,
+                folder=out / split,
+                backbone=backbone,
+                transform=transform,
+                head=head,
+                head_classes=head_classes,
+                workers=config.workers,
+                strict=config.strict,
+                on_progress=on_progress,
+            ).run()
+
+
+def _probe(transform: Transform, device: str) -> Float[Tensor, "2 3 height width"]:
+    """Return two normalised images of seeded noise."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, 3, *transform.crop)
+    noise = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+    return transform.normalise(noise.to(device))
+
+
+def _refuse_other_backbone(out: Path, fingerprint: Mapping[str, str]) -> None:
+    """Compare with every split that is there: one cache holds features of one backbone."""
+    for split in SPLITS:
+        if not (out / split / "plan.json").is_file():
+            continue
+        stored = read_plan(out / split).fingerprint
+        for name, wanted in fingerprint.items():
+            if stored.get(name) != wanted:
+                raise CacheError(
+                    f"{out / split} holds features with {name} = {stored.get(name)},"
+                    f" this command has {name} = {wanted}",
+                    remedy="Give the options it was begun with, or another folder with `--out`.",
+                )

@@ -1,0 +1,205 @@
+"""Extract one split: find the shards that are missing, compute them, write the summary."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from clinit.errors import CacheError, ImageError
+from clinit.extract.backbone import Backbone
+from clinit.extract.cache import CacheSplit, open_split
+from clinit.extract.head import Head
+from clinit.extract.loader import ImageBatch, load_batches
+from clinit.extract.manifest import Manifest, write_manifest
+from clinit.extract.plan import Plan, settle_plan, shard_name
+from clinit.extract.shard import assemble, read_shard, write_shard
+from clinit.extract.summary import write_summary
+from clinit.extract.timing import Timing
+from clinit.extract.top1 import Top1
+from clinit.extract.transform import Transform
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the extraction of a split is."""
+
+    split: str
+    rows_done: int
+    """Rows in finished batches, those found in earlier shards included."""
+    rows_total: int
+    images_per_s: float
+    """Of this run."""
+    shares: Mapping[str, float]
+    """Share of the time a phase, in [0, 1]."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitResult:
+    """What came of one split."""
+
+    split: CacheSplit
+    computed_rows: int
+    """Rows extracted in this run; 0 where the split was complete."""
+    replaced_shards: tuple[str, ...]
+    """Why a shard that was there has been computed again."""
+
+    @property
+    def top1(self) -> Top1:
+        """Accuracy of the stored head, on the rows whose class it knows."""
+        head = self.split.summary["head"]
+        return Top1(head["correct"], head["total"])
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class SplitRun:
+    """The extraction of one split."""
+
+    plan: Plan
+    manifest: Manifest
+    root: Path
+    folder: Path
+    backbone: Backbone
+    transform: Transform
+    head: Head
+    head_classes: str
+    workers: int
+    strict: bool
+    on_progress: Callable[[Progress], None]
+    timing: Timing = field(default_factory=Timing)
+
+    def run(self) -> SplitResult:
+        """Extract what is missing.
+
+        Raises:
+            ClinitError: If the folder belongs to another extraction or the storage fails.
+        """
+        settle_plan(self.plan, self.folder)
+        write_manifest(self.manifest, self.folder / "manifest.parquet")
+        missing, replaced = self._missing_shards()
+        if not missing:
+            try:
+                return SplitResult(open_split(self.folder), 0, ())
+            except CacheError:
+                pass  # all shards are there, but the summary is not: write it below
+        started = datetime.now(UTC)
+        with closing(self._batches(missing)) as batches:
+            self._compute(missing, batches)
+        computed = sum(len(self.plan.rows(shard)) for shard in missing)
+        write_summary(
+            self.folder,
+            self.plan,
+            self.manifest,
+            head=self.head,
+            head_classes=self.head_classes,
+            run=self._facts(computed, started),
+        )
+        return SplitResult(open_split(self.folder), computed, tuple(replaced))
+
+    def _missing_shards(self) -> tuple[list[int], list[str]]:
+        """Return the shards to compute, and why those of them that exist do not count."""
+        missing, replaced = [], []
+        for shard in range(self.plan.num_shards):
+            path = self.folder / shard_name(shard)
+            try:
+                read_shard(path, plan_identifier=self.plan.identifier)
+            except CacheError as error:
+                missing.append(shard)
+                if path.exists():
+                    replaced.append(str(error))
+        return missing, replaced
+
+    def _batches(self, shards: list[int]) -> Generator[ImageBatch]:
+        """Yield the images of `shards`; no batch crosses the border of a shard."""
+        size = self.plan.batch_size
+        batches = [
+            range(start, min(start + size, rows.stop))
+            for rows in map(self.plan.rows, shards)
+            for start in range(rows.start, rows.stop, size)
+        ]
+        yield from load_batches(
+            self.root,
+            self.manifest.table["path"].to_list(),
+            batches,
+            self.transform,
+            workers=self.workers,
+            pin_memory=self.backbone.config.device.startswith("cuda"),
+        )
+
+    def _compute(self, shards: list[int], batches: Iterator[ImageBatch]) -> None:
+        labels = self.manifest.table["label"].to_numpy()
+        todo = sum(len(self.plan.rows(shard)) for shard in shards)
+        found, began = self.plan.num_rows - todo, time.perf_counter()
+        done = 0
+        for shard in shards:
+            rows = self.plan.rows(shard)
+            features = np.zeros((len(rows), self.plan.dim), dtype=np.float32)
+            reasons: dict[int, str] = {}
+            filled = 0
+            while filled < len(rows):
+                batch = self._next(batches)
+                features[filled : filled + len(batch.rows)] = self._forward(batch)
+                reasons |= {row - rows.start: reason for row, reason in batch.reasons.items()}
+                filled += len(batch.rows)
+                done += len(batch.rows)
+                rate = done / (time.perf_counter() - began)
+                self.on_progress(
+                    Progress(
+                        self.plan.split,
+                        found + done,
+                        self.plan.num_rows,
+                        rate,
+                        self.timing.shares(),
+                    )
+                )
+            with self.timing.measure("write"):
+                write_shard(
+                    assemble(
+                        features, labels[rows.start : rows.stop], reasons, dtype=self.plan.dtype
+                    ),
+                    self.folder / shard_name(shard),
+                    plan_identifier=self.plan.identifier,
+                )
+
+    def _next(self, batches: Iterator[ImageBatch]) -> ImageBatch:
+        clock = time.perf_counter()
+        batch = next(batches)
+        waited_s = time.perf_counter() - clock
+        self.timing.add_wait(waited_s, read_s=batch.read_s, decode_s=batch.decode_s)
+        if self.strict and batch.reasons:
+            row, reason = min(batch.reasons.items())
+            raise ImageError(
+                f"{self.root / self.manifest.table['path'][row]} (row {row:,}): {reason}",
+                remedy="Replace the file, or leave out `--strict` to mark its row invalid.",
+            )
+        return batch
+
+    def _forward(self, batch: ImageBatch) -> Float[np.ndarray, "batch dim"]:
+        with self.timing.measure("transfer"):
+            pixels = batch.pixels.to(self.backbone.config.device)
+        with self.timing.measure("forward"):  # .cpu() waits for the device
+            features = self.backbone.features(self.transform.normalise(pixels)).cpu()
+        return features.numpy()
+
+    def _facts(self, computed: int, started: datetime) -> dict[str, Any]:
+        seconds = self.timing.total
+        return {
+            "root": str(self.root),
+            "started": started.isoformat(timespec="seconds"),
+            "device": self.backbone.config.device,
+            "workers": self.workers,
+            "computed_rows": computed,
+            "images_per_s": computed / seconds if seconds else None,
+            "seconds": self.timing.seconds(),
+            "shares": dict(self.timing.shares()),
+            "bound": self.timing.bound,
+            "versions": {name: version(name) for name in ("clinit", "torch", "timm", "h5py")},
+        }
