@@ -44,7 +44,7 @@ def quotas(
     with more to give, goes to the classes of the lowest `ranks`.
     """
     level = _water_level(counts, size)
-    shares = np.minimum(counts, level)
+    shares: np.ndarray = np.minimum(counts, level)
     wanting = np.flatnonzero(counts > level)
     left = min(size - int(shares.sum()), len(wanting))
     shares[wanting[np.argsort(ranks[wanting], kind="stable")[:left]]] += 1

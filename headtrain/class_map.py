@@ -1,0 +1,76 @@
+"""Which row of the base head stands for which class of the base data: matched by name."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from jaxtyping import Int
+
+from clinit.errors import CacheError, ExperimentError, HeadError
+from clinit.extract.head import Head
+from clinit.extract.plan import backbone_identifier
+from clinit.headtrain.examples import examples
+from clinit.headtrain.source import Source
+
+NAMES_REMEDY = "Give one class name a row: run `clinit extract` with --head-classes FILE."
+
+
+def check_head(head: Head, base: Source, new: Source) -> None:
+    """Check that the head reads the features of both sides.
+
+    Raises:
+        HeadError: If its width or its backbone is another.
+        CacheError: If the two sides differ in width.
+    """
+    if new.train.dim != base.train.dim:
+        raise CacheError(
+            f"the new features are {new.train.dim} wide, those of the base {base.train.dim}",
+            remedy="Extract both with the same backbone.",
+        )
+    if head.dim != base.train.dim:
+        raise HeadError(
+            f"the head reads features of width {head.dim}, those of the base cache"
+            f" are {base.train.dim} wide",
+            remedy="Use the head of the backbone that the features were extracted with.",
+        )
+    if head.fingerprint and base.fingerprint:
+        expected = backbone_identifier(base.fingerprint)
+        if head.fingerprint != expected:
+            raise HeadError(
+                f"the head belongs to the backbone {head.fingerprint[:12]}, the features of"
+                f" the base cache to {expected[:12]}",
+                remedy="Use the head that `clinit extract` stored in the base cache.",
+            )
+
+
+def map_to_head(base: Source, head: Head) -> Int[np.ndarray, " classes"]:
+    """Return the head row of each base class, -1 for a class that has no row of data either.
+
+    Raises:
+        ExperimentError: If the head has no class names, or lacks a class that has data.
+        HeadError: If the names do not tell its rows apart.
+    """
+    names = head.class_names
+    if names is None:
+        raise ExperimentError(
+            f"nobody has said what the {head.num_classes:,} rows of the base head stand for",
+            remedy=NAMES_REMEDY,
+        )
+    if names == base.class_names:
+        return np.arange(len(names))
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise HeadError(
+            f"the base head has more than one row of the same name ({examples(twice)})",
+            remedy=NAMES_REMEDY + " The names must differ, like those of the image folders.",
+        )
+    row_of = {name: row for row, name in enumerate(names)}
+    rows = np.array([row_of.get(name, -1) for name in base.class_names], dtype=np.int64)
+    has_data = base.train.counts() + base.val.counts() > 0
+    if unknown := [base.class_names[i] for i in np.flatnonzero(has_data & (rows < 0))]:
+        raise ExperimentError(
+            f"{len(unknown):,} classes of the base cache are not in its head ({examples(unknown)})",
+            remedy="Leave them out of the base cache, or extract it with --head-classes FILE"
+            " if the head names its classes in another way.",
+        )
+    return rows

@@ -1,0 +1,122 @@
+"""What an experiment and its heads are asked to do."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from clinit.headtrain.init import InitConfig
+from clinit.headtrain.seeds import MAX_SEED
+
+HeadWidth = Literal["grow", "full"]
+Device = Literal["auto", "cuda", "cpu"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeadConfig:
+    """One head of a bank: how its new rows start and how they are trained."""
+
+    init: str = "least-square"
+    """Initialisation of the rows of new classes."""
+    scale: str = "calibrated"
+    """Scale of the initialised rows; `none` for random rows, whatever is asked."""
+    lam: float = 0.05
+    """Ridge parameter of the least-square initialisation, as in Eq. 1; >= 0."""
+    class_mean: Literal["raw", "unit"] = "raw"
+    """Class mean: of the features, or of the features scaled to unit length."""
+    bias: Literal["write", "keep"] = "write"
+    """Bias of a new row: from the initialisation, or the random one."""
+    loss: str = "ce"
+    """Training loss."""
+    lr: float = 1e-3
+    """Learning rate of AdamW, constant; > 0. The paper's value for ConvNeXtV2-Femto."""
+    weight_decay: float = 0.05
+    """Decoupled weight decay, on weight and bias alike; >= 0."""
+
+    def __post_init__(self) -> None:
+        if self.init == "random":
+            object.__setattr__(self, "scale", "none")
+        self.start()
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise ValueError(f"lr must be positive, got {self.lr}")
+        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
+            raise ValueError(f"weight_decay must be at least 0, got {self.weight_decay}")
+
+    def start(self) -> InitConfig:
+        """Return the part that the initialisation reads."""
+        return InitConfig(
+            init=self.init,
+            scale=self.scale,
+            lam=self.lam,
+            class_mean=self.class_mean,
+            bias=self.bias,
+            loss=self.loss,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExperimentConfig:
+    """One class-incremental stream, shared by all heads of a call."""
+
+    tasks: int = 5
+    """Number of tasks that the new classes are split into; >= 1."""
+    iterations: int = 600
+    """Updates a task; 0 evaluates the initialised heads only."""
+    buffer: int = 24_000
+    """Rows of earlier classes kept for rehearsal; 0 trains on new rows alone."""
+    batch_size: int = 256
+    """Rows a batch: one half new (rounded down), the rest from the buffer; >= 2."""
+    eval_every: int = 50
+    """Updates between two evaluations; >= 1."""
+    seed: int = 0
+    """Seed of class order, buffer, batches and random rows."""
+    head_width: HeadWidth = "grow"
+    """`grow`: a row is added when its class arrives; `full`: all rows from the start, those
+    of classes that have not arrived being negatives."""
+    device: Device = "auto"
+    """`auto` takes a CUDA device where there is one."""
+
+    def __post_init__(self) -> None:
+        least = {"tasks": 1, "iterations": 0, "buffer": 0, "batch_size": 2, "eval_every": 1}
+        for name, minimum in least.items():
+            if getattr(self, name) < minimum:
+                raise ValueError(f"{name} must be at least {minimum}, got {getattr(self, name)}")
+        if not 0 <= self.seed <= MAX_SEED:
+            raise ValueError(f"seed must lie in [0, {MAX_SEED}], got {self.seed}")
+        for name, choices in {
+            "head_width": get_args(HeadWidth),
+            "device": get_args(Device),
+        }.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} must be one of {choices}, got {getattr(self, name)!r}")
+
+    @property
+    def evaluation_points(self) -> tuple[int, ...]:
+        """Numbers of updates after which a task is evaluated; 0 is before the first step."""
+        return tuple(sorted({*range(0, self.iterations, self.eval_every), self.iterations}))
+
+
+def head_ids(heads: Sequence[HeadConfig]) -> list[str]:
+    """Name each head by its initialisation and scale, and by what else tells it apart.
+
+    Raises:
+        ValueError: If two heads are the same.
+    """
+    if twice := [head for head, count in Counter(heads).items() if count > 1]:
+        raise ValueError(f"two heads of a bank are the same: {twice[0]}")
+    fields = [asdict(head) for head in heads]
+    named = ("init", "scale")
+    varied = [
+        name
+        for name in (fields[0] if fields else ())
+        if name not in named and len({each[name] for each in fields}) > 1
+    ]
+    return [_head_id(each, varied) for each in fields]
+
+
+def _head_id(fields: dict[str, Any], varied: Sequence[str]) -> str:
+    name = fields["init"] if fields["init"] == "random" else f"{fields['init']}-{fields['scale']}"
+    return "-".join([name, *(f"{key.replace('_', '-')}={fields[key]}" for key in varied)])

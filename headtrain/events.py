@@ -1,0 +1,58 @@
+"""What an experiment tells whoever watches it; a progress bar, a log, or nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from clinit.headtrain.init import Initialisation
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Something in the data or the settings that the user should know."""
+
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarted:
+    """A task of `tasks` tasks of `iterations` updates begins."""
+
+    task: int
+    tasks: int
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Initialised:
+    """The new rows of one head are written."""
+
+    task: int
+    head_id: str
+    start: Initialisation
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """The bank has done `steps` more updates."""
+
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The bank is evaluated after `iteration` updates of a task."""
+
+    task: int
+    iteration: int
+    loss_new: dict[str, float]
+    """Mean loss of each head on a sample of the new training rows."""
+
+
+Event = Noted | TaskStarted | Initialised | Stepped | Evaluated
+Observer = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """Watch nothing."""

@@ -1,0 +1,124 @@
+"""A class-incremental experiment with a frozen backbone.
+
+For each task: choose the buffer, compute the statistics once, initialise the new rows of each
+head, train the bank on shared batches, evaluate before the first step and on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import polars as pl
+import torch
+
+from clinit.extract.head import Head
+from clinit.headtrain.adamw import BETAS, EPS
+from clinit.headtrain.config import ExperimentConfig, HeadConfig
+from clinit.headtrain.events import Noted, Observer, ignore
+from clinit.headtrain.gaps import gaps
+from clinit.headtrain.learner import Learner
+from clinit.headtrain.ledger import class_table
+from clinit.headtrain.provenance import git_commit, versions
+from clinit.headtrain.record import FORMAT, RunRecord
+from clinit.headtrain.rehearsal import LOSS_SAMPLE_ROWS
+from clinit.headtrain.scenario import Scenario, build_scenario
+from clinit.headtrain.source import Source
+
+
+def run_experiment(
+    base: Source,
+    new: Source,
+    head: Head,
+    config: ExperimentConfig,
+    heads: Sequence[HeadConfig],
+    *,
+    observer: Observer = ignore,
+    command: Sequence[str] = (),
+) -> list[RunRecord]:
+    """Train `heads` on the stream of the new classes; return one record each, in their order.
+
+    All heads share class order, buffer, random rows and batches, all from `config.seed`. The
+    same call on the same device gives the same numbers, bit for bit.
+
+    Raises:
+        ValueError: If there is no head, or two are the same.
+        CacheError: If the two sides hold features of different backbones.
+        HeadError: If the head does not read these features.
+        ExperimentError: If the head's classes are unknown, there are too many tasks, or there
+            is no such device.
+    """
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    scenario = build_scenario(base, new, head, config)
+    notes = gaps(scenario, base, new, config)
+    for note in notes:
+        observer(Noted(note))
+    learner = Learner(scenario, head, config, heads, observer)
+    with torch.no_grad():
+        for task in scenario.tasks:
+            learner.learn(task)
+    info = {
+        "base": base.description,
+        "new": new.description,
+        "notes": notes,
+        "timings_s": _timings(learner, base.load_s + new.load_s),
+        "bank_size": len(heads),
+        "optimizer": {"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"},
+        "loss_sample_rows": LOSS_SAMPLE_ROWS,
+        "versions": versions(),
+        "git_commit": git_commit(),
+        "device": _device_name(learner.device),
+        "started": started,
+        "command": list(command),
+    }
+    settings = asdict(config)
+    return [
+        _record(learner, scenario, index, {**asdict(each), **settings}, info)
+        for index, each in enumerate(heads)
+    ]
+
+
+def _record(
+    learner: Learner,
+    scenario: Scenario,
+    index: int,
+    config: dict[str, Any],
+    shared: dict[str, Any],
+) -> RunRecord:
+    name = learner.ids[index]
+    totals = scenario.val_counts
+    evaluations = []
+    for entry, task in zip(learner.entries, scenario.tasks, strict=True):
+        evaluations.append(entry.evaluations(index, totals[: task.stop]))
+    return RunRecord(
+        path=None,
+        info={
+            "format": FORMAT,
+            "id": name,
+            "config": config,
+            "tasks": [entry.description(index) for entry in learner.entries],
+            "seconds": float(learner.seconds[index]),
+            **shared,
+            "notes": shared["notes"]
+            + [text for key, text in learner.diverged.items() if key == name],
+        },
+        classes=class_table(scenario),
+        steps=pl.concat(entry.steps(index) for entry in learner.entries),
+        evaluations=pl.concat(evaluations),
+        points=pl.concat(entry.point_table(index) for entry in learner.entries),
+    )
+
+
+def _timings(learner: Learner, load_s: float) -> dict[str, float]:
+    """Return the wall time of each phase; of the whole bank, not of one head."""
+    phases = {name: learner.watch.seconds[name] for name in PHASES}
+    return {"load": load_s, **phases, "total": load_s + learner.watch.total}
+
+
+PHASES = ("prepare", "initialise", "train", "evaluate")
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

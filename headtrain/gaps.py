@@ -1,0 +1,139 @@
+"""What the data lacks for the experiment that is asked for, said before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool
+
+from clinit.headtrain.config import ExperimentConfig
+from clinit.headtrain.examples import examples
+from clinit.headtrain.scenario import Scenario
+from clinit.headtrain.source import Source
+
+
+def gaps(scenario: Scenario, base: Source, new: Source, config: ExperimentConfig) -> list[str]:
+    """Return a note for everything that the user should know about the data, each once."""
+    return [
+        *base.notes,
+        *new.notes,
+        *_base_gaps(scenario),
+        *_new_gaps(scenario, new),
+        *_single_images(scenario),
+        *_shared_names(scenario),
+        *_task_sizes(scenario),
+        *_buffer_gaps(scenario, config),
+        *_batch_gaps(scenario, config),
+    ]
+
+
+def _base_gaps(scenario: Scenario) -> list[str]:
+    names = scenario.class_names[: scenario.num_base]
+    unrehearsed = scenario.train_counts[: scenario.num_base] == 0
+    untested = scenario.val_counts[: scenario.num_base] == 0
+    return [
+        *_about(
+            names,
+            unrehearsed,
+            "base classes have no training image: they keep their head rows and are not rehearsed",
+        ),
+        *_about(names, untested, "base classes have no validation image: they are not evaluated"),
+    ]
+
+
+def _new_gaps(scenario: Scenario, new: Source) -> list[str]:
+    arrived = slice(scenario.num_base, None)
+    untested = scenario.val_counts[arrived] == 0
+    tasks = scenario.task_of_row[arrived]
+    blind = [task.number for task in scenario.tasks if untested[tasks == task.number].all()]
+    return [
+        *_about(
+            new.class_names,
+            new.train.counts() == 0,
+            "new classes have no training image: they are left out of the stream",
+        ),
+        *_about(
+            scenario.class_names[arrived],
+            untested,
+            "new classes have no validation image: they are trained but not evaluated",
+        ),
+        *(
+            f"task {number} has no validation image at all: its accuracy on new classes is unknown"
+            for number in blind
+        ),
+    ]
+
+
+def _single_images(scenario: Scenario) -> list[str]:
+    return _about(
+        scenario.class_names,
+        scenario.train_counts == 1,
+        "classes have a single training image",
+    )
+
+
+def _shared_names(scenario: Scenario) -> list[str]:
+    base = set(scenario.class_names[: scenario.num_base])
+    new = scenario.class_names[scenario.num_base :]
+    return _about(
+        new,
+        np.array([name in base for name in new]),
+        "new classes have the name of a base class: they are classes of their own",
+    )
+
+
+def _task_sizes(scenario: Scenario) -> list[str]:
+    sizes = [len(task.classes) for task in scenario.tasks]
+    if len(set(sizes)) == 1:
+        return []
+    large = sizes.count(sizes[0])
+    return [
+        f"{sum(sizes):,} new classes do not divide into {len(sizes)} equal tasks:"
+        f" the first {large} have {sizes[0]:,} classes, the others {sizes[-1]:,}"
+    ]
+
+
+def _buffer_gaps(scenario: Scenario, config: ExperimentConfig) -> list[str]:
+    if not config.buffer:
+        return ["the buffer is empty (--buffer 0): batches hold new rows only"]
+    notes = []
+    stored = np.cumsum(scenario.train_counts)
+    before = [int(stored[task.start - 1]) if task.start else 0 for task in scenario.tasks]
+    if not before[0]:
+        notes.append("no base class has a training image: the batches of task 1 hold new rows only")
+    small = [
+        f"{rows:,} before task {number}"
+        for number, rows in enumerate(before, start=1)
+        if rows < config.buffer
+    ]
+    if small:
+        notes.append(
+            f"the buffer of {config.buffer:,} rows is larger than all data of the classes seen"
+            f" ({', '.join(small)}): it takes them all"
+        )
+    seen = int(np.count_nonzero(scenario.train_counts[: scenario.tasks[-1].start]))
+    if config.buffer < seen:
+        notes.append(
+            f"the buffer of {config.buffer:,} rows is smaller than the number of classes"
+            f" ({seen:,} before the last task): some classes are not rehearsed"
+        )
+    return notes
+
+
+def _batch_gaps(scenario: Scenario, config: ExperimentConfig) -> list[str]:
+    share = config.batch_size // 2
+    smallest = min(int(scenario.train_counts[task.rows].sum()) for task in scenario.tasks)
+    if smallest >= share:
+        return []
+    return [
+        f"a batch takes {share:,} rows of the new task, but the smallest task has {smallest:,}:"
+        " rows come more than once in a batch"
+    ]
+
+
+def _about(names: Sequence[str], which: Bool[np.ndarray, " names"], what: str) -> list[str]:
+    chosen = [names[index] for index in np.flatnonzero(which).tolist()]
+    if not chosen:
+        return []
+    return [f"{len(chosen):,} of {len(names):,} {what} ({examples(chosen)})"]

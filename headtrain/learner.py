@@ -1,0 +1,158 @@
+"""A bank that learns one task after another, and writes down what happens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from clinit.extract.head import Head
+from clinit.headtrain.bank import Bank
+from clinit.headtrain.buffer import Buffer
+from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_ids
+from clinit.headtrain.device import choose_device
+from clinit.headtrain.evaluation import LabelledRows, count_correct, mean_losses
+from clinit.headtrain.events import Evaluated, Initialised, Noted, Observer, Stepped, TaskStarted
+from clinit.headtrain.init import NewClasses, Rows, class_statistics, initialise, random_rows
+from clinit.headtrain.ledger import Point, TaskEntry
+from clinit.headtrain.rehearsal import TaskRows, train_task
+from clinit.headtrain.scenario import Scenario
+from clinit.headtrain.seeds import Draw, generator
+from clinit.headtrain.stopwatch import Stopwatch
+from clinit.headtrain.stream import Task
+
+
+class Learner:
+    """The heads of one call, their buffer and their test rows."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        head: Head,
+        config: ExperimentConfig,
+        heads: Sequence[HeadConfig],
+        observer: Observer,
+    ) -> None:
+        device = choose_device(config.device)
+        self.ids = head_ids(heads)
+        self.watch = Stopwatch(device)
+        self.entries: list[TaskEntry] = []
+        self.diverged: dict[str, str] = {}
+        """A note for each head whose loss has stopped being a number."""
+        self._scenario = scenario
+        self._config = config
+        self._observe = observer
+        self._own_seconds = np.zeros(len(heads))
+        self._bank = Bank(_as_rows(head), heads, device)
+        self._buffer = Buffer(scenario.train, size=config.buffer, seed=config.seed)
+        tested = scenario.val.rows_between(0, scenario.num_classes)
+        self._test = LabelledRows.on(device, scenario.val.take(tested), scenario.val.labels[tested])
+        if config.head_width == "full":
+            for task in scenario.tasks:
+                self._add_random_rows(task)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the bank is trained."""
+        return self._bank.device
+
+    @property
+    def seconds(self) -> Float[np.ndarray, " heads"]:
+        """Time of each head: its own initialisations, an equal share of all else it needs."""
+        shared = self.watch.seconds["train"] + self.watch.seconds["evaluate"]
+        return self._own_seconds + shared / self._bank.num_heads
+
+    def learn(self, task: Task) -> None:
+        """Initialise the rows of the task's classes and train on it, evaluating on the way."""
+        self._observe(TaskStarted(task.number, len(self._scenario.tasks), self._config.iterations))
+        if self._config.head_width == "grow":
+            self._add_random_rows(task)
+        with self.watch.phase("prepare"):
+            data = self._task_rows(task)
+        entry = self._begin(task, data)
+        with self.watch.phase("initialise"):
+            self._initialise(task, data, entry)
+        entry.losses = train_task(
+            self._bank,
+            data,
+            self._config,
+            evaluate=lambda iteration, sample: self._evaluate(task, iteration, sample, entry),
+            stepped=lambda steps: self._observe(Stepped(steps)),
+            watch=self.watch,
+        )
+
+    def _add_random_rows(self, task: Task) -> None:
+        random = generator(self._config.seed, Draw.RANDOM_ROWS, task.number)
+        self._bank.grow(random_rows(random, len(task.classes), self._bank.dim))
+
+    def _task_rows(self, task: Task) -> TaskRows:
+        train = self._scenario.train
+        old = self._buffer.rows(np.arange(task.start))
+        rows = np.concatenate([old, train.rows_between(task.start, task.stop)])
+        return TaskRows(task.number, train.take(rows), train.labels[rows], num_old=len(old))
+
+    def _begin(self, task: Task, data: TaskRows) -> TaskEntry:
+        old = data.labels[: data.num_old]
+        batch_size = self._config.batch_size
+        entry = TaskEntry(
+            task=task.number,
+            facts={
+                "classes": len(task.classes),
+                "train_rows": data.num_new,
+                "val_rows": int(self._scenario.val_counts[task.rows].sum()),
+                "buffer_rows": data.num_old,
+                "buffer_classes": len(np.unique(old)),
+            },
+            num_new=batch_size // 2 if data.num_old else batch_size,
+            batch_size=batch_size,
+        )
+        self.entries.append(entry)
+        return entry
+
+    def _initialise(self, task: Task, data: TaskRows, entry: TaskEntry) -> None:
+        """Write the new rows of each head.
+
+        The statistics are computed once, but count in the time of each head that needs them:
+        alone it would have had to compute them too.
+        """
+        statistics, statistics_s = None, 0.0
+        for index, config in enumerate(self._bank.heads):
+            stored = NewClasses(
+                data.features, data.labels, self._bank.rows(index), task.start, task.stop
+            )
+            if statistics is None and config.init != "random":
+                started = time.perf_counter()
+                statistics = class_statistics(stored)
+                statistics_s = time.perf_counter() - started
+            started = time.perf_counter()
+            start = initialise(config.start(), stored, statistics=statistics)
+            self._bank.write(index, task.start, start.rows)
+            seconds = time.perf_counter() - started
+            seconds += statistics_s if config.init != "random" else 0.0
+            self._own_seconds[index] += seconds
+            entry.starts.append(start)
+            entry.start_seconds.append(seconds)
+            self._observe(Initialised(task.number, self.ids[index], start))
+
+    def _evaluate(self, task: Task, iteration: int, sample: LabelledRows, entry: TaskEntry) -> None:
+        seen = int(self._scenario.val_counts[: task.stop].sum())
+        with self.watch.phase("evaluate"):
+            correct = count_correct(self._bank, self._test.first(seen))
+            loss_new = mean_losses(self._bank, sample)
+        entry.points.append(Point(iteration, correct, loss_new, self.seconds))
+        for name, loss in zip(self.ids, loss_new, strict=True):
+            if not np.isfinite(loss) and name not in self.diverged:
+                self.diverged[name] = (
+                    f"{name} has diverged: its loss is {loss} after {iteration:,} updates of task"
+                    f" {task.number}"
+                )
+                self._observe(Noted(self.diverged[name]))
+        losses = dict(zip(self.ids, loss_new.tolist(), strict=True))
+        self._observe(Evaluated(task.number, iteration, losses))
+
+
+def _as_rows(head: Head) -> Rows:
+    return Rows(head.weight.astype(np.float64), head.bias.astype(np.float64))

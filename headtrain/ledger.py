@@ -1,0 +1,114 @@
+"""What is written down while a bank is trained: one entry a task, one column a head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+from jaxtyping import Float, Int
+
+from clinit.headtrain.init import Initialisation
+from clinit.headtrain.record import TABLES
+from clinit.headtrain.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Point:
+    """One evaluation of the bank."""
+
+    iteration: int
+    correct: Int[np.ndarray, "heads classes"]
+    loss_new: Float[np.ndarray, " heads"]
+    elapsed_s: Float[np.ndarray, " heads"]
+
+
+@dataclass(slots=True, eq=False)
+class TaskEntry:
+    """One task of the bank."""
+
+    task: int
+    facts: dict[str, Any]
+    """What run.json says about the task, the initialisation left out."""
+    num_new: int
+    """New rows a batch."""
+    batch_size: int
+    starts: list[Initialisation] = field(default_factory=list)
+    """One a head."""
+    start_seconds: list[float] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
+    losses: Float[np.ndarray, "iterations heads 2"] | None = None
+    """Mean losses of the new and the old rows of each batch; NaN where there is none."""
+
+    def description(self, head: int) -> dict[str, Any]:
+        """Return what run.json says about the task in the run of one head."""
+        start = self.starts[head]
+        return {
+            "task": self.task,
+            **self.facts,
+            "initialisation": {
+                "factor": start.factor,
+                "shift": start.shift,
+                "loss_before": start.loss_before,
+                "loss_after": start.loss_after,
+                "steps": start.steps,
+                "seconds": self.start_seconds[head],
+            },
+        }
+
+    def steps(self, head: int) -> pl.DataFrame:
+        """Return the losses of one head before each update."""
+        assert self.losses is not None
+        new, old = self.losses[:, head, 0], self.losses[:, head, 1]
+        share = self.num_new / self.batch_size
+        loss = new if share == 1 else share * new + (1 - share) * old
+        return _table(
+            "steps",
+            task=np.full(len(new), self.task),
+            iteration=np.arange(len(new)),
+            loss=loss,
+            loss_new=new,
+            loss_old=pl.Series(values=[None] * len(old) if share == 1 else old, dtype=pl.Float32),
+        )
+
+    def evaluations(self, head: int, totals: Int[np.ndarray, " classes"]) -> pl.DataFrame:
+        """Return the counts of right answers of one head; only of classes that are tested."""
+        tested = np.flatnonzero(totals)
+        return pl.concat(
+            _table(
+                "evaluations",
+                task=np.full(len(tested), self.task),
+                iteration=np.full(len(tested), point.iteration),
+                row=tested,
+                correct=point.correct[head, tested],
+                total=totals[tested],
+            )
+            for point in self.points
+        )
+
+    def point_table(self, head: int) -> pl.DataFrame:
+        """Return the new-task losses of one head."""
+        return _table(
+            "points",
+            task=np.full(len(self.points), self.task),
+            iteration=np.array([point.iteration for point in self.points]),
+            loss_new=np.array([point.loss_new[head] for point in self.points]),
+            elapsed_s=np.array([point.elapsed_s[head] for point in self.points]),
+        )
+
+
+def class_table(scenario: Scenario) -> pl.DataFrame:
+    """Return the classes of the experiment, one a head row."""
+    return _table(
+        "classes",
+        row=np.arange(scenario.num_classes),
+        name=list(scenario.class_names),
+        task=scenario.task_of_row,
+        train_rows=scenario.train_counts,
+        val_rows=scenario.val_counts,
+    )
+
+
+def _table(layout: str, /, **columns: Any) -> pl.DataFrame:
+    return pl.DataFrame(columns).cast(dict(TABLES[layout]))  # type: ignore[arg-type]

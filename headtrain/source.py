@@ -1,0 +1,120 @@
+"""One side of an experiment: the train and val features of a data set, and where they are from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clinit.errors import CacheError
+from clinit.extract.cache import Cache, open_cache
+from clinit.extract.features import FeatureSet
+from clinit.extract.head import Head
+
+MANIFEST = "manifest"
+"""The fingerprint field that differs between data sets of one backbone."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """Features to train on and features to test on, with the same classes."""
+
+    train: FeatureSet
+    val: FeatureSet
+    """May have no row."""
+    path: str = ""
+    fingerprint: Mapping[str, str] = field(default_factory=dict)
+    """What the features depend on, by field; the manifest is that of the training rows."""
+    val_manifest: str | None = None
+    """Digest of the manifest of the validation rows."""
+    head: Head | None = None
+    """The pretrained head stored beside the features."""
+    notes: tuple[str, ...] = ()
+    load_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.train.class_names != self.val.class_names:
+            raise CacheError(
+                f"{self.path or 'the data'}: train and val do not have the same list of classes",
+                remedy="Extract both splits by one `clinit extract` command.",
+            )
+        if self.train.dim != self.val.dim:
+            raise ValueError(f"train is {self.train.dim} wide, val {self.val.dim}")
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """One name a class; a class may have no row."""
+        return self.train.class_names
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What a run record says about this side."""
+        return {
+            "path": self.path,
+            "fingerprint": {k: v for k, v in self.fingerprint.items() if k != MANIFEST},
+            "manifest_digest": self.fingerprint.get(MANIFEST),
+            "val_manifest_digest": self.val_manifest,
+        }
+
+
+def read_source(path: Path) -> Source:
+    """Read both splits of the feature cache at `path` into memory.
+
+    Raises:
+        CacheError: If there is no cache, no train split, or the splits do not fit together.
+    """
+    started = time.perf_counter()
+    cache = open_cache(path)
+    train = cache.split("train")
+    features = train.load()
+    notes = _invalid_rows(cache)
+    if "val" in cache.splits:
+        check_same_backbone(train.fingerprint, cache.splits["val"].fingerprint)
+        val = cache.splits["val"].load()
+    else:
+        notes.append(f"{path} has no val split: none of its classes is evaluated")
+        empty = np.empty((0, features.dim), dtype=features.features.dtype)
+        val = FeatureSet(empty, np.empty(0, dtype=np.int64), features.class_names)
+    return Source(
+        train=features,
+        val=val,
+        path=str(path),
+        fingerprint=dict(train.fingerprint),
+        val_manifest=cache.splits["val"].fingerprint.get(MANIFEST)
+        if "val" in cache.splits
+        else None,
+        head=cache.head,
+        notes=tuple(notes),
+        load_s=time.perf_counter() - started,
+    )
+
+
+def _invalid_rows(cache: Cache) -> list[str]:
+    return [
+        f"{split.path} lists {invalid:,} bad images: they are left out"
+        for split in cache.splits.values()
+        if (invalid := split.num_rows - split.num_valid)
+    ]
+
+
+def check_same_backbone(one: Mapping[str, str], other: Mapping[str, str]) -> None:
+    """Compare two fingerprints, all but the manifest.
+
+    Raises:
+        CacheError: If a field differs; the message names all that do.
+    """
+    names = [name for name in {**one, **other} if name != MANIFEST]
+    differing = [
+        f"{name} ({one.get(name, 'absent')} / {other.get(name, 'absent')})"
+        for name in names
+        if one.get(name) != other.get(name)
+    ]
+    if differing:
+        raise CacheError(
+            f"the two caches hold features of different backbones: {', '.join(differing)}",
+            remedy="Extract both with the same options of `clinit extract`.",
+        )
