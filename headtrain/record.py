@@ -12,6 +12,7 @@ The folder is written under a temporary name and renamed: a record is complete, 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -72,18 +73,26 @@ class RunRecord:
     points: pl.DataFrame
 
 
-def refuse_existing(folders: Iterable[Path]) -> None:
-    """Check, before anything is trained, that no record stands where one shall be written.
+def check_free(folders: Iterable[Path]) -> None:
+    """Check, before anything is trained, that records can be written to `folders`.
 
     Raises:
-        RecordError: If one of `folders` exists.
+        RecordError: If one of them exists, or cannot be created.
     """
+    folders = list(folders)
     if present := [folder for folder in folders if folder.exists()]:
         more = f" (and {len(present) - 1} more)" if len(present) > 1 else ""
         raise RecordError(
             f"there is already something at {present[0]}{more}: a record is never overwritten",
             remedy="Choose another --out, or remove the old record first.",
         )
+    for folder in folders:
+        nearest = next(parent for parent in folder.absolute().parents if parent.exists())
+        if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+            raise RecordError(
+                f"cannot write the record {folder}: {nearest} is not a folder you can write to",
+                remedy="Choose another --out.",
+            )
 
 
 def write_record(record: RunRecord, folder: Path) -> None:
@@ -92,7 +101,7 @@ def write_record(record: RunRecord, folder: Path) -> None:
     Raises:
         RecordError: If `folder` exists or cannot be written; nothing is left behind then.
     """
-    refuse_existing([folder])
+    check_free([folder])
     draft = temporary(folder)
     try:
         draft.mkdir(parents=True)

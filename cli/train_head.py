@@ -1,0 +1,264 @@
+"""`clinit train-head`: heads over a stream of new classes, from cached features."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clinit.cli.console import err, note, say
+
+if TYPE_CHECKING:
+    from clinit.headtrain.config import ExperimentConfig, HeadConfig
+    from clinit.headtrain.events import Event, Initialised, Observer
+    from clinit.headtrain.record import RunRecord
+
+
+class Init(StrEnum):
+    """Initialisation of new rows."""
+
+    random = "random"
+    class_mean = "class-mean"
+    least_square = "least-square"
+
+
+class Scale(StrEnum):
+    """How initialised rows are brought to the scale of the head."""
+
+    none = "none"
+    norm = "norm"
+    row_norm = "row-norm"
+    calibrated = "calibrated"
+
+
+class ClassMean(StrEnum):
+    """Which mean of a class."""
+
+    raw = "raw"
+    unit = "unit"
+
+
+class HeadWidth(StrEnum):
+    """When head rows appear."""
+
+    grow = "grow"
+    full = "full"
+
+
+class Bias(StrEnum):
+    """What becomes of the bias of a new row."""
+
+    write = "write"
+    keep = "keep"
+
+
+class Loss(StrEnum):
+    """Training loss."""
+
+    ce = "ce"
+
+
+class Device(StrEnum):
+    """Where to train."""
+
+    auto = "auto"
+    cuda = "cuda"
+    cpu = "cpu"
+
+
+def train_head(
+    base: Annotated[
+        Path, typer.Option(help="Feature cache of the base classes.", show_default=False)
+    ],
+    new: Annotated[
+        Path, typer.Option(help="Feature cache of the new classes.", show_default=False)
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(help="Folder of the run records, one sub-folder a head.", show_default=False),
+    ],
+    tasks: Annotated[int, typer.Option(min=1, help="Tasks that the new classes arrive in.")] = 5,
+    init: Annotated[
+        list[Init] | None,
+        typer.Option(help="Initialisation of new rows; repeatable.", show_default="all three"),
+    ] = None,
+    scale: Annotated[
+        list[Scale] | None,
+        typer.Option(
+            help="Scale of initialised rows: as computed, one factor by norms, a factor a row, or"
+            " factor and shift of the least training loss; repeatable. Random rows have none.",
+            show_default="calibrated",
+        ),
+    ] = None,
+    class_mean: Annotated[
+        ClassMean, typer.Option(help="Mean of features, or of features of unit length.")
+    ] = ClassMean.raw,
+    head_width: Annotated[
+        HeadWidth,
+        typer.Option(help="Add rows when their classes arrive, or have all from the start."),
+    ] = HeadWidth.grow,
+    bias: Annotated[
+        Bias, typer.Option(help="Write the initialisation's bias, or keep the random one.")
+    ] = Bias.write,
+    lam: Annotated[
+        float, typer.Option("--lambda", min=0, help="Ridge parameter of least-square rows.")
+    ] = 0.05,
+    loss: Annotated[Loss, typer.Option(help="Training loss.")] = Loss.ce,
+    iterations: Annotated[int, typer.Option(min=0, help="Updates a task.")] = 600,
+    buffer: Annotated[
+        int, typer.Option(min=0, help="Rows of earlier classes kept for rehearsal.")
+    ] = 24_000,
+    batch_size: Annotated[
+        int, typer.Option(min=2, help="Rows a batch: half new, half from the buffer.")
+    ] = 256,
+    lr: Annotated[float, typer.Option(help="Learning rate of AdamW, constant.")] = 1e-3,
+    weight_decay: Annotated[float, typer.Option(min=0, help="Decoupled weight decay.")] = 0.05,
+    eval_every: Annotated[int, typer.Option(min=1, help="Updates between two evaluations.")] = 50,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0, max=2**32 - 1, help="Seed of class order, buffer, batches and random rows."
+        ),
+    ] = 0,
+    device: Annotated[
+        Device, typer.Option(help="Where to train; auto takes CUDA where there is one.")
+    ] = Device.auto,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show what each initialisation chose.")
+    ] = False,
+) -> None:
+    """Train heads on new classes that arrive in tasks, with a frozen backbone.
+
+    Heads of one call share class order and batches, so that their initialisations are compared
+    on the same samples. Writes a record a head and prints the table of their results.
+    """
+    from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_ids
+    from clinit.headtrain.record import check_free
+
+    try:
+        config = ExperimentConfig(
+            tasks=tasks,
+            iterations=iterations,
+            buffer=buffer,
+            batch_size=batch_size,
+            eval_every=eval_every,
+            seed=seed,
+            head_width=head_width.value,
+            device=device.value,
+        )
+        combinations = [
+            HeadConfig(
+                init=each.value,
+                scale=how.value,
+                lam=lam,
+                class_mean=class_mean.value,
+                bias=bias.value,
+                loss=loss.value,
+                lr=lr,
+                weight_decay=weight_decay,
+            )
+            for each in init or list(Init)
+            for how in scale or [Scale.calibrated]
+        ]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    heads = list(dict.fromkeys(combinations))  # random rows have no scale: once is enough
+    folders = [out / name for name in head_ids(heads)]
+    check_free(folders)
+    _write_and_show(_train(base, new, config, heads, verbose=verbose), folders)
+
+
+def _train(
+    base: Path, new: Path, config: ExperimentConfig, heads: list[HeadConfig], *, verbose: bool
+) -> list[RunRecord]:
+    from clinit.errors import ExperimentError
+    from clinit.headtrain.experiment import run_experiment
+    from clinit.headtrain.source import read_source
+
+    with err.status("Reading the feature caches …"):
+        base_source, new_source = read_source(base), read_source(new)
+    if base_source.head is None:
+        raise ExperimentError(
+            f"{base} holds no pretrained head to start from",
+            remedy="Extract the base classes with a backbone that has a classifier.",
+        )
+    with _progress(verbose=verbose) as observer:
+        return run_experiment(
+            base_source,
+            new_source,
+            base_source.head,
+            config,
+            heads,
+            observer=observer,
+            command=["clinit", *sys.argv[1:]],
+        )
+
+
+def _write_and_show(records: list[RunRecord], folders: list[Path]) -> None:
+    from clinit.analysis.report import load_report
+    from clinit.cli.report import show
+    from clinit.headtrain.record import write_record
+
+    for record, folder in zip(records, folders, strict=True):
+        write_record(record, folder)
+    show(load_report(folders), curves=False)
+    parent = folders[0].parent
+    say(f"{len(folders)} run records at {parent}; curves: clinit report {parent}")
+
+
+@contextmanager
+def _progress(*, verbose: bool) -> Iterator[Observer]:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from clinit.headtrain import events
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("steps"),
+        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[losses]}"),
+        console=err,
+    )
+    with bar:
+        steps = bar.add_task("Preparing", total=None, losses="")
+
+        def observe(event: Event) -> None:
+            match event:
+                case events.Noted(text):
+                    note(text)
+                case events.TaskStarted(task, tasks, iterations):
+                    bar.update(steps, description=f"Task {task}/{tasks}", total=tasks * iterations)
+                case events.Stepped(done):
+                    bar.advance(steps, done)
+                case events.Evaluated():
+                    losses = " ".join(f"{value:.2f}" for value in event.loss_new.values())
+                    bar.update(steps, losses=f"new-task loss {losses}")
+                case events.Initialised():
+                    if verbose:
+                        say(_initialised(event))
+
+        yield observe
+
+
+def _initialised(event: Initialised) -> str:
+    start = event.start
+    line = f"Task {event.task}, {event.head_id}: factor {start.factor:.4g}, shift {start.shift:.4g}"
+    if start.loss_before is None or start.loss_after is None:
+        return line
+    return (
+        f"{line}, class-balanced loss {start.loss_before:.4f} -> {start.loss_after:.4f}"
+        f" in {start.steps} Newton steps"
+    )
