@@ -1,7 +1,7 @@
 """Places365-Standard, original validation images: `val_256/` with `places365_val.txt`.
 
 A line of `places365_val.txt` reads `Places365_val_00000001.jpg 165`; a line of
-`categories_places365.txt` says which class a number is: `/f/florist_shop/indoor 148`. Classes
+`categories_places365.txt` says which class a number is: `/f/florist_shop/indoor 147`. Classes
 are matched by name, so lists with categories beyond the 365 are read as well.
 """
 

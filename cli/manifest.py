@@ -1,0 +1,158 @@
+"""`clinit manifest`: list the images of a data set, once, in the order that caches keep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clinit.cli.console import err, out, say, warn
+from clinit.cli.extract import Split
+
+if TYPE_CHECKING:
+    from clinit.extract.dataset import Dataset, Layout
+    from clinit.extract.manifest import Manifest
+
+app = typer.Typer(no_args_is_help=True, help="Build and show manifests of data sets.")
+
+_ROWS_SHOWN = 5
+
+
+@app.command()
+def build(
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            help="Known data set (`clinit manifest list`), or `folder` for any tree of"
+            " train/<class>/ and val/<class>/.",
+            show_default=False,
+        ),
+    ],
+    root: Annotated[Path, typer.Option(help="Folder that holds the data set.", show_default=False)],
+    split: Annotated[Split, typer.Option(help="Split to list.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Parquet file to write.", show_default=False)],
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at what would be a warning.")
+    ] = False,
+) -> None:
+    """List the images of a split with their labels, and check their number."""
+    from rich.text import Text
+
+    from clinit.extract.manifest import write_manifest
+    from clinit.extract.scan import scan
+
+    with err.status(Text(f"Scanning {root}")):
+        scanned = scan(dataset, root, split.value, strict=strict)
+        write_manifest(scanned.manifest, out)
+    for warning in scanned.warnings:
+        warn(warning)
+    _print_manifest(scanned.manifest)
+    say(f"Wrote {out}")
+
+
+@app.command()
+def show(
+    manifest: Annotated[
+        str,
+        typer.Argument(help="Manifest file, or name of a known data set.", show_default=False),
+    ],
+) -> None:
+    """Show what a manifest holds, or what is known of a data set."""
+    from clinit.extract.dataset import known_datasets, read_dataset
+    from clinit.extract.manifest import read_manifest
+
+    if manifest in known_datasets() and not Path(manifest).is_file():
+        _print_dataset(read_dataset(manifest))
+    else:
+        _print_manifest(read_manifest(Path(manifest)))
+
+
+@app.command(name="list")
+def list_() -> None:
+    """List the known data sets."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from clinit.extract.dataset import FOLDER, known_datasets, read_dataset
+
+    table = Table("data set", "title")
+    for column in ("classes", "train", "val"):
+        table.add_column(column, justify="right")
+    for dataset in map(read_dataset, known_datasets()):
+        table.add_row(
+            Text(dataset.name),
+            Text(dataset.title),
+            f"{len(dataset.classes):,}",
+            *(_expected(dataset, split) for split in ("train", "val")),
+        )
+    table.add_row(FOLDER, "any tree of train/<class>/ and val/<class>/", "", "", "")
+    out.print(table)
+
+
+def _print_manifest(manifest: Manifest) -> None:
+    import polars as pl
+    from rich.table import Table
+    from rich.text import Text
+
+    counts = manifest.class_counts()
+    present = counts.filter(pl.col("images") > 0)
+    table = Table("", "", show_header=False)
+    table.add_row("data set", Text(manifest.dataset))
+    table.add_row("split", Text(manifest.split))
+    table.add_row("images", f"{len(manifest.table):,}")
+    table.add_row("classes", f"{len(counts):,}")
+    table.add_row("classes without images", f"{len(counts) - len(present):,}")
+    # Ties go to the class that comes first; sorting by label as well makes it so everywhere.
+    for title, descending in (("smallest class", False), ("largest class", True)):
+        ordered = present.sort("images", "label", descending=[descending, False])
+        for _, name, images in ordered.head(1).iter_rows():
+            table.add_row(title, Text(f"{name} ({images:,})"))
+    table.add_row("size", _readable_size(int(manifest.table["size_bytes"].sum())))
+    out.print(table)
+    say(f"digest {manifest.digest}")
+    first = manifest.table.head(_ROWS_SHOWN)
+    for path, label, name, size_bytes in first.iter_rows():
+        say(f"{label:>5}  {name}  {size_bytes:,} B  {path}")
+    if len(manifest.table) > len(first):
+        say(f"    …  and {len(manifest.table) - len(first):,} more")
+
+
+def _print_dataset(dataset: Dataset) -> None:
+    say(f"{dataset.title} ({dataset.name})")
+    say(dataset.homepage)
+    say(dataset.licence)
+    say()
+    first, last = dataset.classes[0], dataset.classes[-1]
+    say(f"{len(dataset.classes):,} classes, from {first} (label 0) to {last}")
+    for split in ("train", "val"):
+        say(f"{split}: {_expected(dataset, split) or 'any number of'} images")
+    if dataset.total is not None:
+        say(f"together: {dataset.total:,} images")
+    say()
+    say("Layouts, in the order tried; folders under --root:")
+    for layout in dataset.layouts:
+        _print_layout(layout)
+    if any(layout.lists for layout in dataset.layouts):
+        say(f"Lists are looked for in {', '.join(dataset.look_in)}")
+
+
+def _print_layout(layout: Layout) -> None:
+    say(f"  {layout.kind}")
+    for split, folders in layout.folders.items():
+        say(f"    {split}: {' or '.join(folders)}")
+    if layout.lists:
+        say(f"    with {' and '.join(layout.lists)}")
+
+
+def _expected(dataset: Dataset, split: str) -> str:
+    return f"{dataset.images[split]:,}" if split in dataset.images else ""
+
+
+def _readable_size(size_bytes: int) -> str:
+    size, unit = float(size_bytes), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"

@@ -1,0 +1,218 @@
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from clinit.errors import ManifestError
+from clinit.extract.manifest import SCHEMA, Manifest, read_manifest, write_manifest
+
+NAMES = ("ant", "bee", "cat")
+ROWS = [
+    ("train/ant/1.png", 0, "ant", 10),
+    ("train/ant/2.png", 0, "ant", 20),
+    ("train/ant/3.png", 0, "ant", 0),
+    ("train/cat/É[1].png", 2, "cat", 40),
+]
+
+
+def table(rows: list[tuple[str, int, str, int]]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+
+
+def make(rows: list[tuple[str, int, str, int]] = ROWS) -> Manifest:
+    return Manifest("folder", "train", NAMES, table(rows))
+
+
+def naive_digest(manifest: Manifest) -> str:
+    """The digest, as the docstring words it, one row after the other."""
+    names = json.dumps(list(manifest.class_names), ensure_ascii=False).encode()
+    rows = list(manifest.table.iter_rows())
+    paths = b"\0".join(path.encode() for path, *_ in rows)
+    labels = b"".join(label.to_bytes(8, "little") for _, label, _, _ in rows)
+    sizes = b"".join(size.to_bytes(8, "little") for *_, size in rows)
+    parts = (names, paths, labels, sizes)
+    return hashlib.sha256(b"".join(len(p).to_bytes(8, "little") + p for p in parts)).hexdigest()
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "a [b]*" / "manifest.parquet"
+    write_manifest(make(), path)
+    manifest = read_manifest(path)
+    assert manifest.table.equals(make().table)
+    assert manifest.table.schema == SCHEMA
+    assert (manifest.dataset, manifest.split) == ("folder", "train")
+    assert manifest.class_names == NAMES
+    assert manifest.digest == make().digest
+
+
+def test_a_manifest_without_images_is_read_again(tmp_path: Path) -> None:
+    write_manifest(make([]), tmp_path / "m.parquet")
+    assert read_manifest(tmp_path / "m.parquet").table.is_empty()
+
+
+def test_equal_manifests_give_equal_bytes(tmp_path: Path) -> None:
+    write_manifest(make(), tmp_path / "1.parquet")
+    write_manifest(make(), tmp_path / "2.parquet")
+    assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
+
+
+def test_the_digest_agrees_with_a_naive_one() -> None:
+    assert make().digest == naive_digest(make())
+
+
+def test_the_digest_does_not_depend_on_the_names_of_data_set_and_split() -> None:
+    assert Manifest("other", "val", NAMES, make().table).digest == make().digest
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [("train/ant/1.jpg", 0, "ant", 10), *ROWS[1:]],
+        [*ROWS[:3], ("train/cat/É[1].png", 1, "bee", 40)],
+        [("train/ant/1.png", 0, "ant", 11), *ROWS[1:]],
+        ROWS[:3],
+    ],
+    ids=["path", "label", "size", "row"],
+)
+def test_the_digest_changes_with_the_content(rows: list[tuple[str, int, str, int]]) -> None:
+    assert make(rows).digest != make().digest
+
+
+def test_the_digest_changes_with_the_name_of_an_absent_class() -> None:
+    renamed = Manifest("folder", "train", ("ant", "wasp", "cat"), make().table)
+    assert renamed.digest != make().digest
+
+
+def test_limiting_keeps_the_first_images_of_each_class() -> None:
+    limited = make().limit_per_class(2)
+    assert limited.table.rows() == [ROWS[0], ROWS[1], ROWS[3]]
+    assert limited.class_names == NAMES
+    assert make().limit_per_class(3).digest == make().digest
+
+
+def test_a_limit_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1 image a class, got 0"):
+        make().limit_per_class(0)
+
+
+def test_class_counts_name_classes_without_images() -> None:
+    assert make().class_counts().rows() == [(0, "ant", 3), (1, "bee", 0), (2, "cat", 1)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ([ROWS[1], ROWS[0]], r"not sorted by \(label, path\)"),
+        ([ROWS[3], ROWS[0]], r"not sorted by \(label, path\)"),
+        ([ROWS[0], ROWS[0]], r"not sorted by \(label, path\)"),
+        ([ROWS[0], ("train/ant/1.png", 2, "cat", 10)], "a path occurs twice"),
+        ([("a.png", 3, "dog", 1)], r"labels must lie in \[0, 3\)"),
+        ([("a.png", -1, "dog", 1)], r"labels must lie in \[0, 3\)"),
+        ([("a.png", 1, "cat", 1)], "class_name and label disagree"),
+        ([("a.png", 1, "bee", -1)], "a size is negative"),
+        ([("a.png", 1, None, 1)], "missing values"),
+    ],
+)
+def test_a_table_that_is_no_manifest_is_refused(
+    rows: list[tuple[str, int, str, int]], problem: str
+) -> None:
+    with pytest.raises(ValueError, match=problem):
+        make(rows)
+
+
+def test_other_columns_are_refused() -> None:
+    with pytest.raises(ValueError, match="the columns are"):
+        Manifest("folder", "train", NAMES, make().table.drop("size_bytes"))
+
+
+def test_two_classes_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="two classes have the same name"):
+        Manifest("folder", "train", ("ant", "ant", "cat"), make().table)
+
+
+def tamper(path: Path, change: Callable[[pl.DataFrame], pl.DataFrame], **metadata: str) -> None:
+    known = pl.read_parquet_metadata(path)
+    known.pop("ARROW:schema")
+    change(pl.read_parquet(path)).write_parquet(path, metadata=known | metadata)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["/etc/passwd", "../x.png", "a/../../x.png", "a/..", "..", "C:\\x.png", "a\\..\\..\\x", ""],
+)
+def test_a_path_that_leaves_the_root_is_refused(tmp_path: Path, bad: str) -> None:
+    path = tmp_path / "m.parquet"
+    write_manifest(make(), path)
+    tamper(path, lambda _: table([(bad, 0, "ant", 1)]))
+    with pytest.raises(ManifestError, match="leaves the root"):
+        read_manifest(path)
+
+
+@pytest.mark.parametrize("fine", ["a/..b.png", "a../b.png", "...", "a b/ü.png"])
+def test_dots_inside_of_names_are_allowed(fine: str) -> None:
+    assert make([(fine, 0, "ant", 1)]).table["path"].to_list() == [fine]
+
+
+def test_a_changed_table_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.parquet"
+    write_manifest(make(), path)
+    tamper(path, lambda old: old.with_columns(size_bytes=pl.col("size_bytes") + 1))
+    with pytest.raises(ManifestError, match="was changed after it was written: its digest is"):
+        read_manifest(path)
+
+
+def test_changed_class_names_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.parquet"
+    write_manifest(make(), path)
+    tamper(path, lambda old: old, class_names='["ant", "wasp", "cat"]')
+    with pytest.raises(ManifestError, match="was changed after it was written"):
+        read_manifest(path)
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.parquet"
+    write_manifest(make(), path)
+    tamper(path, lambda old: old, format="clinit-manifest/2")
+    with pytest.raises(ManifestError, match="is not a manifest: its format is 'clinit-manifest/2'"):
+        read_manifest(path)
+
+
+def test_metadata_that_are_no_json_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.parquet"
+    write_manifest(make(), path)
+    tamper(path, lambda old: old, class_names="ant")
+    with pytest.raises(ManifestError, match="is not a valid manifest"):
+        read_manifest(path)
+
+
+def test_any_other_parquet_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.parquet"
+    make().table.write_parquet(path)
+    with pytest.raises(ManifestError, match="its format is 'not given'") as refusal:
+        read_manifest(path)
+    assert "clinit manifest build" in refusal.value.remedy
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"path,label\na,1\n"])
+def test_a_file_that_is_not_parquet_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "m.parquet"
+    path.write_bytes(content)
+    with pytest.raises(ManifestError, match="is not a Parquet file"):
+        read_manifest(path)
+
+
+def test_a_truncated_manifest_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m.parquet"
+    write_manifest(make(), path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ManifestError, match="is not a Parquet file"):
+        read_manifest(path)
+
+
+def test_an_absent_manifest_is_reported_with_the_command_that_writes_it(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match="no manifest file at") as refusal:
+        read_manifest(tmp_path / "m.parquet")
+    assert "clinit manifest build" in refusal.value.remedy
