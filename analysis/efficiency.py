@@ -103,7 +103,7 @@ def comparison_key(info: Mapping[str, Any]) -> str:
         if name not in INIT_SETTINGS | PLACE_SETTINGS
     }
     data = [
-        [info[side].get("fingerprint"), info[side].get("manifest_digest")]
+        {name: value for name, value in info[side].items() if name != "path"}
         for side in ("base", "new")
     ]
     return json.dumps([config, data], sort_keys=True, default=str)

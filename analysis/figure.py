@@ -43,8 +43,8 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
     looks = _looks(runs)
     _panel(left, loss, ends, looks)
     _panel(right, accuracy, ends, looks)
-    left.set_ylabel("Loss on the new task (training)", fontsize=8.5)
-    right.set_ylabel("Accuracy on the new task (test, %)", fontsize=8.5)
+    left.set_ylabel("New-task training loss", fontsize=8.5)
+    right.set_ylabel("New-task test accuracy (%)", fontsize=8.5)
     right.set_ylim(bottom=0)
     if spans_decades(loss):
         _logarithmic(left, loss)
@@ -134,7 +134,13 @@ def _panel(
             # A task that was only evaluated before its first step is one point, not a line.
             marker = "o" if len(segment.values) == 1 else ""
             axes.plot(
-                segment.iterations, segment.values, linewidth=1.5, marker=marker, ms=3, **look
+                segment.iterations,
+                segment.values,
+                linewidth=1.5,
+                marker=marker,
+                ms=3,
+                clip_on=False,
+                **look,
             )
     axes.set_xlim(0, max(ends[-1], 1))
     if len(ends) <= 6:

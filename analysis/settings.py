@@ -26,15 +26,17 @@ SHORT = {
 """Column headings for settings whose name is too long for one."""
 
 _APPLIES_TO = {"lam": ("least-square", "lda"), "class_mean": ("class-mean",)}
-_COMMON = ("loss", "head_width", "tasks", "iterations", "buffer", "lr", "seed")
+_COMMON = ("backbone", "loss", "head_width", "tasks", "iterations", "buffer", "lr", "seed")
 _WORDS = {
+    "backbone": "{}",
     "loss": "loss {}",
     "head_width": "head {}",
     "tasks": "{} tasks",
     "iterations": "{} iterations a task",
     "buffer": "buffer {}",
     "lr": "lr {}",
-    "seed": "seed {}",
+    "lam": "λ {}",
+    "run": "# {}",
 }
 
 
@@ -74,7 +76,9 @@ def settings(run: RunSummary) -> dict[str, Any]:
     """Return the settings of a run that can tell it apart from others, data sets included."""
     left_out = PLACE_SETTINGS | {"init", "scale"}
     config = {name: value for name, value in run.config.items() if name not in left_out}
-    return {"base": _data_name(run, "base"), "new": _data_name(run, "new"), **config}
+    names = {"base": _data_name(run, "base"), "new": _data_name(run, "new")}
+    fingerprint = run.record.info.get("base", {}).get("fingerprint") or {}
+    return {**names, "backbone": fingerprint.get("backbone"), **config}
 
 
 def shown(run: RunSummary, name: str, runs: Sequence[RunSummary] = ()) -> str:
@@ -84,12 +88,18 @@ def shown(run: RunSummary, name: str, runs: Sequence[RunSummary] = ()) -> str:
     return _value(run, name) or NOTHING
 
 
+def phrase(run: RunSummary, name: str, runs: Sequence[RunSummary] = ()) -> str:
+    """Return a setting with its name: `seed 0`, `head grow`."""
+    words = _WORDS.get(name, name.replace("_", " ") + " {}")
+    return words.format(shown(run, name, runs))
+
+
 def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
     """Return in words what all runs share: data sets, tasks, iterations, loss, seed, ..."""
     first = settings(runs[0])
     data = [str(first[side]) for side in ("base", "new") if side not in differing and first[side]]
     words = [
-        _WORDS[name].format(_text(first[name]))
+        _WORDS.get(name, f"{name} {{}}").format(_text(first[name]))
         for name in _COMMON
         if name not in differing and first.get(name) is not None
     ]
@@ -103,8 +113,7 @@ def labels(runs: Sequence[RunSummary]) -> list[str]:
     result = []
     for run in runs:
         parts = [run.scale] if len(scales) > 1 and run.init != "random" else []
-        values = ((name, shown(run, name, runs)) for name in names)
-        parts += [f"{SHORT.get(name, name)} {value}" for name, value in values if value != NOTHING]
+        parts += [phrase(run, name, runs) for name in names if shown(run, name, runs) != NOTHING]
         result.append(run.init + (f" ({', '.join(parts)})" if parts else ""))
     return result
 

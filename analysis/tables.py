@@ -15,7 +15,7 @@ from rich.text import Text
 
 from clinit.analysis.efficiency import Reading
 from clinit.analysis.run_summary import Row, RunSummary
-from clinit.analysis.settings import NOTHING, SHORT, common, differences, shown
+from clinit.analysis.settings import NOTHING, SHORT, common, differences, phrase, shown
 
 GAIN_MEANS: dict[Reading, str] = {
     "peak": "iterations to random's best new-task accuracy / iterations of the run to 95 % of it",
@@ -208,7 +208,7 @@ def _gain_name(reading: Reading) -> str:
 
 
 def _heading(run: RunSummary, names: Sequence[str], first: str = "") -> Text:
-    words = [f"{SHORT.get(name, name)} {shown(run, name)}" for name in names]
+    words = [phrase(run, name) for name in names]
     return Text("\n" + ", ".join([first, *words] if first else words), style="bold")
 
 

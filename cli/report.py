@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from clinit.cli.console import note, out, say
+
+if TYPE_CHECKING:
+    from clinit.analysis.report import Report
+
+WIDEST_PLOT = 120
+"""Beyond this many characters a wider plot shows nothing more."""
 
 
 class Format(StrEnum):
@@ -59,29 +67,35 @@ def report(
     ] = False,
 ) -> None:
     """Print accuracies, loss and efficiency gain of runs, from their records alone."""
-    import sys
-
-    from rich.console import Console
-    from rich.text import Text
-
     from clinit.analysis.report import load_report
 
     loaded = load_report(runs, skip_start=skip_start)
     if plot is not None:
         loaded.save_figure(plot)
-        Console(stderr=True).print(Text(f"Curves drawn to {plot}"), soft_wrap=True)
+        note(f"the curves are drawn in {plot}")
     if format is Format.JSON:
-        sys.stdout.write(loaded.json() + "\n")
-        return
-    if format is Format.CSV:
-        sys.stdout.write(loaded.csv(per_task=per_task))
-        return
-    console = Console()
-    console.print(loaded.table(width=console.width, reading=gain.value))
+        typer.echo(loaded.json())
+    elif format is Format.CSV:
+        typer.echo(loaded.csv(per_task=per_task), nl=False)
+    else:
+        show(loaded, gain=gain, per_task=per_task, curves=curves)
+
+
+def show(
+    report: Report,
+    *,
+    gain: GainReading = GainReading.PEAK,
+    per_task: bool = False,
+    curves: bool = True,
+) -> None:
+    """Print a report: the table, the tasks if asked for, the notes and the curves."""
+    from rich.text import Text
+
+    out.print(report.table(width=out.width, reading=gain.value))
     if per_task:
-        console.print(loaded.task_table(width=console.width, reading=gain.value))
-    for note in loaded.notes:
-        console.print(Text(f"Note: {note}"))
+        out.print(report.task_table(width=out.width, reading=gain.value))
+    for remark in report.notes:
+        out.print(Text.assemble(("Note: ", "bold cyan"), remark))
     if curves:
-        console.print()
-        console.print(loaded.curves(width=min(console.width, 120)))
+        say()
+        out.print(report.curves(width=min(out.width, WIDEST_PLOT)))

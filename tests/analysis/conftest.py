@@ -38,7 +38,7 @@ def make_run() -> MakeRun:
         iterations: int = 200,
         every: int = 50,
         accuracy: Callable[[int, int], float] | None = None,
-        loss: Callable[[int, int], float] | None = None,
+        loss_curve: Callable[[int, int], float] | None = None,
         untested_task: int | None = None,
         notes: Sequence[str] = (),
         **config: Any,
@@ -46,7 +46,7 @@ def make_run() -> MakeRun:
         scale = "none" if init == "random" else scale
         accuracy = accuracy or (lambda task, iteration: learnt(init, iteration))
         peak = {"random": 9.0, "class-mean": 2.4, "least-square": 1.1}[init]
-        loss = loss or (lambda task, iteration: 0.35 + peak * math.exp(-iteration / 60))
+        loss_curve = loss_curve or (lambda task, iteration: 0.35 + peak * math.exp(-iteration / 60))
         classes = [
             (row, f"class {row}", task, 30, 0 if task == untested_task else IMAGES)
             for row, task in enumerate(
@@ -56,7 +56,7 @@ def make_run() -> MakeRun:
         evaluations, points, steps = [], [], []
         for task in range(1, tasks + 1):
             for iteration in sorted({*range(0, iterations, every), iterations}):
-                points.append((task, iteration, loss(task, iteration), 0.01 * iteration))
+                points.append((task, iteration, loss_curve(task, iteration), 0.01 * iteration))
                 for row, _, origin, _, total in classes:
                     if origin > task or total == 0:
                         continue

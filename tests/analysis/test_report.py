@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console, RenderableType
+
+from clinit.analysis.report import load_report
+from clinit.errors import RecordError
+from clinit.headtrain.record import RunRecord
+
+MakeRun = Callable[..., RunRecord]
+WriteRuns = Callable[..., Path]
+COLUMNS = ("init", "scale", "A_pre", "A_new", "A_old", "A_all", "L_new", "gain", "time")
+
+
+def printed(renderable: RenderableType, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(renderable)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_row_is_the_mean_over_all_evaluation_points(three_inits: Path) -> None:
+    for row in load_report([three_inits]).rows():
+        assert row["evaluation_points"] == 3 * 5
+        for name in ("loss_new", "acc_pre", "acc_new", "acc_old", "acc_all"):
+            tasks = [task[name] for task in row["tasks"]]
+            assert row[name] == pytest.approx(sum(tasks) / 3)
+
+
+def test_loss_is_the_mean_over_evaluation_points(make_run: MakeRun, write_runs: WriteRuns) -> None:
+    runs = write_runs(make_run(loss_curve=lambda task, iteration: task + iteration / 100))
+    (row,) = load_report([runs]).rows()
+    assert row["loss_new"] == pytest.approx(2 + 1)
+    (row,) = load_report([runs], skip_start=True).rows()
+    assert row["loss_new"] == pytest.approx(2 + 1.25)
+    assert (row["evaluation_points"], row["start_included"]) == (12, False)
+
+
+def test_a_row_has_the_documented_keys(three_inits: Path) -> None:
+    for row in load_report([three_inits]).rows():
+        assert {
+            *("id", "path", "init", "scale", "loss", "seed", "loss_new", "acc_pre", "acc_new"),
+            *("acc_old", "acc_all", "gain", "gain_level", "seconds", "tasks", "notes"),
+            *("final", "forgetting", "average_incremental_accuracy", "accuracy_matrix"),
+        } <= set(row)
+        for number, task in enumerate(row["tasks"], 1):
+            assert task["task"] == number
+            assert {
+                *("loss_new", "acc_pre", "acc_new", "acc_old", "acc_all", "acc_new_start"),
+                *("acc_new_end", "gain", "gain_level", "initialisation", "classes"),
+            } <= set(task)
+            assert task["initialisation"]["factor"] == 21.5
+        shape = [[value is not None for value in line] for line in row["accuracy_matrix"]]
+        assert shape == [[on <= after for on in range(4)] for after in (1, 2, 3)]
+
+
+def test_json_is_the_rows(three_inits: Path) -> None:
+    report = load_report([three_inits])
+    assert json.loads(report.json()) == report.rows()
+
+
+def test_the_random_run_comes_first_and_has_no_gain(three_inits: Path) -> None:
+    rows = load_report([three_inits]).rows()
+    assert [row["init"] for row in rows] == ["random", "class-mean", "least-square"]
+    assert (rows[0]["gain"], rows[0]["gain_level"]) == (None, None)
+    assert rows[2]["gain"] == 4.0
+    assert (rows[2]["gain_tasks_reached"], rows[2]["gain_tasks"]) == (3, 3)
+
+
+def test_runs_of_another_seed_are_not_compared(make_run: MakeRun, write_runs: WriteRuns) -> None:
+    report = load_report([write_runs(make_run("random"), make_run("least-square", seed=1))])
+    assert [row["gain"] for row in report.rows()] == [None, None]
+    assert any("No gain without a random run" in note for note in report.notes)
+
+
+def test_a_record_given_twice_is_one_run(three_inits: Path) -> None:
+    assert len(load_report([three_inits, three_inits / "random"]).runs) == 3
+
+
+def test_notes_of_the_runs_are_said_once(make_run: MakeRun, write_runs: WriteRuns) -> None:
+    note = "990 of 1,000 base classes have no validation image: [left out]"
+    runs = write_runs(make_run("random", notes=[note]), make_run("least-square", notes=[note]))
+    assert load_report([runs]).notes == (note,)
+
+
+def test_a_level_that_is_not_reached_in_every_task_is_said(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    slow = make_run("least-square", accuracy=lambda task, iteration: 0.9 * (task == 2))
+    report = load_report([write_runs(make_run("random"), slow)])
+    assert report.rows()[1]["gain_tasks_reached"] == 1
+    assert report.notes == (
+        "least-square reaches 95 % of random's best new-task accuracy in 1 of 3 tasks; its gain"
+        " is the mean over those.",
+    )
+    assert "4.00*" in printed(report.table())
+
+
+def test_a_diverged_loss_is_null_and_said(make_run: MakeRun, write_runs: WriteRuns) -> None:
+    nan = make_run("random", loss_curve=lambda task, iteration: float("nan"))
+    report = load_report([write_runs(nan)])
+    assert json.loads(report.json())[0]["loss_new"] is None
+    assert "random: the loss on the new task is not a finite number at 15 of 15" in report.notes[0]
+    assert "Accuracy" in report.curves().plain
+    report.figure().draw_without_rendering()
+
+
+def test_the_table_keeps_all_columns_whole_at_80_characters(three_inits: Path) -> None:
+    lines = printed(load_report([three_inits]).table()).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("imagenet_mini → places50, loss ce, head grow, 3 tasks")
+    headings = " ".join(lines[:5]).split()
+    assert [heading for heading in COLUMNS if heading not in headings] == []
+    (line,) = [line for line in lines if line.startswith("least-square")]
+    assert line.split() == [
+        *("least-square", "calibrated", "89.17", "83.22", "89.05", "86.99", "0.733", "4.00", "4.5s")
+    ]
+
+
+def test_the_table_says_which_reading_of_the_gain_it_prints(three_inits: Path) -> None:
+    report = load_report([three_inits])
+    assert "gain, peak (the paper's reading)" in " ".join(printed(report.table()).split())
+    assert "gain, level:" in printed(report.table(reading="level"))
+
+
+def test_the_best_value_of_a_column_is_bold(three_inits: Path) -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="standard")
+    console.print(load_report([three_inits]).table())
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "\x1b[1;32m83.22" in text
+    assert "\x1b[1;32m72.22" not in text
+    assert "\x1b[1;32m0.733" in text
+    assert "\x1b[1;32m4.0s" in text
+
+
+def test_settings_have_a_column_only_where_runs_differ(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    runs = [make_run(init, seed=seed) for seed in (0, 1) for init in ("random", "least-square")]
+    text = printed(load_report([write_runs(*runs)]).table())
+    assert "seed  " in text
+    assert "loss ce" in text.splitlines()[0]
+    assert "seed" not in text.splitlines()[0]
+
+
+def test_settings_move_above_the_table_where_columns_do_not_fit(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    runs = [
+        make_run("least-square", loss=loss, seed=seed) for loss in ("ce", "mse") for seed in (0, 1)
+    ]
+    report = load_report([write_runs(*runs, make_run("class-mean", loss="squentropy"))])
+    narrow = printed(report.table()).splitlines()
+    assert max(map(len, narrow)) <= 80
+    assert "seed 1, loss mse" in narrow or "loss mse, seed 1" in narrow
+    assert sum(line.split()[:4] == ["A_pre", "A_new", "A_old", "A_all"] for line in narrow) == 5
+    wide = printed(report.table(width=120), 120)
+    assert wide.count("A_pre") == 1
+
+
+def test_runs_that_nothing_tells_apart_are_numbered(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    runs = write_runs(make_run("random"), make_run("random"), folder="old runs")
+    text = printed(load_report([runs]).table(), 200)
+    assert f"# 1: {runs / 'random'}" in text
+    assert f"# 2: {runs / 'random-1'}" in text
+
+
+def test_the_ridge_parameter_is_shown_only_where_it_means_something(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    inits = [make_run(init, lam=lam) for init in ("least-square", "random") for lam in (0.05, 5.0)]
+    text = printed(load_report([write_runs(inits[0], inits[1], inits[2])]).table())
+    lines = [line.split()[:3] for line in text.splitlines()]
+    assert ["random", "-", "-"] in lines
+    assert ["least-square", "calibrated", "0.05"] in lines
+    assert ["least-square", "calibrated", "5"] in lines
+
+
+def test_the_task_table_shows_every_task_with_start_and_end(three_inits: Path) -> None:
+    report = load_report([three_inits])
+    text = printed(report.task_table())
+    assert max(map(len, text.splitlines())) <= 80
+    for task in (1, 2, 3):
+        assert f"Task {task}: 3 classes, 90 training images, 60 test images" in text
+    assert all(heading in text for heading in ("start", "end", "A_new", "L_new", "gain"))
+    assert "factor" in printed(report.task_table(width=120), 120)
+
+
+def test_csv_has_a_line_a_run_or_a_line_a_task(three_inits: Path) -> None:
+    report = load_report([three_inits])
+    lines = list(csv.DictReader(io.StringIO(report.csv())))
+    assert [line["init"] for line in lines] == ["random", "class-mean", "least-square"]
+    assert float(lines[2]["acc_new"]) == pytest.approx(report.rows()[2]["acc_new"])
+    assert lines[0]["gain"] == ""
+    tasks = list(csv.DictReader(io.StringIO(report.csv(per_task=True))))
+    assert [line["task"] for line in tasks] == ["1", "2", "3"] * 3
+    assert {line["init_factor"] for line in tasks} == {"21.5"}
+
+
+def test_a_run_that_only_evaluates_its_start_is_reported(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    runs = write_runs(*(make_run(init, iterations=0) for init in ("random", "least-square")))
+    report = load_report([runs])
+    assert [row["gain"] for row in report.rows()] == [None, None]
+    assert "least-square" in printed(report.table())
+    assert "ooo random" in report.curves().plain
+    report.figure().draw_without_rendering()
+
+
+def test_a_path_that_is_not_there_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="no such file or folder") as caught:
+        load_report([tmp_path / "none"])
+    assert "clinit train-head" in caught.value.remedy
+
+
+def test_a_folder_without_records_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"looked for folders that hold run\.json") as caught:
+        load_report([tmp_path])
+    assert "clinit train-head --base" in caught.value.remedy
+
+
+def test_an_incomplete_record_is_reported(three_inits: Path) -> None:
+    (three_inits / "random" / "evaluations.parquet").unlink()
+    with pytest.raises(RecordError, match=r"evaluations\.parquet"):
+        load_report([three_inits])

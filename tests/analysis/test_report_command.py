@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from clinit.analysis.report import Report
+from clinit.analysis.run_summary import RunSummary
+from clinit.cli.report import report
+from clinit.errors import RecordError
+from clinit.headtrain.record import RunRecord
+
+app = typer.Typer()
+app.command()(report)
+
+
+def run(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_table_and_the_curves_are_printed(three_inits: Path) -> None:
+    text = run(three_inits)
+    assert "A_new" in text
+    assert "task switch" in text
+    assert "task switch" not in run(three_inits, "--no-curves")
+    assert "Task 3:" in run(three_inits, "--per-task", "--no-curves")
+
+
+def test_json_is_alone_on_standard_output(three_inits: Path, tmp_path: Path) -> None:
+    text = run(three_inits, "--format", "json", "--plot", tmp_path / "curves.png")
+    assert [row["init"] for row in json.loads(text)] == ["random", "class-mean", "least-square"]
+    assert (tmp_path / "curves.png").is_file()
+
+
+def test_csv_has_one_line_a_run_below_its_header(three_inits: Path) -> None:
+    assert len(run(three_inits, "--format", "csv").splitlines()) == 1 + 3
+    assert len(run(three_inits, "--format", "csv", "--per-task").splitlines()) == 1 + 9
+
+
+def test_the_reading_of_the_gain_can_be_chosen(three_inits: Path) -> None:
+    assert "gain, peak" in run(three_inits, "--no-curves")
+    assert "gain, level" in run(three_inits, "--no-curves", "--gain", "level")
+
+
+def test_the_start_can_be_left_out(three_inits: Path) -> None:
+    words = " ".join(run(three_inits, "--no-curves", "--skip-start").split())
+    assert "the one before the first step of a task left out" in words
+
+
+def test_brackets_in_notes_stay(
+    make_run: Callable[..., RunRecord], write_runs: Callable[..., Path]
+) -> None:
+    note = "a class of [bold]red[/bold] birds has one image"
+    assert note in " ".join(
+        run(write_runs(make_run("random", notes=[note])), "--no-curves").split()
+    )
+
+
+def test_brackets_in_paths_and_settings_stay(make_run: Callable[..., RunRecord]) -> None:
+    record = make_run("random", note="[bold]x")
+    record.info["base"]["path"] = "caches/base [old]"
+    twice = [replace(record, path=Path(f"/runs [bold]/{number}")) for number in (1, 2)]
+    console = Console(file=io.StringIO(), width=120)
+    console.print(Report(tuple(map(RunSummary.of, twice)), ()).table(width=120))
+    assert isinstance(console.file, io.StringIO)
+    assert "base [old] → places50" in console.file.getvalue()
+    assert "# 1: /runs [bold]/1" in console.file.getvalue()
+
+
+def test_a_path_without_records_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="no run record at or below"):
+        run(tmp_path)
