@@ -6,13 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from clinit.headtrain.init import InitConfig
 from clinit.headtrain.seeds import MAX_SEED
 
-HeadWidth = Literal["grow", "full"]
-Device = Literal["auto", "cuda", "cpu"]
+HEAD_WIDTHS = ("grow", "full")
+DEVICES = ("auto", "cuda", "cpu")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,10 +73,10 @@ class ExperimentConfig:
     """Updates between two evaluations; >= 1."""
     seed: int = 0
     """Seed of class order, buffer, batches and random rows."""
-    head_width: HeadWidth = "grow"
+    head_width: str = "grow"
     """`grow`: a row is added when its class arrives; `full`: all rows from the start, those
     of classes that have not arrived being negatives."""
-    device: Device = "auto"
+    device: str = "auto"
     """`auto` takes a CUDA device where there is one."""
 
     def __post_init__(self) -> None:
@@ -86,10 +86,7 @@ class ExperimentConfig:
                 raise ValueError(f"{name} must be at least {minimum}, got {getattr(self, name)}")
         if not 0 <= self.seed <= MAX_SEED:
             raise ValueError(f"seed must lie in [0, {MAX_SEED}], got {self.seed}")
-        for name, choices in {
-            "head_width": get_args(HeadWidth),
-            "device": get_args(Device),
-        }.items():
+        for name, choices in {"head_width": HEAD_WIDTHS, "device": DEVICES}.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {choices}, got {getattr(self, name)!r}")
 

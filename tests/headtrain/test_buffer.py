@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clinit.headtrain.buffer import Buffer, quotas
+from clinit.headtrain.pool import Pool
+
+counts_of_classes = st.lists(st.integers(0, 12), min_size=1, max_size=12)
+
+
+def pool_of(counts: list[int]) -> Pool:
+    labels = np.repeat(np.arange(len(counts)), counts)
+    labels = np.random.default_rng(0).permutation(labels)
+    half = len(labels) // 2
+    features = np.arange(len(labels), dtype=np.float32)[:, None]
+    return Pool((features[:half], labels[:half]), (features[half:], labels[half:]))
+
+
+def naive_quotas(counts: list[int], size: int, ranks: np.ndarray) -> list[int]:
+    """Hand out one row at a time: a round gives a row to every class that has one left."""
+    shares = [0] * len(counts)
+    while True:
+        wanting = [c for c in np.argsort(ranks) if shares[c] < counts[c]]
+        if not wanting or sum(shares) == size:
+            return shares
+        for c in wanting:
+            if sum(shares) < size:
+                shares[c] += 1
+
+
+@given(counts=counts_of_classes, size=st.integers(0, 100), seed=st.integers(0, 3))
+def test_quotas_are_those_of_handing_out_one_row_at_a_time(
+    counts: list[int], size: int, seed: int
+) -> None:
+    ranks = np.random.default_rng(seed).permutation(len(counts)).astype(float)
+    shares = quotas(np.array(counts), size, ranks)
+    assert shares.tolist() == naive_quotas(counts, size, ranks)
+    assert shares.sum() == min(size, sum(counts))
+
+
+@given(
+    counts=counts_of_classes,
+    size=st.integers(0, 60),
+    cuts=st.lists(st.integers(1, 12), max_size=4),
+    seed=st.integers(0, 3),
+)
+def test_a_later_buffer_holds_only_rows_that_were_stored_or_have_just_been_seen(
+    counts: list[int], size: int, cuts: list[int], seed: int
+) -> None:
+    pool = pool_of(counts)
+    buffer = Buffer(pool, size=size, seed=seed)
+    stages = sorted({min(cut, len(counts)) for cut in cuts} | {len(counts)})
+    stored: set[int] = set()
+    before = 0
+    for seen in stages:
+        just_seen = set(pool.rows_between(before, seen).tolist())
+        chosen = buffer.rows(np.arange(seen)).tolist()
+        assert len(chosen) == len(set(chosen)) == min(size, sum(counts[:seen]))
+        assert set(chosen) <= stored | just_seen
+        stored, before = set(chosen), seen
+
+
+def test_each_class_gives_as_many_rows_as_any_other_that_has_them() -> None:
+    pool = pool_of([10, 2, 10, 10])
+    chosen = Buffer(pool, size=20, seed=0).rows(np.arange(4))
+    assert np.bincount(pool.labels[chosen]).tolist() == [6, 2, 6, 6]
+
+
+def test_a_buffer_larger_than_the_data_takes_all_of_it() -> None:
+    pool = pool_of([3, 4])
+    chosen = Buffer(pool, size=100, seed=0).rows(np.arange(2))
+    assert sorted(chosen) == list(range(7))
+
+
+def test_the_choice_depends_on_the_seed() -> None:
+    pool = pool_of([50, 50])
+    one, same, other = (Buffer(pool, size=10, seed=s).rows(np.arange(2)) for s in (0, 0, 1))
+    assert one.tolist() == same.tolist()
+    assert one.tolist() != other.tolist()
+
+
+def test_a_pool_returns_rows_of_all_its_parts_in_the_order_asked_for() -> None:
+    pool = pool_of([3, 4])
+    rows = np.array([6, 0, 3, 3])
+    np.testing.assert_array_equal(pool.take(rows)[:, 0], rows)
