@@ -46,9 +46,9 @@ class Column:
             return duration(value)
         if self.kind == "gain":
             partly = row.get("gain_tasks_reached") != row.get("gain_tasks")
-            return f"{value:.2f}" + ("*" if partly else "")
+            return _narrow(value, below=10.0) + ("*" if partly else "")
         if self.kind == "percent":
-            return f"{value:.2f}"
+            return _narrow(value, below=100.0)
         return f"{value:.3f}" if abs(value) < 100 else f"{value:.4g}"
 
     def best(self, rows: Sequence[Row]) -> str | None:
@@ -106,10 +106,18 @@ def task_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rend
 
 
 def duration(seconds: float) -> str:
-    """Return a time in at most six characters: 12.3s, 45.6m, 7.8h."""
-    if seconds < 100:
+    """Return a time in at most five characters: 0.04s, 12.3s, 45.6m, 7.8h."""
+    if seconds < 1:
+        return f"{seconds:.2f}s"
+    if seconds < 99.95:
         return f"{seconds:.1f}s"
-    return f"{seconds / 60:.1f}m" if seconds < 6000 else f"{seconds / 3600:.1f}h"
+    return f"{seconds / 60:.1f}m" if seconds < 5997 else f"{seconds / 3600:.1f}h"
+
+
+def _narrow(value: float, below: float) -> str:
+    # A decimal less for 100 % and for gains from 10 on: the columns must not grow by them.
+    text = f"{value:.2f}"
+    return text if float(text) < below else f"{value:.1f}"
 
 
 def _run_columns(reading: Reading) -> list[Column]:

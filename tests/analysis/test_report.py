@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from clinit.analysis.report import load_report
+from clinit.analysis.tables import duration
 from clinit.errors import RecordError
 from clinit.headtrain.record import RunRecord
 
@@ -193,6 +194,27 @@ def test_the_task_table_shows_every_task_with_start_and_end(three_inits: Path) -
         assert f"Task {task}: 3 classes, 90 training images, 60 test images" in text
     assert all(heading in text for heading in ("start", "end", "A_new", "L_new", "gain"))
     assert "factor" in printed(report.task_table(width=120), 120)
+
+
+def test_full_accuracy_and_large_gains_fit_80_characters(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    slow = make_run("random", iterations=1000, accuracy=lambda task, iteration: iteration / 1000)
+    full = make_run("least-square", iterations=1000, accuracy=lambda task, iteration: 1.0)
+    report = load_report([write_runs(slow, full)])
+    for text in (printed(report.table()), printed(report.task_table())):
+        assert max(map(len, text.splitlines())) <= 80
+        assert "100.0 " in text
+        assert "20.0" in text
+        assert "…" not in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.042, "0.04s"), (4.5, "4.5s"), (99.94, "99.9s"), (99.96, "1.7m"), (7200.0, "2.0h")],
+)
+def test_times_are_short(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
 def test_csv_has_a_line_a_run_or_a_line_a_task(three_inits: Path) -> None:
