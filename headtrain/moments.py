@@ -1,12 +1,15 @@
 """The inner loop of the statistics: class sums and the Gram matrix of a block of rows.
 
 The Gram matrix is symmetric, so BLAS `syrk` does half the work of a product. The class sums
-are sums over segments of label-sorted rows: a product with one-hot targets would cost C / d
-times as much as the Gram matrix itself.
+are products with a sparse matrix of ones, one a row: dense one-hot targets would cost 2 C / d
+times as much as the Gram matrix itself. (`np.add.reduceat` over label-sorted rows was 10 to
+20 times slower than the sparse product.)
 """
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +18,9 @@ from jaxtyping import Float, Int, Num
 from scipy.linalg.blas import dsyrk
 
 from clinit.headtrain.array import namespace, on_gpu
+
+Block = tuple[Any, Any]
+"""Features (rows, dim) and their labels (rows,)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,22 +47,17 @@ class MomentSums:
             lower=xp.zeros((dim, dim), dtype=xp.float64).T,
         )
 
-    def add(self, features: Num[Any, "rows dim"], labels: Int[Any, " rows"]) -> None:
+    def add(self, features: Num[Any, "rows dim"], labels: Int[np.ndarray, " rows"]) -> None:
         """Add a block of rows."""
         if not len(labels):
             return
-        xp = namespace(self.shift)
-        labels = np.asarray(labels.get() if on_gpu(labels) else labels)
         if labels.min() < 0 or labels.max() >= len(self.counts):
             raise ValueError(f"labels must lie in [0, {len(self.counts)})")
-        if (labels[1:] < labels[:-1]).any():
-            order = np.argsort(labels, kind="stable")
-            features, labels = features[order], labels[order]
-        rows = xp.asarray(features, dtype=xp.float64) - self.shift
-        starts = np.flatnonzero(np.r_[True, labels[1:] != labels[:-1]])
-        classes = labels[starts]
-        self.counts[classes] += np.diff(np.r_[starts, len(labels)])
-        self.sums[classes] += xp.add.reduceat(rows, starts, axis=0)
+        xp = namespace(self.shift)
+        rows = xp.subtract(widen(xp.asarray(features)), self.shift)
+        classes, column = np.unique(labels, return_inverse=True)
+        self.counts += np.bincount(labels, minlength=len(self.counts))
+        self.sums[classes] += _membership(column, len(classes), rows) @ rows
         rows *= xp.asarray(np.sqrt(self.weights[labels]))[:, None]
         if on_gpu(rows):
             self.lower += rows.T @ rows
@@ -67,3 +68,38 @@ class MomentSums:
         """Return the whole Gram matrix."""
         xp = namespace(self.lower)
         return xp.tril(self.lower) + xp.tril(self.lower, k=-1).T
+
+
+def cut(features: Any, labels: Any, order: np.ndarray | None = None) -> Iterator[Block]:
+    """Cut rows, in the given order if there is one, into blocks that suit `MomentSums.add`.
+
+    On the CPU a block is 4 MiB wide in float64, to stay in the caches; on the GPU 256 MiB.
+    """
+    size = 2**28 if on_gpu(features) else 2**22
+    block_rows = max(256, size // (8 * max(1, features.shape[1])))
+    for start in range(0, len(labels), block_rows):
+        rows = slice(start, start + block_rows)
+        if order is None:
+            yield features[rows], labels[rows]
+        else:
+            yield features[order[rows]], labels[order[rows]]
+
+
+def widen(features: Num[Any, "rows dim"]) -> Num[Any, "rows dim"]:
+    """Return float16 as float32. NumPy takes twelve times as long as torch for that."""
+    if features.dtype != np.float16 or on_gpu(features):
+        return features
+    import torch
+
+    writable = features if features.flags.writeable else features.copy()  # else torch warns
+    return torch.from_numpy(writable).float().numpy()
+
+
+def _membership(column: np.ndarray, classes: int, rows: Any) -> Any:
+    """Return the sparse (classes, rows) matrix of ones that sums the rows of each class."""
+    sparse = importlib.import_module("cupyx.scipy.sparse" if on_gpu(rows) else "scipy.sparse")
+    xp = namespace(rows)
+    order = np.argsort(column, kind="stable")
+    pointer = np.concatenate([[0], np.cumsum(np.bincount(column, minlength=classes))])
+    parts = (xp.ones(len(column)), xp.asarray(order), xp.asarray(pointer))
+    return sparse.csr_matrix(parts, shape=(classes, len(column)))

@@ -20,7 +20,7 @@ Statistician 37(3), 1983). Statistics of different shifts add exactly:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -29,14 +29,9 @@ from jaxtyping import Float, Int, Num
 
 from clinit.errors import StatisticsError
 from clinit.headtrain.array import namespace, on_gpu
-from clinit.headtrain.moments import MomentSums
+from clinit.headtrain.moments import Block, MomentSums, cut, widen
 
 Weighting = Literal["class", "sample"]
-Block = tuple[Any, Any]
-"""Features (rows, dim) and their labels (rows,)."""
-
-BLOCK_ROWS = 4096
-"""Rows that are widened to float64 at a time: 12 MiB at 384 features, near the caches."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +72,7 @@ class ClassStatistics:
             totals: Rows of each class in the whole set, when this is a part of it.
             shift: Default: the mean of at most 4,096 of the rows, evenly spaced.
         """
-        labels = np.asarray(labels.get() if on_gpu(labels) else labels)
+        labels = _on_host(labels)
         if len(features) != len(labels):
             raise ValueError(f"{len(features)} features for {len(labels)} labels")
         if totals is None:
@@ -90,7 +85,7 @@ class ClassStatistics:
         # Rows of one class side by side: sums of long segments, and no sort in each block.
         order = None if _is_sorted(labels) else np.argsort(labels, kind="stable")
         return cls.of_blocks(
-            _cut(features, labels, order), totals, weighting=weighting, shift=shift,
+            cut(features, labels, order), totals, weighting=weighting, shift=shift,
             dim=features.shape[1],
         )  # fmt: skip
 
@@ -123,7 +118,7 @@ class ClassStatistics:
             if moments is None:
                 shift = _mean(features) if shift is None and len(features) else shift
                 moments = MomentSums.zeros(weights, _like(shift, features, features.shape[1]))
-            for part, part_labels in _cut(features, labels, None):
+            for part, part_labels in cut(features, _on_host(labels)):
                 moments.add(part, part_labels)
         if moments is None:
             if dim is None:
@@ -292,23 +287,17 @@ def row_weights(
     return np.asarray(present / (max(1, present.sum()) * np.maximum(totals, 1)))
 
 
-def _cut(features: Any, labels: Any, order: np.ndarray | None) -> Iterator[Block]:
-    """Cut rows into blocks of BLOCK_ROWS; in the given order if there is one."""
-    for start in range(0, len(labels), BLOCK_ROWS):
-        rows = slice(start, start + BLOCK_ROWS)
-        if order is None:
-            yield features[rows], labels[rows]
-        else:
-            yield features[order[rows]], labels[order[rows]]
-
-
 def _is_sorted(labels: np.ndarray) -> bool:
     return bool((labels[1:] >= labels[:-1]).all())
 
 
+def _on_host(labels: Any) -> np.ndarray:
+    return np.asarray(labels.get() if on_gpu(labels) else labels)
+
+
 def _mean(features: Any) -> Any:
     xp = namespace(features)
-    return xp.mean(xp.astype(features, xp.float64), axis=0)
+    return xp.mean(xp.astype(widen(features), xp.float64), axis=0)
 
 
 def _like(shift: Any, features: Any, dim: int) -> Any:

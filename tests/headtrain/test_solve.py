@@ -52,11 +52,11 @@ def transcribed(features: np.ndarray, labels: np.ndarray, lam: float) -> np.ndar
         / CLASSES
     )
     matrix = total + np.outer(mu, mu) + lam * np.eye(DIM + 1)
-    return np.stack(means) @ np.linalg.inv(matrix) / CLASSES
+    return np.asarray(np.stack(means) @ np.linalg.inv(matrix) / CLASSES)
 
 
 def extended(head: LeastSquaresHead) -> np.ndarray:
-    return np.c_[head.weight, head.bias]
+    return np.asarray(np.c_[head.weight, head.bias])
 
 
 @pytest.mark.parametrize("lam", [0.0, 1e-4, 0.05, 3.0])

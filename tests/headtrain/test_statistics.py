@@ -73,11 +73,10 @@ def test_merged_parts_are_the_whole(weighting: Weighting, cut: int) -> None:
     np.testing.assert_allclose(merged.class_means, whole.class_means, rtol=1e-12)
 
 
-def test_blocks_give_what_one_array_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_give_what_one_array_gives() -> None:
     features, labels = sample(mean=10.0, dtype=np.float16)
     whole = ClassStatistics.of(features, labels, num_classes=CLASSES)
     blocks = [(features[i : i + 37], labels[i : i + 37]) for i in range(0, 300, 37)]
-    monkeypatch.setattr(statistics_module, "BLOCK_ROWS", 16)
     streamed = ClassStatistics.of_blocks(iter(blocks), whole.totals)
     np.testing.assert_allclose(streamed.total_covariance, whole.total_covariance, atol=1e-12)
     np.testing.assert_allclose(streamed.class_means, whole.class_means, rtol=1e-12)
@@ -96,7 +95,7 @@ def test_the_covariance_survives_a_mean_far_larger_than_the_spread(dtype: type) 
     rng = np.random.default_rng(1)
     # Values that the narrow type holds exactly: only the arithmetic is under test.
     spread = rng.integers(-2, 3, size=(400, DIM))
-    features = (spread + 1000).astype(dtype)
+    features: np.ndarray = (spread + 1000).astype(dtype)
     labels = rng.integers(0, 3, size=400)
     covariance = ClassStatistics.of(features, labels, weighting="sample").total_covariance
     np.testing.assert_allclose(covariance, np.cov(spread.T, bias=True), rtol=1e-12, atol=1e-12)

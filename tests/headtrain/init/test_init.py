@@ -25,7 +25,7 @@ def arrival(rows: int = 300, unseen: int = 0, dtype: type = np.float32) -> NewCl
     rng = np.random.default_rng(0)
     centres = 2 * rng.normal(size=(OLD + NEW, DIM)) + 1
     labels = rng.integers(0, OLD + NEW, size=rows)
-    features = (centres[labels] + rng.normal(size=(rows, DIM))).astype(dtype)
+    features: np.ndarray = (centres[labels] + rng.normal(size=(rows, DIM))).astype(dtype)
     draw = random_rows(rng, OLD + NEW + unseen, DIM)
     draw.weight[:OLD] = 0.5 * (centres[:OLD] - 1)
     draw.bias[:OLD] = -0.25 * (centres[:OLD] ** 2).sum(1)

@@ -17,7 +17,7 @@ def transcribed(name: str, logits: Tensor, label: int) -> float:
     classes = len(u)
     wrong = [u[j] for j in range(classes) if j != label]
     if name == "mse":
-        return (15 * (u[label] - 30) ** 2 + sum(v * v for v in wrong)) / classes
+        return float(15 * (u[label] - 30) ** 2 + sum(v * v for v in wrong)) / classes
     entropy = -math.log(math.exp(u[label]) / sum(map(math.exp, u)))
     squares = sum(v * v for v in wrong) / (classes - 1)
     return entropy + (squares if name == "sqen" else 0.0)
