@@ -100,16 +100,16 @@ def head_ids(heads: Sequence[HeadConfig]) -> list[str]:
     """Name each head by its initialisation and scale, and by what else tells it apart.
 
     Raises:
-        ValueError: If two heads are the same.
+        ValueError: If there is no head, or two are the same.
     """
+    if not heads:
+        raise ValueError("a bank needs at least one head")
     if twice := [head for head, count in Counter(heads).items() if count > 1]:
         raise ValueError(f"two heads of a bank are the same: {twice[0]}")
     fields = [asdict(head) for head in heads]
     named = ("init", "scale")
     varied = [
-        name
-        for name in (fields[0] if fields else ())
-        if name not in named and len({each[name] for each in fields}) > 1
+        name for name in fields[0] if name not in named and len({each[name] for each in fields}) > 1
     ]
     return [_head_id(each, varied) for each in fields]
 

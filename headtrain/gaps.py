@@ -87,10 +87,9 @@ def _task_sizes(scenario: Scenario) -> list[str]:
     sizes = [len(task.classes) for task in scenario.tasks]
     if len(set(sizes)) == 1:
         return []
-    large = sizes.count(sizes[0])
     return [
         f"{sum(sizes):,} new classes do not divide into {len(sizes)} equal tasks:"
-        f" the first {large} have {sizes[0]:,} classes, the others {sizes[-1]:,}"
+        f" they have {', '.join(map(str, sizes))} classes"
     ]
 
 

@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from clinit.errors import ExperimentError
+from clinit.extract.features import FeatureSet
+from clinit.extract.head import Head
+from clinit.headtrain import events
+from clinit.headtrain.config import ExperimentConfig, HeadConfig
+from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.record import TABLES, RunRecord, read_record, write_record
+from clinit.headtrain.source import Source
+
+DIM, BASE, NEW = 24, 8, 7
+CONFIG = ExperimentConfig(
+    tasks=3, iterations=30, buffer=60, batch_size=16, eval_every=20, device="cpu"
+)
+HEADS = [HeadConfig(init=init) for init in ("random", "class-mean", "least-square")]
+
+
+def centres(count: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, DIM))
+
+
+def blobs(prefix: str, counts: Sequence[int], seed: int, place: int) -> FeatureSet:
+    """Gaussian classes around `centres(len(counts), place)`."""
+    labels = np.repeat(np.arange(len(counts)), counts)
+    noise = np.random.default_rng(seed).normal(size=(len(labels), DIM))
+    features = (centres(len(counts), place)[labels] + 0.5 * noise).astype(np.float16)
+    return FeatureSet(features, labels, tuple(f"{prefix}{i}" for i in range(len(counts))))
+
+
+def make_base(train: Sequence[int] = (20,) * BASE, val: Sequence[int] = (6,) * BASE) -> Source:
+    return Source(blobs("base", train, 1, place=1), blobs("base", val, 2, place=1), path="base")
+
+
+def make_new(train: Sequence[int] = (25,) * NEW, val: Sequence[int] = (6,) * NEW) -> Source:
+    return Source(blobs("new", train, 3, place=2), blobs("new", val, 4, place=2), path="new")
+
+
+def make_head() -> Head:
+    mean = 4 * centres(BASE, 1)
+    bias = -(mean**2).sum(1) / 8
+    names = tuple(f"base{i}" for i in range(BASE))
+    return Head(mean.astype(np.float32), bias.astype(np.float32), names)
+
+
+def run(
+    config: ExperimentConfig = CONFIG, heads: Sequence[HeadConfig] = HEADS, **sides: Any
+) -> list[RunRecord]:
+    sides = {"base": make_base(), "new": make_new(), "head": make_head(), **sides}
+    return run_experiment(sides["base"], sides["new"], sides["head"], config, heads)
+
+
+@pytest.fixture(scope="module")
+def records() -> list[RunRecord]:
+    return run()
+
+
+def accuracy_at_start(record: RunRecord, task: int) -> float:
+    new_rows = record.classes.filter(pl.col("task") == task)["row"].to_list()
+    first = record.evaluations.filter(
+        pl.col("task") == task, pl.col("iteration") == 0, pl.col("row").is_in(new_rows)
+    )
+    return int(first["correct"].sum()) / int(first["total"].sum())
+
+
+def tables(record: RunRecord) -> list[pl.DataFrame]:
+    """The tables of a record, wall times left out."""
+    return [getattr(record, name).drop("elapsed_s", strict=False) for name in TABLES]
+
+
+def test_two_runs_of_one_seed_are_identical_bit_for_bit(records: list[RunRecord]) -> None:
+    for one, other in zip(records, run(), strict=True):
+        for first, second in zip(tables(one), tables(other), strict=True):
+            assert first.equals(second)
+
+
+def test_another_seed_gives_another_class_order_and_other_losses(records: list[RunRecord]) -> None:
+    other = run(replace(CONFIG, seed=1))[0]
+    assert records[0].classes["name"].to_list() != other.classes["name"].to_list()
+    assert not records[0].steps.equals(other.steps)
+
+
+def test_all_heads_of_a_call_see_the_same_classes_and_start_from_the_same_old_head(
+    records: list[RunRecord],
+) -> None:
+    assert [record.info["id"] for record in records] == [
+        "random",
+        "class-mean-calibrated",
+        "least-square-calibrated",
+    ]
+    assert all(record.classes.equals(records[0].classes) for record in records)
+    assert all(record.info["bank_size"] == 3 for record in records)
+
+
+@pytest.mark.parametrize("head_width", ["grow", "full"])
+def test_a_head_alone_gives_what_it_gives_in_a_bank(head_width: str) -> None:
+    config = replace(CONFIG, head_width=head_width)
+    among = run(config)[2]
+    alone = run(config, HEADS[2:])[0]
+    assert among.classes.equals(alone.classes)
+    for column in ("loss", "loss_new", "loss_old"):
+        np.testing.assert_allclose(among.steps[column], alone.steps[column], atol=1e-4)
+
+
+def test_least_square_and_class_mean_rows_know_new_classes_before_any_step(
+    records: list[RunRecord],
+) -> None:
+    random, class_mean, least_square = records
+    for task in (1, 2, 3):
+        assert accuracy_at_start(least_square, task) > 0.8 > accuracy_at_start(random, task)
+        assert accuracy_at_start(class_mean, task) > 0.8
+
+
+def test_training_lowers_the_loss_of_random_rows(records: list[RunRecord]) -> None:
+    for _, points in records[0].points.group_by("task", maintain_order=True):
+        assert points["loss_new"][-1] < points["loss_new"][0]
+
+
+def test_tables_have_the_columns_and_types_of_the_format(records: list[RunRecord]) -> None:
+    for record in records:
+        for name, columns in TABLES.items():
+            assert dict(getattr(record, name).schema) == dict(columns)
+
+
+def test_evaluations_hold_the_seen_classes_at_each_point(records: list[RunRecord]) -> None:
+    record = records[0]
+    seen = {1: BASE + 3, 2: BASE + 5, 3: BASE + 7}
+    for task, iteration in [(t, i) for t in (1, 2, 3) for i in (0, 20, 30)]:
+        here = record.evaluations.filter(pl.col("task") == task, pl.col("iteration") == iteration)
+        assert here["row"].to_list() == list(range(seen[task]))
+        assert here["total"].to_list() == [6] * seen[task]
+    assert len(record.evaluations) == 3 * sum(seen.values())
+    assert record.points.select("task", "iteration").rows() == [
+        (t, i) for t in (1, 2, 3) for i in (0, 20, 30)
+    ]
+
+
+def test_steps_hold_the_loss_before_each_update_and_its_two_halves(
+    records: list[RunRecord],
+) -> None:
+    steps = records[1].steps
+    assert steps.select("task", "iteration").rows() == [
+        (t, i) for t in (1, 2, 3) for i in range(30)
+    ]
+    halves = (steps["loss_new"] + steps["loss_old"]) / 2
+    np.testing.assert_allclose(steps["loss"], halves, rtol=1e-5)
+
+
+def test_classes_are_listed_by_head_row_with_their_task_and_images(
+    records: list[RunRecord],
+) -> None:
+    classes = records[0].classes
+    assert classes["row"].to_list() == list(range(BASE + NEW))
+    assert classes["name"].to_list()[:BASE] == [f"base{i}" for i in range(BASE)]
+    assert sorted(classes["name"].to_list()[BASE:]) == [f"new{i}" for i in range(NEW)]
+    assert classes["task"].to_list() == [0] * BASE + [1] * 3 + [2] * 2 + [3] * 2
+    assert classes["train_rows"].to_list() == [20] * BASE + [25] * NEW
+
+
+def test_run_json_says_what_was_done(records: list[RunRecord]) -> None:
+    info = records[2].info
+    assert info["format"] == "clinit-run/1"
+    assert info["config"]["init"] == "least-square"
+    assert info["config"]["scale"] == "calibrated"
+    assert info["config"]["tasks"] == 3
+    assert info["device"] == "cpu"
+    assert info["optimizer"]["state"] == "fresh each task"
+    assert set(info["timings_s"]) == {"load", "prepare", "initialise", "train", "evaluate", "total"}
+    first = info["tasks"][0]
+    assert {key: first[key] for key in ("task", "classes", "train_rows", "val_rows")} == {
+        "task": 1,
+        "classes": 3,
+        "train_rows": 75,
+        "val_rows": 18,
+    }
+    assert (first["buffer_rows"], first["buffer_classes"]) == (60, BASE)
+    assert [task["buffer_classes"] for task in info["tasks"]] == [BASE, BASE + 3, BASE + 5]
+    assert first["initialisation"]["loss_after"] < first["initialisation"]["loss_before"]
+    assert info["tasks"][0]["initialisation"]["seconds"] > 0
+    assert records[0].info["tasks"][0]["initialisation"]["loss_before"] is None
+
+
+def test_the_seconds_of_the_runs_add_up_to_the_shared_ones_and_their_own(
+    records: list[RunRecord],
+) -> None:
+    for record in records:
+        timings = record.info["timings_s"]
+        own = sum(task["initialisation"]["seconds"] for task in record.info["tasks"])
+        shared = (timings["train"] + timings["evaluate"]) / 3
+        assert record.info["seconds"] == pytest.approx(own + shared)
+        assert record.points["elapsed_s"].is_sorted()
+        assert record.points["elapsed_s"][-1] == pytest.approx(record.info["seconds"])
+
+
+def test_a_record_of_a_run_can_be_written_and_read(records: list[RunRecord], tmp_path: Any) -> None:
+    write_record(records[2], tmp_path / "run")
+    read = read_record(tmp_path / "run")
+    assert read.evaluations.equals(records[2].evaluations)
+    assert read.info["tasks"] == records[2].info["tasks"]
+
+
+def test_a_full_head_starts_with_all_rows_and_its_unseen_classes_compete() -> None:
+    grow, full = (
+        run(replace(CONFIG, head_width=width), HEADS[:1])[0] for width in ("grow", "full")
+    )
+    assert full.evaluations.select("row").equals(grow.evaluations.select("row"))
+    first_losses = [record.points["loss_new"][0] for record in (grow, full)]
+    assert first_losses[1] > first_losses[0]
+
+
+def test_without_a_buffer_batches_are_new_and_the_old_loss_is_null() -> None:
+    record = run(replace(CONFIG, buffer=0), HEADS[:1])[0]
+    assert record.steps["loss_old"].null_count() == len(record.steps)
+    assert record.steps["loss"].equals(record.steps["loss_new"].alias("loss"))
+    assert record.info["tasks"][2]["buffer_rows"] == 0
+
+
+def test_zero_iterations_evaluate_the_initialised_heads() -> None:
+    record = run(replace(CONFIG, iterations=0), HEADS[2:])[0]
+    assert len(record.steps) == 0
+    assert record.points["iteration"].to_list() == [0, 0, 0]
+    assert accuracy_at_start(record, 3) > 0.8
+
+
+def test_a_task_of_one_class_and_odd_batches_and_rare_classes_are_trained() -> None:
+    config = replace(CONFIG, tasks=NEW, batch_size=7, buffer=5)
+    record = run(config, new=make_new(train=[1] * NEW))[2]
+    assert [task["train_rows"] for task in record.info["tasks"]] == [1] * NEW
+
+
+def test_data_without_validation_rows_gives_losses_and_no_evaluations() -> None:
+    record = run(base=make_base(val=[0] * BASE), new=make_new(val=[0] * NEW))[0]
+    assert len(record.evaluations) == 0
+    assert len(record.points) == 9
+
+
+def test_the_observer_is_told_of_notes_tasks_starts_steps_and_evaluations() -> None:
+    seen: list[events.Event] = []
+    run_experiment(make_base(), make_new(), make_head(), CONFIG, HEADS, observer=seen.append)
+    kinds = [type(event) for event in seen]
+    assert kinds.count(events.TaskStarted) == 3
+    assert kinds.count(events.Initialised) == 9
+    assert kinds.count(events.Evaluated) == 9
+    assert sum(event.steps for event in seen if isinstance(event, events.Stepped)) == 90
+    notes = [event.note for event in seen if isinstance(event, events.Noted)]
+    assert notes == ["7 new classes do not divide into 3 equal tasks: they have 3, 2, 2 classes"]
+
+
+def test_a_head_that_diverges_is_noted_and_the_others_go_on() -> None:
+    diverging = HeadConfig(init="random", lr=1e38)
+    wild, calm = run(heads=[diverging, replace(diverging, lr=1e-3)])
+    assert any("has diverged: its loss is" in note for note in wild.info["notes"])
+    assert not any("diverged" in note for note in calm.info["notes"])
+    assert np.isfinite(calm.points["loss_new"].to_numpy()).all()
+
+
+def test_no_head_is_refused() -> None:
+    with pytest.raises(ValueError, match="a bank needs at least one head"):
+        run(heads=[])
+
+
+def test_cuda_without_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ExperimentError, match="--device cuda was asked for") as caught:
+        run(replace(CONFIG, device="cuda"))
+    assert "--device cpu" in caught.value.remedy
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_cuda_device_gives_the_losses_of_the_cpu(records: list[RunRecord]) -> None:
+    for cpu, cuda in zip(records, run(replace(CONFIG, device="cuda")), strict=True):
+        np.testing.assert_allclose(cpu.steps["loss"], cuda.steps["loss"], atol=1e-3)
