@@ -57,19 +57,14 @@ def verify(cache: CacheArgument) -> None:
 
     from clinit.cli.console import err
     from clinit.errors import CacheError
-    from clinit.extract.cache import open_cache, verify_split
+    from clinit.extract.cache import open_cache, verify_shard
 
-    problems = []
+    problems: list[str] = []
     for name, split in open_cache(cache).splits.items():
-        checks = track(
-            verify_split(split), name, total=split.plan.num_shards, console=err, transient=True
-        )
-        rows = 0
-        for check in checks:
-            rows += check.rows
-            if check.problem is not None:
-                problems.append(check.problem)
-        say(f"{name}: {split.plan.num_shards:,} shards, {rows:,} rows read")
+        shards = range(split.plan.num_shards)
+        found = [verify_shard(split, i) for i in track(shards, name, console=err, transient=True)]
+        problems += [problem for problem in found if problem is not None]
+        say(f"{name}: {len(shards):,} shards, {split.num_rows:,} rows read")
     if problems:
         raise CacheError(
             f"{len(problems)} damaged: " + "; ".join(problems),

@@ -4,7 +4,6 @@ import sys
 from typing import Annotated
 
 import typer
-from clinit.cli.train_head import train_head
 from rich.text import Text
 
 from clinit.cli import cache, manifest
@@ -12,6 +11,7 @@ from clinit.cli.console import err
 from clinit.cli.demo import demo
 from clinit.cli.extract import extract
 from clinit.cli.report import report
+from clinit.cli.train_head import train_head
 from clinit.errors import ClinitError
 
 app = typer.Typer(

@@ -8,6 +8,7 @@ anything is extracted; a model where classifier(penultimate) is not the model's 
 from __future__ import annotations
 
 import ast
+import difflib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -129,7 +130,7 @@ def load_backbone(config: BackboneConfig) -> Backbone:
             remedy="Use `--device cpu`, or check the driver with `nvidia-smi`.",
         )
     if config.name.split(".")[0] not in timm.list_models():
-        near = timm.list_models(f"*{config.name.split('.')[0].split('_')[0]}*")[:5]
+        near = difflib.get_close_matches(config.name.split(".")[0], timm.list_models(), n=5)
         raise BackboneError(
             f"timm {timm.__version__} has no model {config.name!r}",
             remedy=f"Models like it: {', '.join(near)}." if near else "See `timm.list_models()`.",

@@ -204,25 +204,19 @@ def open_cache(path: Path) -> Cache:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ShardCheck:
-    """The result of verifying one shard."""
+def shard_problem(path: Path, plan: Plan) -> str | None:
+    """Return what is wrong with the content of a shard, None where it is whole."""
+    try:
+        read_shard(path, plan_identifier=plan.identifier)
+    except CacheError as error:
+        return str(error)
+    return None
 
-    name: str
-    rows: int
-    problem: str | None
-    """None where the shard is as it was written."""
 
-
-def verify_split(split: CacheSplit) -> Iterator[ShardCheck]:
-    """Compare every shard of a split with its digests, byte by byte."""
-    for index, entry in enumerate(split.summary["shards"]):
-        path = split.path / shard_name(index)
-        problem = None
-        try:
-            read_shard(path, plan_identifier=split.plan.identifier)
-            if file_sha256(path) != entry["sha256"]:
-                problem = f"{path} has changed since it was written"
-        except CacheError as error:
-            problem = str(error)
-        yield ShardCheck(path.name, len(split.plan.rows(index)), problem)
+def verify_shard(split: CacheSplit, shard: int) -> str | None:
+    """Compare a shard with its digests, byte by byte; return what is wrong, or None."""
+    path = split.path / shard_name(shard)
+    problem = shard_problem(path, split.plan)
+    if problem is None and file_sha256(path) != split.summary["shards"][shard]["sha256"]:
+        return f"{path} has changed since it was written"
+    return problem

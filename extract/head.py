@@ -1,8 +1,9 @@
 """Classifier heads and their file format.
 
 A head file is a safetensors file with `weight` (classes, dim) and `bias` (classes,) in
-float32; its metadata holds the class names (JSON) and the fingerprint of the features that
-the head reads.
+float32; its metadata holds, under `clinit_head`, a JSON object with the class names and the
+fingerprint of the features that the head reads. One key, because safetensors writes several in
+a random order, and equal heads should be equal files.
 """
 
 from __future__ import annotations
@@ -48,9 +49,8 @@ class Head:
 
 def write_head(head: Head, path: Path) -> None:
     """Write `head` to `path`, atomically."""
-    metadata = {"format": "clinit-head/1", "fingerprint": head.fingerprint}
-    if head.class_names is not None:
-        metadata["class_names"] = json.dumps(head.class_names, ensure_ascii=False)
+    facts = {"fingerprint": head.fingerprint, "class_names": head.class_names}
+    metadata = {"clinit_head": json.dumps(facts, ensure_ascii=False)}
     tensors = {
         "weight": np.ascontiguousarray(head.weight, dtype=np.float32),
         "bias": np.ascontiguousarray(head.bias, dtype=np.float32),
@@ -71,11 +71,11 @@ def read_head(path: Path) -> Head:
         )
     try:
         with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
+            facts = json.loads((file.metadata() or {}).get("clinit_head", "{}"))
             weight = file.get_tensor("weight").astype(np.float32)
             bias = file.get_tensor("bias").astype(np.float32)
-        names = json.loads(metadata["class_names"]) if "class_names" in metadata else None
-    except (SafetensorError, OSError, ValueError) as error:
+        names = facts.get("class_names")
+    except (SafetensorError, OSError, ValueError, AttributeError) as error:
         raise HeadError(
             f"{path} is not a head file: {error}",
             remedy="A head file is a safetensors file with `weight` (classes, dim) and `bias`.",
@@ -100,5 +100,5 @@ def read_head(path: Path) -> Head:
         weight=weight,
         bias=bias,
         class_names=tuple(map(str, names)) if names is not None else None,
-        fingerprint=metadata.get("fingerprint", ""),
+        fingerprint=facts.get("fingerprint", ""),
     )

@@ -13,6 +13,7 @@ its content is among its attributes: HDF5 reads a flipped byte without a word.
 from __future__ import annotations
 
 import hashlib
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,21 +78,24 @@ def write_shard(shard: Shard, path: Path, *, plan_identifier: str) -> None:
     """
 
     def write(draft: Path) -> None:
-        try:
-            _write_file(shard, draft, plan_identifier)
-        except RuntimeError as error:  # h5py: a close that cannot flush
-            raise OSError(str(error)) from error
+        draft.write_bytes(_encode(shard, plan_identifier))
         if read_shard(draft, plan_identifier=plan_identifier).digest() != shard.digest():
             raise OSError("the file read back differs from what was written")
 
     commit_file(path, write)
 
 
-def _write_file(shard: Shard, path: Path, plan_identifier: str) -> None:
+def _encode(shard: Shard, plan_identifier: str) -> bytes:
+    """Return the HDF5 file of a shard.
+
+    In memory, because HDF5 that meets a full disk raises again and again, from the garbage
+    collector too; a shard is some megabytes.
+    """
     rows, dim = shard.features.shape
     chunk_rows = max(1, min(rows, _CHUNK_BYTES // (dim * shard.features.itemsize)))
     invalid = sorted(shard.reasons)
-    with h5py.File(path, "w") as file:
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w") as file:
         file.create_dataset("features", data=shard.features, chunks=(chunk_rows, dim))
         file.create_dataset("labels", data=shard.labels)
         file.create_dataset("valid", data=shard.valid)
@@ -104,6 +108,7 @@ def _write_file(shard: Shard, path: Path, plan_identifier: str) -> None:
         )
         file.attrs["plan"] = plan_identifier
         file.attrs["sha256"] = shard.digest()
+    return buffer.getvalue()
 
 
 def read_shard(path: Path, *, plan_identifier: str | None = None) -> Shard:

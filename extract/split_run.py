@@ -16,12 +16,12 @@ from jaxtyping import Float
 
 from clinit.errors import CacheError, ImageError
 from clinit.extract.backbone import Backbone
-from clinit.extract.cache import CacheSplit, open_split
+from clinit.extract.cache import CacheSplit, open_split, shard_problem, verify_shard
 from clinit.extract.head import Head
 from clinit.extract.loader import ImageBatch, load_batches
 from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.plan import Plan, settle_plan, shard_name
-from clinit.extract.shard import assemble, read_shard, write_shard
+from clinit.extract.shard import assemble, write_shard
 from clinit.extract.summary import write_summary
 from clinit.extract.timing import Timing
 from clinit.extract.top1 import Top1
@@ -84,12 +84,10 @@ class SplitRun:
         """
         settle_plan(self.plan, self.folder)
         write_manifest(self.manifest, self.folder / "manifest.parquet")
-        missing, replaced = self._missing_shards()
-        if not missing:
-            try:
-                return SplitResult(open_split(self.folder), 0, ())
-            except CacheError:
-                pass  # all shards are there, but the summary is not: write it below
+        finished = self._finished()
+        missing, replaced = self._missing_shards(finished)
+        if finished is not None and not missing:
+            return SplitResult(finished, 0, ())
         started = datetime.now(UTC)
         with closing(self._batches(missing)) as batches:
             self._compute(missing, batches)
@@ -104,17 +102,25 @@ class SplitRun:
         )
         return SplitResult(open_split(self.folder), computed, tuple(replaced))
 
-    def _missing_shards(self) -> tuple[list[int], list[str]]:
+    def _finished(self) -> CacheSplit | None:
+        try:
+            return open_split(self.folder)
+        except CacheError:
+            return None
+
+    def _missing_shards(self, finished: CacheSplit | None) -> tuple[list[int], list[str]]:
         """Return the shards to compute, and why those of them that exist do not count."""
         missing, replaced = [], []
         for shard in range(self.plan.num_shards):
             path = self.folder / shard_name(shard)
-            try:
-                read_shard(path, plan_identifier=self.plan.identifier)
-            except CacheError as error:
+            if finished is not None:
+                problem = verify_shard(finished, shard)
+            else:
+                problem = shard_problem(path, self.plan)
+            if problem is not None:
                 missing.append(shard)
                 if path.exists():
-                    replaced.append(str(error))
+                    replaced.append(problem)
         return missing, replaced
 
     def _batches(self, shards: list[int]) -> Generator[ImageBatch]:

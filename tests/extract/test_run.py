@@ -1,0 +1,343 @@
+import fcntl
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+
+from clinit.errors import CacheError, ClinitError, ImageError
+from clinit.extract.backbone import BackboneConfig
+from clinit.extract.cache import open_cache, open_split, verify_shard
+from clinit.extract.decode import decode
+from clinit.extract.run import ExtractConfig, extract
+from clinit.extract.scan import available_splits, scan
+from clinit.extract.split_run import Progress, SplitResult
+from clinit.extract.transform import make_transform
+
+MODEL = "convnextv2_atto"
+ARGS = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
+
+
+@pytest.fixture
+def config(tiny_weights: Path) -> ExtractConfig:
+    backbone = BackboneConfig(name=MODEL, weights=tiny_weights, model_args=ARGS)
+    return ExtractConfig(backbone=backbone, input_size=32, batch_size=4, shard_rows=6)
+
+
+def run(
+    root: Path,
+    out: Path,
+    config: ExtractConfig,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> list[SplitResult]:
+    manifests = {s: scan("folder", root, s).manifest for s in available_splits("folder", root)}
+    return list(
+        extract(manifests, root, out, config, on_progress=on_progress or (lambda progress: None))
+    )
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Everything in a cache but what tells of the run itself."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in ("cache.json", ".lock")
+    }
+
+
+def test_cached_features_are_those_of_timms_own_forward_pass(
+    make_tree: Callable[..., Path], config: ExtractConfig, tiny_weights: Path, tmp_path: Path
+) -> None:
+    root = make_tree()
+    run(root, tmp_path / "cache", replace(config, dtype="float32"))
+    network = timm.create_model(MODEL, num_classes=3, checkpoint_path=str(tiny_weights), **ARGS)
+    network.eval()
+    data = timm.data.resolve_model_data_config(network)
+    transform = make_transform("timm", data, input_size=32)
+    for name, split in open_cache(tmp_path / "cache").splits.items():
+        loaded = split.load()
+        for i, path in enumerate(split.manifest.table["path"]):
+            assert path == f"{name}/{'abc'[split.labels[i]]}/{Path(path).name}"
+            pixels = transform.to_input(decode((root / path).read_bytes()))
+            with torch.no_grad():
+                batch = transform.normalise(pixels[None])
+                expected = network.forward_head(network.forward_features(batch), pre_logits=True)
+            np.testing.assert_allclose(loaded.features[i], expected[0], rtol=1e-4, atol=1e-5)
+
+
+def test_float16_is_the_rounding_of_float32(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    run(root, tmp_path / "half", config)
+    run(root, tmp_path / "full", replace(config, dtype="float32"))
+    half, full = (open_split(tmp_path / name / "train").load() for name in ("half", "full"))
+    assert half.features.dtype == np.float16
+    np.testing.assert_array_equal(half.features, full.features.astype(np.float16))
+
+
+@pytest.mark.parametrize("stop_after", [1, 2, 3, 4, 5])
+def test_a_resumed_extraction_is_bit_identical_to_an_uninterrupted_one(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path, stop_after: int
+) -> None:
+    root = make_tree()
+    run(root, tmp_path / "whole", config)
+    calls = 0
+
+    def interrupt(progress: Progress) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == stop_after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(root, tmp_path / "resumed", config, interrupt)
+    with pytest.raises(CacheError, match="its extraction was interrupted"):
+        open_split(tmp_path / "resumed" / "train")
+    results = run(root, tmp_path / "resumed", config)
+    assert results[0].computed_rows == 15 - 6 * ((stop_after - 1) // 2)
+    assert files(tmp_path / "resumed") == files(tmp_path / "whole")
+
+
+def test_a_second_run_of_a_complete_extraction_computes_nothing(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    first = run(root, tmp_path / "cache", config)
+    second = run(root, tmp_path / "cache", config)
+    assert [result.computed_rows for result in first] == [15, 6]
+    assert [result.computed_rows for result in second] == [0, 0]
+    assert [r.split.summary for r in first] == [r.split.summary for r in second]
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+def test_a_damaged_shard_is_found_and_computed_again(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path, damage: str
+) -> None:
+    root, out = make_tree(), tmp_path / "cache"
+    run(root, out, config)
+    before, path = files(out), out / "train" / "shard-00001.h5"
+    content = bytearray(path.read_bytes())
+    if damage == "flip":
+        content[len(content) // 2] ^= 255
+    path.write_bytes(content[:-100] if damage == "truncate" else content)
+    if damage == "remove":
+        path.unlink()
+    split = open_split(out / "train")
+    assert [verify_shard(split, i) is None for i in range(3)] == [True, False, True]
+    result = run(root, out, config)[0]
+    assert result.computed_rows == 6
+    assert len(result.replaced_shards) == (damage != "remove")
+    assert files(out) == before
+
+
+def test_a_lost_summary_is_written_again_without_computing(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root, out = make_tree(), tmp_path / "cache"
+    run(root, out, config)
+    (out / "train" / "cache.json").unlink()
+    assert run(root, out, config)[0].computed_rows == 0
+    assert open_split(out / "train").num_valid == 15
+
+
+def test_the_result_does_not_depend_on_the_number_of_workers(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    run(root, tmp_path / "one", replace(config, workers=1))
+    run(root, tmp_path / "five", replace(config, workers=5))
+    assert files(tmp_path / "one") == files(tmp_path / "five")
+
+
+def spoil(root: Path) -> dict[str, str]:
+    """Add unusual and unusable files to a tree; return the reason expected of each bad one."""
+    folder = root / "train" / "b"
+    picture = Image.open(folder / "0.png")
+    picture.save(folder / "whole.jpg")
+    whole = (folder / "whole.jpg").read_bytes()
+    (folder / "1-truncated.jpg").write_bytes(whole[: len(whole) // 2])
+    (folder / "2-empty.png").touch()
+    (folder / "3-text.jpg").write_text("no pixels here")
+    picture.convert("CMYK").save(folder / "4-cmyk.jpg")
+    samples = np.arange(40 * 36, dtype=np.uint16).reshape(36, 40) * 40
+    Image.fromarray(samples).save(folder / "5-deep.png")
+    picture.save(folder / "6-moving.gif", save_all=True, append_images=[picture.rotate(90)])
+    exif = picture.getexif()
+    exif[274] = 6
+    picture.save(folder / "7-turned.jpg", exif=exif)
+    picture.resize((1, 1)).save(folder / "8-dot.png")
+    return {
+        "train/b/1-truncated.jpg": "cannot be decoded: Image is incomplete or truncated",
+        "train/b/2-empty.png": "the file is empty",
+        "train/b/3-text.jpg": "not an image of a known format",
+    }
+
+
+def test_a_bad_image_keeps_its_row_and_moves_no_other(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    reasons = spoil(root)
+    wide = replace(config, dtype="float32", shard_rows=7)
+    run(root, tmp_path / "spoilt", wide)
+    split = open_split(tmp_path / "spoilt" / "train")
+    assert split.num_rows == 15 + 9
+    assert {entry["path"]: entry["reason"] for entry in split.summary["invalid"]} == reasons
+    paths = split.manifest.table["path"].to_list()
+    assert [paths[row] for row in np.flatnonzero(~split.valid)] == sorted(reasons)
+
+    for path in reasons:
+        (root / path).unlink()
+    run(root, tmp_path / "clean", wide)
+    clean = open_split(tmp_path / "clean" / "train")
+    kept = split.manifest.table["path"].to_numpy()[split.valid]
+    assert clean.manifest.table["path"].to_list() == kept.tolist()
+    np.testing.assert_array_equal(split.load().labels, clean.load().labels)
+    # The batches differ, so the last bits may.
+    np.testing.assert_allclose(split.load().features, clean.load().features, atol=1e-5)
+
+
+def test_strict_stops_at_a_bad_image(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    spoil(root)
+    with pytest.raises(ImageError, match=r"1-truncated\.jpg \(row 6\): cannot be decoded"):
+        run(root, tmp_path / "cache", replace(config, strict=True))
+
+
+def test_a_vanished_folder_marks_no_row_invalid(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    manifests = {"train": scan("folder", root, "train").manifest}
+    root.rename(tmp_path / "unmounted")
+    with pytest.raises(ClinitError, match="has vanished"):
+        list(extract(manifests, root, tmp_path / "cache", config))
+    assert not list((tmp_path / "cache").rglob("*.h5"))
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"transform": "paper"}, "transform"),
+        ({"dtype": "float32"}, "dtype"),
+        ({"mean": (0.5,)}, "transform"),
+        ({"batch_size": 5}, "batch_size"),
+        ({"shard_rows": 5}, "shard_rows"),
+    ],
+)
+def test_another_way_to_extract_is_refused_and_the_field_is_named(
+    make_tree: Callable[..., Path],
+    config: ExtractConfig,
+    tmp_path: Path,
+    change: dict[str, object],
+    field: str,
+) -> None:
+    root = make_tree()
+    run(root, tmp_path / "cache", config)
+    before = files(tmp_path / "cache")
+    with pytest.raises(CacheError, match=f"{field} = .*this command has {field} = "):
+        run(root, tmp_path / "cache", replace(config, **change))  # type: ignore[arg-type]
+    assert files(tmp_path / "cache") == before
+
+
+def test_other_images_are_refused(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    run(root, tmp_path / "cache", config)
+    (root / "train" / "a" / "0.png").unlink()
+    with pytest.raises(CacheError, match="num_rows = 15|manifest = "):
+        run(root, tmp_path / "cache", config)
+
+
+def test_a_second_writer_is_refused(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    (tmp_path / "cache" / "train").mkdir(parents=True)
+    with (tmp_path / "cache" / "train" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(CacheError, match="another process is extracting into"):
+            run(root, tmp_path / "cache", config)
+
+
+def test_a_folder_that_cannot_be_made_is_refused(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ClinitError, match="cannot write"):
+        run(make_tree(), tmp_path / "file" / "cache", config)
+
+
+def test_the_head_and_its_accuracy_are_stored(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    results = run(make_tree(classes="abx"), tmp_path / "cache", config)
+    cache = open_cache(tmp_path / "cache")
+    assert cache.head is not None
+    assert cache.head.class_names == ("a", "b", "c")
+    data = cache.split("train").load()
+    known = data.labels < 2  # a and b, which are rows 0 and 1 of the head; x is none
+    logits = data.features[known].astype(np.float32) @ cache.head.weight.T + cache.head.bias
+    correct = int((logits.argmax(axis=1) == data.labels[known]).sum())
+    assert (results[0].top1.correct, results[0].top1.total) == (correct, 10)
+
+
+def test_the_summary_tells_where_the_time_went(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    seen: list[Progress] = []
+    run(make_tree(), tmp_path / "cache", config, seen.append)
+    assert [p.rows_done for p in seen if p.split == "train"] == [4, 6, 10, 12, 15]
+    facts = json.loads((tmp_path / "cache" / "train" / "cache.json").read_text())["run"]
+    assert set(facts["shares"]) == {"read", "decode", "transfer", "forward", "write"}
+    assert sum(facts["shares"].values()) == pytest.approx(1)
+    assert facts["bound"] in facts["shares"]
+
+
+def test_blocks_and_load_agree(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    spoil(root)
+    run(root, tmp_path / "cache", config)
+    split = open_split(tmp_path / "cache" / "train")
+    blocks = list(split.blocks(max_rows=4))
+    assert max(len(labels) for _, labels in blocks) <= 4
+    np.testing.assert_array_equal(np.concatenate([f for f, _ in blocks]), split.load().features)
+    assert split.load().counts().tolist() == [5, 11, 5]
+
+
+def test_a_cache_of_another_plan_is_refused(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    run(root, tmp_path / "cache", config)
+    run(root, tmp_path / "other", replace(config, dtype="float32"))
+    (tmp_path / "other/train/cache.json").replace(tmp_path / "cache/train/cache.json")
+    with pytest.raises(CacheError, match="belong to different extractions"):
+        open_split(tmp_path / "cache" / "train")
+
+
+def test_an_absent_cache_and_an_absent_split_are_refused(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    with pytest.raises(CacheError, match="no feature cache at"):
+        open_cache(tmp_path / "absent")
+    root = make_tree(val=1)
+    shutil.rmtree(root / "val")
+    run(root, tmp_path / "cache", config)
+    with pytest.raises(CacheError, match="has no split 'val', only train"):
+        open_cache(tmp_path / "cache").split("val")
+    with pytest.raises(CacheError) as caught:
+        open_cache(tmp_path / "cache" / "train")
+    assert caught.value.remedy.startswith("Give its parent folder")

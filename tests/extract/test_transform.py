@@ -1,0 +1,105 @@
+import io
+
+import numpy as np
+import pytest
+import timm.data
+import torch
+from PIL import Image
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms import functional as pil_functional
+
+from clinit.errors import BackboneError
+from clinit.extract.transform import make_transform
+
+CONFIG = {
+    "input_size": (3, 64, 64),
+    "interpolation": "bicubic",
+    "mean": (0.485, 0.456, 0.406),
+    "std": (0.229, 0.224, 0.225),
+    "crop_pct": 0.875,
+    "crop_mode": "center",
+}
+
+
+@pytest.fixture(params=[(90, 140), (140, 90), (20, 33), (1, 1), (64, 64)])
+def photograph(request: pytest.FixtureRequest) -> Image.Image:
+    height, width = request.param
+    rng = np.random.default_rng(0)
+    small = Image.fromarray(rng.integers(0, 256, (7, 9, 3), dtype=np.uint8))
+    return small.resize((width, height), Image.Resampling.BICUBIC)
+
+
+def tensor(image: Image.Image) -> torch.Tensor:
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("mode", ["center", "squash"])
+def test_timm_gives_the_tensors_of_timms_own_transform(
+    photograph: Image.Image, interpolation: str, mode: str
+) -> None:
+    config = {**CONFIG, "interpolation": interpolation, "crop_mode": mode}
+    ours = make_transform("timm", config)
+    theirs = timm.data.create_transform(**config, is_training=False)
+    found = ours.normalise(ours.to_input(tensor(photograph))[None])[0]
+    level = 1 / 255 / 0.224  # one grey level, divided by the smallest deviation
+    difference = (found - theirs(photograph)).abs()
+    assert difference.max() < 2.02 * level
+    assert difference.mean() < 0.1 * level
+
+
+def test_paper_resizes_to_256_by_256_and_crops_224(photograph: Image.Image) -> None:
+    ours = make_transform("paper", {**CONFIG, "input_size": (3, 224, 224)})
+    resized = pil_functional.resize(photograph, [256, 256], InterpolationMode.BILINEAR)
+    expected = tensor(pil_functional.center_crop(resized, [224, 224]))
+    difference = (ours.to_input(tensor(photograph)).int() - expected.int()).abs()
+    assert difference.max() <= 1
+    assert difference.float().mean() < 0.005
+
+
+def test_the_input_size_scales_the_resize() -> None:
+    assert make_transform("paper", CONFIG, input_size=112).resize == (128, 128)
+    assert make_transform("timm", CONFIG, input_size=56).resize == 64
+    assert make_transform("timm", CONFIG, input_size=56).crop == (56, 56)
+
+
+def test_mean_and_std_can_be_given_once_for_all_channels() -> None:
+    transform = make_transform("timm", CONFIG, mean=(0.5,), std=(0.25,))
+    image = torch.full((1, 3, 2, 2), 255, dtype=torch.uint8)
+    torch.testing.assert_close(transform.normalise(image), torch.full((1, 3, 2, 2), 2.0))
+
+
+def test_the_description_names_everything_that_changes_pixels() -> None:
+    assert make_transform("timm", CONFIG).describe() == (
+        "resize 73 bicubic antialias, centre crop 64x64,"
+        " mean 0.485/0.456/0.406, std 0.229/0.224/0.225"
+    )
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="kind must be one of"):
+        make_transform("augment", CONFIG)
+
+
+def test_two_channel_means_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected one number or three, got 2"):
+        make_transform("timm", CONFIG, mean=(0.5, 0.5))
+
+
+def test_a_crop_that_is_not_covered_is_refused_with_a_remedy() -> None:
+    with pytest.raises(BackboneError, match="crops by 'border'") as caught:
+        make_transform("timm", {**CONFIG, "crop_mode": "border"})
+    assert "--transform paper" in caught.value.remedy
+
+
+def test_a_jpeg_goes_through_the_same_steps_as_in_timm() -> None:
+    rng = np.random.default_rng(1)
+    file = io.BytesIO()
+    Image.fromarray(rng.integers(0, 256, (80, 100, 3), dtype=np.uint8)).save(file, "JPEG")
+    from clinit.extract.decode import decode
+
+    transform = make_transform("timm", CONFIG)
+    theirs = timm.data.create_transform(**CONFIG, is_training=False)
+    found = transform.normalise(transform.to_input(decode(file.getvalue()))[None])[0]
+    expected = theirs(Image.open(file).convert("RGB"))
+    torch.testing.assert_close(found, expected, rtol=0, atol=2.02 / 255 / 0.224)
