@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from clinit.cli.train_head import Init, Loss, Scale, train_head
+from clinit.errors import CacheError, ClinitError, ExperimentError, RecordError
+from clinit.extract.head import Head, write_head
+from clinit.extract.manifest import Manifest, write_manifest
+from clinit.extract.plan import Plan, backbone_identifier, settle_plan, shard_name
+from clinit.extract.shard import assemble, write_shard
+from clinit.extract.summary import write_summary
+from clinit.headtrain.init import INITS, SCALES
+from clinit.headtrain.losses import LOSSES
+from clinit.headtrain.record import find_records, read_record
+from clinit.headtrain.source import read_source
+
+DIM, CLASSES = 8, 4
+FINGERPRINT = {"backbone": "made", "weights": "1"}
+app = typer.Typer()
+app.command()(train_head)
+
+
+def write_split(
+    cache: Path,
+    split: str,
+    centres: np.ndarray,
+    *,
+    rows_a_class: int = 12,
+    bad: Sequence[int] = (),
+    fingerprint: dict[str, str] = FINGERPRINT,
+) -> None:
+    """Write a complete split of Gaussian classes, as an extraction would have."""
+    names = tuple(f"{cache.name}{index}" for index in range(len(centres)))
+    labels = np.repeat(np.arange(len(centres)), rows_a_class)
+    table = pl.DataFrame(
+        {
+            "path": [f"{names[label]}/{row:03}.png" for row, label in enumerate(labels)],
+            "label": labels,
+            "class_name": [names[label] for label in labels],
+            "size_bytes": np.full(len(labels), 7, dtype=np.int64),
+        }
+    )
+    manifest = Manifest("made", split, names, table)
+    fingerprint = {**fingerprint, "manifest": manifest.digest}
+    plan = Plan(
+        dataset="made",
+        split=split,
+        num_rows=len(labels),
+        dim=DIM,
+        dtype="float16",
+        shard_rows=10,
+        batch_size=10,
+        fingerprint=fingerprint,
+    )
+    folder = cache / split
+    noise = np.random.default_rng(len(split)).normal(size=(len(labels), DIM))
+    features = (centres[labels] + 0.3 * noise).astype(np.float32)
+    settle_plan(plan, folder)
+    write_manifest(manifest, folder / "manifest.parquet")
+    for index in range(plan.num_shards):
+        rows = list(plan.rows(index))
+        shard = assemble(
+            features[rows],
+            labels[rows],
+            {row - rows[0]: "truncated" for row in bad if row in rows},
+            dtype="float16",
+        )
+        write_shard(shard, folder / shard_name(index), plan_identifier=plan.identifier)
+    write_summary(folder, plan, manifest, head=None, head_classes="none", run={})
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    cache = tmp_path / "base"
+    centres = np.random.default_rng(0).normal(size=(CLASSES, DIM))
+    write_split(cache, "train", centres)
+    write_split(cache, "val", centres)
+    names = tuple(f"base{index}" for index in range(CLASSES))
+    weight, bias = 10 * centres, -5 * (centres**2).sum(1)
+    head = Head(
+        weight.astype(np.float32), bias.astype(np.float32), names, backbone_identifier(FINGERPRINT)
+    )
+    write_head(head, cache / "head.safetensors")
+    return cache
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
+    cache = tmp_path / "new"
+    centres = np.random.default_rng(1).normal(size=(CLASSES, DIM))
+    write_split(cache, "train", centres, bad=[3])
+    write_split(cache, "val", centres)
+    return cache
+
+
+def invoke(base: Path, new: Path, out: Path, *options: str) -> Result:
+    words = ["--base", str(base), "--new", str(new), "--out", str(out)]
+    sizes = ["--tasks", "2", "--iterations", "12", "--eval-every", "5", "--batch-size", "8"]
+    return CliRunner().invoke(app, [*words, *sizes, "--device", "cpu", *options])
+
+
+def refused(result: Result) -> ClinitError:
+    assert isinstance(result.exception, ClinitError), result.output
+    return result.exception
+
+
+def test_one_call_writes_a_record_a_head_and_prints_their_table(
+    base: Path, new: Path, tmp_path: Path
+) -> None:
+    result = invoke(base, new, tmp_path / "runs", "--buffer", "10")
+    assert result.exit_code == 0, result.output
+    names = ["class-mean-calibrated", "least-square-calibrated", "random"]
+    assert [folder.name for folder in find_records(tmp_path / "runs")] == names
+    for text in ("A_pre", "A_new", "A_old", "A_all", "L_new", "least-square", "3 run records at"):
+        assert text in result.output
+    assert "Note: " in result.output
+    record = read_record(tmp_path / "runs" / "random")
+    assert record.info["base"]["path"] == str(base)
+    assert record.info["base"]["manifest_digest"] != record.info["new"]["manifest_digest"]
+    assert record.info["config"]["buffer"] == 10
+    assert record.info["timings_s"]["load"] > 0
+    assert f"{new}/train lists 1 bad images: they are left out" in record.info["notes"]
+
+
+def test_repeated_options_are_combined_and_random_rows_come_once(
+    base: Path, new: Path, tmp_path: Path
+) -> None:
+    options = ["--init", "random", "--init", "least-square", "--scale", "none", "--scale", "norm"]
+    result = invoke(base, new, tmp_path / "runs", *options)
+    assert result.exit_code == 0, result.output
+    names = [folder.name for folder in find_records(tmp_path / "runs")]
+    assert names == ["least-square-none", "least-square-norm", "random"]
+
+
+def test_verbose_shows_what_calibration_chose(base: Path, new: Path, tmp_path: Path) -> None:
+    result = invoke(base, new, tmp_path / "runs", "--init", "least-square", "-v")
+    assert result.exit_code == 0, result.output
+    assert "Task 2, least-square-calibrated: factor " in result.output
+    assert "class-balanced loss" in result.output
+
+
+def test_an_existing_record_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "random").mkdir(parents=True)
+    error = refused(invoke(tmp_path / "no", tmp_path / "no", tmp_path / "runs"))
+    assert isinstance(error, RecordError)
+    assert "a record is never overwritten" in str(error)
+
+
+def test_a_cache_without_a_head_is_refused(base: Path, new: Path, tmp_path: Path) -> None:
+    error = refused(invoke(new, base, tmp_path / "runs"))
+    assert isinstance(error, ExperimentError)
+    assert f"{new} holds no pretrained head to start from" in str(error)
+    assert "has a classifier" in error.remedy
+
+
+def test_caches_of_different_backbones_are_refused_by_the_field(base: Path, tmp_path: Path) -> None:
+    centres = np.zeros((CLASSES, DIM))
+    write_split(tmp_path / "other", "train", centres, fingerprint={**FINGERPRINT, "weights": "2"})
+    error = refused(invoke(base, tmp_path / "other", tmp_path / "runs"))
+    assert isinstance(error, CacheError)
+    assert "different backbones: weights (1 / 2)" in str(error)
+
+
+def test_a_cache_without_a_val_split_is_read_with_a_note(tmp_path: Path) -> None:
+    write_split(tmp_path / "cache", "train", np.zeros((CLASSES, DIM)))
+    source = read_source(tmp_path / "cache")
+    assert len(source.val.labels) == 0
+    assert source.notes == (
+        f"{tmp_path / 'cache'} has no val split: none of its classes is evaluated",
+    )
+
+
+def test_a_cache_without_a_train_split_is_refused(tmp_path: Path) -> None:
+    write_split(tmp_path / "cache", "val", np.zeros((CLASSES, DIM)))
+    with pytest.raises(CacheError, match="has no split 'train'"):
+        read_source(tmp_path / "cache")
+
+
+def test_a_learning_rate_of_zero_is_a_wrong_argument(tmp_path: Path) -> None:
+    result = invoke(tmp_path, tmp_path, tmp_path / "runs", "--lr", "0")
+    assert result.exit_code == 2
+    assert "lr must be positive" in result.output
+
+
+def test_the_choices_are_those_of_the_library() -> None:
+    assert {each.value for each in Init} <= set(INITS)
+    assert {each.value for each in Scale} == set(SCALES)
+    assert {each.value for each in Loss} <= set(LOSSES)
