@@ -57,7 +57,7 @@ class MomentSums:
         rows = xp.subtract(widen(xp.asarray(features)), self.shift)
         classes, column = np.unique(labels, return_inverse=True)
         self.counts += np.bincount(labels, minlength=len(self.counts))
-        self.sums[classes] += _membership(column, len(classes), rows) @ rows
+        self.sums[xp.asarray(classes)] += _membership(column, len(classes), rows) @ rows
         rows *= xp.asarray(np.sqrt(self.weights[labels]))[:, None]
         if on_gpu(rows):
             self.lower += rows.T @ rows
@@ -82,7 +82,8 @@ def cut(features: Any, labels: Any, order: np.ndarray | None = None) -> Iterator
         if order is None:
             yield features[rows], labels[rows]
         else:
-            yield features[order[rows]], labels[order[rows]]
+            picked = order[rows]
+            yield features[namespace(features).asarray(picked)], labels[picked]
 
 
 def widen(features: Num[Any, "rows dim"]) -> Num[Any, "rows dim"]:

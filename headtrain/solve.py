@@ -85,8 +85,8 @@ class LambdaPath:
         eigenvalues, basis = xp.linalg.eigh(statistics.total_covariance)
         return cls(statistics, xp.maximum(eigenvalues, xp.asarray(0.0)), basis)
 
-    def head(self, lam: float) -> LeastSquaresHead:
-        """Return W_LS at one lambda.
+    def head(self, lam: float, classes: slice = slice(None)) -> LeastSquaresHead:
+        """Return W_LS, or its rows of `classes`, at one lambda.
 
         Raises:
             StatisticsError: If Sigma_T + lam I is singular to working precision.
@@ -96,9 +96,9 @@ class LambdaPath:
             _require_full_rank(self.statistics, lam)
         xp = namespace(self.basis)
         rho = lam / (1 + lam)
-        mean, shares = self.statistics.mean, xp.asarray(self.statistics.shares)
+        mean, shares = self.statistics.mean, xp.asarray(self.statistics.shares[classes])
         rotated_mean = self.basis.T @ mean
-        target = self.statistics.target_covariance @ self.basis
+        target = self.statistics.target_covariance[classes] @ self.basis
         target += rho * xp.linalg.outer(shares, rotated_mean)
         scaled = target / (self.eigenvalues + lam)
         scaled_mean = rotated_mean / (self.eigenvalues + lam)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from clinit.headtrain.losses import loss_named
 
-INITS: tuple[str, ...] = ("random", "class-mean", "least-square")
+INITS: tuple[str, ...] = ("random", "class-mean", "least-square", "zero", "imprint", "lda")
 SCALES: tuple[str, ...] = ("none", "norm", "row-norm", "calibrated")
 
 
@@ -21,8 +22,9 @@ class InitConfig:
     """One of SCALES. Raw least-square rows predict targets in [0, 1] and lose to the logits of
     the trained rows; `calibrated` needs no tuning, `norm` is what the paper's recipes use.
     `random` is never scaled."""
-    lam: float = 0.05
-    """Ridge of the least squares, >= 0; the paper: 0.05 (ConvNeXt), 1e-4 (ResNet)."""
+    lam: float | Literal["auto"] = 0.05
+    """Ridge of the least squares, >= 0; the paper: 0.05 (ConvNeXt), 1e-4 (ResNet). `auto`: that
+    of the smallest error on a fifth of the rows, held out (see `lambda_curve`)."""
     class_mean: str = "raw"
     """`raw` as in the paper; `unit`: mean of L2-normalised features, the authors' earlier code."""
     bias: str = "write"
@@ -39,6 +41,6 @@ class InitConfig:
         ):
             if value not in choices:
                 raise ValueError(f"{name} is {value!r}, expected one of {choices}")
-        if not (math.isfinite(self.lam) and self.lam >= 0):
-            raise ValueError(f"lam is {self.lam}, expected a finite number >= 0")
+        if self.lam != "auto" and not (math.isfinite(self.lam) and self.lam >= 0):
+            raise ValueError(f"lam is {self.lam}, expected a finite number >= 0 or 'auto'")
         loss_named(self.loss)

@@ -6,5 +6,19 @@ reads the records of runs, and `cli` is the only part that talks to the terminal
 """
 
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clinit.headtrain.least_squares import least_squares as least_squares
 
 __version__ = version("clinit")
+__all__ = ["__version__", "least_squares"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public function when it is first used, so that `import clinit` stays light."""
+    if name == "least_squares":
+        from clinit.headtrain.least_squares import least_squares
+
+        return least_squares
+    raise AttributeError(f"module 'clinit' has no attribute {name!r}")

@@ -9,6 +9,7 @@ from clinit.headtrain.init import (
     InitConfig,
     NewClasses,
     Rows,
+    choose_lambda,
     class_statistics,
     initialise,
     random_rows,
@@ -95,6 +96,46 @@ def test_given_statistics_change_nothing(init: str) -> None:
     np.testing.assert_array_equal(given.rows.weight, initialise(config, data).rows.weight)
 
 
+def test_zero_rows_are_zero() -> None:
+    rows = initialise(InitConfig(init="zero", scale="norm"), arrival()).rows
+    assert not rows.weight.any()
+    assert not rows.bias.any()
+
+
+def test_an_imprinted_row_is_the_direction_of_the_mean_of_directions() -> None:
+    data = arrival()
+    rows = initialise(InitConfig(init="imprint", scale="none"), data).rows
+    for k in range(NEW):
+        members = data.features[data.labels == OLD + k].astype(np.float64)
+        mean = np.mean([h / np.linalg.norm(h) for h in members], axis=0)
+        np.testing.assert_allclose(rows.weight[k], mean / np.linalg.norm(mean), rtol=1e-12)
+        assert rows.bias[k] == 0
+
+
+def test_lda_rows_are_the_discriminants_of_deep_slda() -> None:
+    data = arrival()
+    rows = initialise(InitConfig(init="lda", scale="none"), data).rows
+    groups = [data.features[data.labels == c].astype(np.float64) for c in range(OLD + NEW)]
+    within = np.mean([np.cov(group.T, bias=True) for group in groups], axis=0)
+    inverse = np.linalg.inv((1 - 1e-4) * within + 1e-4 * np.eye(DIM))
+    for k in range(NEW):
+        mean = groups[OLD + k].mean(axis=0)
+        np.testing.assert_allclose(rows.weight[k], inverse @ mean, rtol=1e-9)
+        assert rows.bias[k] == pytest.approx(-0.5 * mean @ inverse @ mean)
+
+
+def test_lambda_from_data_is_the_best_of_its_curve() -> None:
+    data = arrival()
+    found = initialise(InitConfig(lam="auto", scale="none"), data)
+    assert found.curve is not None
+    assert found.lam == found.curve.lams[int(np.argmin(found.curve.errors))]
+    fixed = initialise(InitConfig(lam=found.lam, scale="none"), data)
+    np.testing.assert_array_equal(found.rows.weight, fixed.rows.weight)
+    assert fixed.curve is None
+    shared = initialise(InitConfig(lam="auto"), data, curve=choose_lambda(data))
+    assert shared.lam == found.lam
+
+
 def norms(weight: np.ndarray) -> np.ndarray:
     return np.asarray(np.linalg.norm(weight, axis=1))
 
@@ -169,7 +210,7 @@ def test_calibrated_least_square_rows_recognise_new_classes_where_raw_ones_do_no
         ({"scale": "auto"}, "scale is 'auto', expected one of"),
         ({"class_mean": "l2"}, "class_mean is 'l2', expected one of"),
         ({"bias": "zero"}, "bias is 'zero', expected one of"),
-        ({"lam": -0.1}, "lam is -0.1, expected a finite number >= 0"),
+        ({"lam": -0.1}, "lam is -0.1, expected a finite number >= 0 or 'auto'"),
         ({"loss": "hinge"}, "loss is 'hinge', expected one of"),
     ],
 )

@@ -1,0 +1,140 @@
+"""Neural collapse: how far features and head are from a simplex equiangular tight frame.
+
+With class means mu_c, their mean mu_G, Z the matrix of mu_c - mu_G, Sigma_W the within-class
+and Sigma_B = Z Z^T / C the between-class covariance, all class-balanced, W and b the head,
+and E = (I - 1 1^T / C) / sqrt(C - 1) the Gram matrix of a simplex ETF, of Frobenius norm one:
+
+    NC1 = tr(Sigma_W pinv(Sigma_B)) / C         NC3 = | W Z / |W Z| - E |
+    NC2 = | W W^T / |W W^T| - E |               NC4 = | b + W mu_G |
+
+Sources: V. Papyan, X. Y. Han, D. L. Donoho, "Prevalence of neural collapse during the terminal
+phase of deep learning training", PNAS 117(40), 2020; Z. Zhu et al., "A geometric analysis of
+neural collapse with unconstrained features", NeurIPS 2021; and the paper's Appendix.
+
+NC1 comes from the singular values of Z: Sigma_B has rank C - 1 at most, and less where the
+features have a null direction (those of a LayerNorm do). A pseudo-inverse with a cut-off at
+rounding level keeps such directions, with eigenvalues of either sign, and can make NC1
+negative. NC2 and NC3 take W as it is, not centred.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from clinit.headtrain.array import to_numpy
+from clinit.headtrain.statistics import ClassStatistics
+
+RANK_TOLERANCE = 1e-4
+"""Directions in which the class means spread less, relative to the widest, are taken for
+rounding of the stored features: float16 leaves 1e-5 along a null direction."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeuralCollapse:
+    """The four metrics over the classes that have rows; 0 is full collapse."""
+
+    nc1: float
+    nc2: float
+    nc3: float
+    nc4: float
+    nc2_floor: float
+    """The least that NC2 can be at this width and number of classes."""
+    nc3_floor: float
+    classes: int
+    dim: int
+    rank: int
+    """Directions that the class means span, of at most min(dim, classes - 1)."""
+
+
+def neural_collapse(
+    statistics: ClassStatistics,
+    weight: Float[np.ndarray, "classes dim"],
+    bias: Float[np.ndarray, " classes"],
+) -> NeuralCollapse:
+    """Return the metrics of a head on features; classes without rows are left out.
+
+    Args:
+        statistics: Class-balanced, over at least two classes.
+        weight: A row for each class of `statistics`.
+        bias: Likewise.
+    """
+    present = _present(statistics)
+    weight, bias = weight[present].astype(np.float64), bias[present].astype(np.float64)
+    centred = to_numpy(statistics.centred_class_means)[present]
+    basis, singular = mean_directions(statistics)
+    within = to_numpy(statistics.within_covariance)
+    spread = np.einsum("dr,dr->r", basis, within @ basis)  # along each direction
+    floor = etf_floor(len(present), statistics.dim)
+    return NeuralCollapse(
+        nc1=float((spread / singular**2).sum()),  # C of Sigma_B cancels 1 / C
+        nc2=distance_to_etf(weight @ weight.T),
+        nc3=distance_to_etf(weight @ centred.T),
+        nc4=float(np.linalg.norm(bias + weight @ to_numpy(statistics.mean))),
+        nc2_floor=floor,
+        nc3_floor=floor,
+        classes=len(present),
+        dim=statistics.dim,
+        rank=len(singular),
+    )
+
+
+def mean_directions(
+    statistics: ClassStatistics,
+) -> tuple[Float[np.ndarray, "dim rank"], Float[np.ndarray, " rank"]]:
+    """Return the left singular vectors and singular values of Z that are above rounding."""
+    present = _present(statistics)
+    centred = to_numpy(statistics.centred_class_means)[present]
+    basis, singular, _ = np.linalg.svd(centred.T, full_matrices=False)
+    kept = singular[: len(present) - 1] > RANK_TOLERANCE * singular[0]
+    return basis[:, : len(kept)][:, kept], singular[: len(kept)][kept]
+
+
+def class_nc1(
+    statistics: ClassStatistics,
+    blocks: Iterable[tuple[Float[np.ndarray, "rows dim"], Int[np.ndarray, " rows"]]],
+) -> Float[np.ndarray, " classes"]:
+    """Return NC1 a class, tr(Sigma_{W,c} pinv(Sigma_B)) / C, in a second pass; NC1 is its mean.
+
+    NaN for a class without rows.
+    """
+    basis, singular = mean_directions(statistics)
+    projection = basis / singular
+    means = to_numpy(statistics.class_means) @ projection
+    sums = np.zeros(statistics.num_classes)
+    for features, labels in blocks:
+        distances = features.astype(np.float64) @ projection - means[labels]
+        sums += np.bincount(labels, (distances**2).sum(axis=1), minlength=len(sums))
+    counts = statistics.totals
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def distance_to_etf(gram: Float[np.ndarray, "classes classes"]) -> float:
+    """Return | gram / |gram| - E |; 1 for a matrix of zeros."""
+    classes = len(gram)
+    norm = np.linalg.norm(gram)
+    difference = gram / norm if norm > 0 else np.zeros_like(gram)
+    difference += 1 / (classes * math.sqrt(classes - 1))
+    difference[np.diag_indices(classes)] -= 1 / math.sqrt(classes - 1)
+    return float(np.linalg.norm(difference))
+
+
+def etf_floor(classes: int, dim: int) -> float:
+    """Return the distance from E of the closest matrix of rank `dim`, normalised.
+
+    E has C - 1 equal eigenvalues; a matrix of rank d < C - 1 can match d of them.
+    """
+    return math.sqrt(max(0.0, 2 - 2 * math.sqrt(min(1.0, dim / (classes - 1)))))
+
+
+def _present(statistics: ClassStatistics) -> Int[np.ndarray, " present"]:
+    present = np.flatnonzero(statistics.totals)
+    if len(present) < 2:
+        raise ValueError(f"neural collapse needs two classes with rows, got {len(present)}")
+    if statistics.weighting != "class":
+        raise ValueError("neural collapse needs class-balanced statistics")
+    return present

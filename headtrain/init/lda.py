@@ -1,0 +1,28 @@
+"""Rows of linear discriminant analysis with shrinkage, as in Deep SLDA.
+
+    L = [(1 - e) Sigma_W + e I]^-1,    weight = L mu_c,    bias = -1/2 mu_c.(L mu_c),    e = 1e-4
+
+Source: T. L. Hayes, C. Kanan, "Lifelong machine learning with deep streaming linear
+discriminant analysis", CVPR Workshops 2020, Eqs. 1 to 3. Sigma_W is the class-balanced
+within-class covariance over buffer and new task (theirs averages over rows).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from clinit.headtrain.array import to_numpy
+from clinit.headtrain.init.data import NewClasses, Rows
+from clinit.headtrain.statistics import ClassStatistics
+
+SHRINKAGE = 1e-4
+
+
+def lda_rows(data: NewClasses, statistics: ClassStatistics) -> Rows:
+    """Return the discriminants of the new classes, for equal priors."""
+    means = to_numpy(statistics.class_means[data.start : data.stop])
+    system = (1 - SHRINKAGE) * to_numpy(statistics.within_covariance)
+    system += SHRINKAGE * np.eye(statistics.dim)
+    weight = cho_solve(cho_factor(system, lower=True), means.T).T
+    return Rows(weight, -0.5 * (weight * means).sum(axis=1))
