@@ -65,13 +65,13 @@ class Bank:
     def logits(
         self,
         features: Float[Tensor, "rows dim"],
-        out: Float[Tensor, "rows heads classes"] | None = None,
+        out: Float[Tensor, "rows heads classes"],
+        heads: slice = slice(None),
     ) -> Float[Tensor, "rows heads classes"]:
-        """Return the logits of all heads; into `out` where it is given."""
-        flat = None if out is None else out.view(len(features), -1)
-        weight = self.weight.view(-1, self.dim)
-        logits = torch.addmm(self.bias.view(-1), features, weight.t(), out=flat)
-        return logits.view(len(features), self.num_heads, self.num_classes)
+        """Write the logits of `heads` (all, unless told) into `out`, and return it."""
+        weight, bias = self.weight[heads].view(-1, self.dim), self.bias[heads].view(-1)
+        torch.addmm(bias, features, weight.t(), out=out.view(len(features), -1))
+        return out
 
     def _stacked(self, rows: Rows) -> tuple[Tensor, Tensor]:
         weight = torch.from_numpy(np.asarray(rows.weight, dtype=np.float32)).to(self.device)

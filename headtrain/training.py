@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clinit.headtrain.adamw import adamw, spans
 from clinit.headtrain.bank import Bank
-from clinit.headtrain.losses import Loss, loss_named
+from clinit.headtrain.losses import loss_named
 
 
 class Training:
@@ -20,7 +20,8 @@ class Training:
 
     def __init__(self, bank: Bank, batch_size: int) -> None:
         self._bank = bank
-        self._losses = bank_losses(bank)
+        names = [head.loss for head in bank.heads]
+        self._losses = [(heads, loss_named(name)) for heads, name in spans(names)]
         self._features = bank.weight.new_empty(batch_size, bank.dim)
         self._logits = bank.weight.new_empty(batch_size, bank.num_heads, bank.num_classes)
         self._gradient = torch.empty_like(self._logits)
@@ -61,9 +62,3 @@ class Training:
                 logits[:, heads], shared[:, heads]
             )
         return values, self._gradient
-
-
-def bank_losses(bank: Bank) -> list[tuple[slice, Loss]]:
-    """Return the loss of each run of neighbouring heads that share one."""
-    names = [head.loss for head in bank.heads]
-    return [(heads, loss_named(name)) for heads, name in spans(names)]
