@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -78,11 +79,13 @@ def _megabytes(folder: Path) -> float:
     return sum(path.stat().st_size for path in folder.glob("*.h5")) / 1e6
 
 
-def _top1(head: dict[str, float | None]) -> str:
+def _top1(head: Mapping[str, Any]) -> str:
     percent = head["top1_percent"]
-    return "unknown" if percent is None else f"{percent:.2f} % of {head['total']:,}"
+    if percent is None:
+        return "its rows have no names" if head["class_names"] == "unknown" else "other classes"
+    return f"{percent:.2f} % of {head['total']:,}"
 
 
-def _rate(run: dict[str, float | None]) -> str:
+def _rate(run: Mapping[str, Any]) -> str:
     rate = run.get("images_per_s")
     return "" if rate is None else f"{rate:,.0f}"

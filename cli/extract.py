@@ -234,6 +234,7 @@ def _progress(manifests: Mapping[str, Any]) -> Iterator[Callable[[Progress], Non
         TimeRemainingColumn(compact=True),
         TextColumn("{task.fields[shares]}"),
         console=err,
+        disable=not err.is_terminal,
     )
     with bar:
         tasks = {}

@@ -21,7 +21,7 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool | None) -> None:
     if wanted:
         from clinit import __version__
 
@@ -32,11 +32,11 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def clinit(
     version: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
-    ] = False,
+    ] = None,
 ) -> None:
     """Data-driven initialisation of new classes for continual learning, on cached features.
 

@@ -255,7 +255,7 @@ def test_other_images_are_refused(
     root = make_tree()
     run(root, tmp_path / "cache", config)
     (root / "train" / "a" / "0.png").unlink()
-    with pytest.raises(CacheError, match="num_rows = 15|manifest = "):
+    with pytest.raises(CacheError, match=r"num_rows = 15|manifest = "):
         run(root, tmp_path / "cache", config)
 
 

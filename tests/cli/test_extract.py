@@ -1,0 +1,173 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from clinit.cli.main import app
+from clinit.errors import CacheError
+
+ARGUMENTS = [
+    "--backbone=convnextv2_atto",
+    "--model-arg=depths=(1,1,1,1)",
+    "--model-arg=dims=(4,8,8,12)",
+    "--input-size=32",
+    "--shard-rows=8",
+    "--device=cpu",
+]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def extract(tiny_weights: Path, tmp_path: Path) -> Callable[..., Result]:
+    def call(*arguments: object, out: str = "cache") -> Result:
+        places = ["--out", tmp_path / out, "--weights", tiny_weights]
+        return run("extract", *places, *ARGUMENTS, *arguments)
+
+    return call
+
+
+def test_both_splits_are_extracted_and_summed_up(
+    extract: Callable[..., Result], make_tree: Callable[..., Path], tmp_path: Path
+) -> None:
+    shown = extract("--dataset", "folder", "--root", make_tree())
+    assert shown.exit_code == 0, shown.output
+    assert (
+        f"train: 15 images, features 15 x 12 float16 in 2 shards at {tmp_path}/cache/train"
+        in shown.output
+    )
+    assert "val: 6 images" in shown.output
+    assert "the bound is " in shown.output
+    assert "stored head: top-1 " in shown.output
+    assert "(its classes: stored with the weights)" in shown.output
+
+
+def test_the_same_command_again_says_that_all_is_there(
+    extract: Callable[..., Result], make_tree: Callable[..., Path]
+) -> None:
+    root = make_tree()
+    extract("--dataset", "folder", "--root", root)
+    shown = extract("--dataset", "folder", "--root", root)
+    assert shown.output.count("already complete: every shard verified, nothing to do") == 2
+
+
+def test_one_split_and_a_limit(
+    extract: Callable[..., Result], make_tree: Callable[..., Path], tmp_path: Path
+) -> None:
+    shown = extract(
+        "--dataset", "folder", "--root", make_tree(), "--split", "val", "--limit-per-class", 1
+    )
+    assert "val: 3 images" in shown.output
+    assert not (tmp_path / "cache" / "train").exists()
+
+
+def test_a_manifest_built_before_gives_the_same_features(
+    extract: Callable[..., Result], make_tree: Callable[..., Path], tmp_path: Path
+) -> None:
+    root, manifest = make_tree(), tmp_path / "train.parquet"
+    built = run("manifest", "build", "folder", "--root", root, "--split=train", "--out", manifest)
+    assert built.exit_code == 0
+    assert extract("--manifest", manifest, "--root", root).exit_code == 0
+    assert extract("--dataset", "folder", "--root", root, out="other").exit_code == 0
+    for name in ("shard-00000.h5", "plan.json"):
+        paths = [tmp_path / out / "train" / name for out in ("cache", "other")]
+        assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_bad_images_are_listed_with_row_path_and_reason(
+    extract: Callable[..., Result], make_tree: Callable[..., Path]
+) -> None:
+    root = make_tree()
+    (root / "train" / "b" / "2.png").write_text("no pixels")
+    shown = extract("--dataset", "folder", "--root", root)
+    assert shown.exit_code == 0
+    assert "Warning: 1 of 15 images have no features:" in shown.output
+    assert "row 7  train/b/2.png: not an image of a known format" in shown.output
+
+
+def test_many_bad_images_are_counted_and_the_list_is_pointed_to(
+    extract: Callable[..., Result], make_tree: Callable[..., Path], tmp_path: Path
+) -> None:
+    root = make_tree(train=25)
+    for number in range(25):
+        (root / "train" / "b" / f"{number}.png").write_text("no pixels")
+    shown = extract("--dataset", "folder", "--root", root)
+    assert "Warning: 25 of 75 images have no features:" in shown.output
+    assert shown.output.count("not an image of a known format") == 20
+    assert f"all of them are listed in {tmp_path}/cache/train/cache.json" in shown.output
+
+
+def test_a_head_that_knows_other_classes_says_so(
+    extract: Callable[..., Result], make_tree: Callable[..., Path]
+) -> None:
+    shown = extract("--dataset", "folder", "--root", make_tree(classes="xyz"))
+    assert "stored head: knows none of these classes" in shown.output
+
+
+def test_a_head_without_names_says_how_to_name_it(
+    make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    save_file(load_file(tiny_weights), tmp_path / "nameless.safetensors")
+    places = ["--out", tmp_path / "cache", "--weights", tmp_path / "nameless.safetensors"]
+    base = ["extract", *places, *ARGUMENTS, "--dataset", "folder", "--root", make_tree()]
+    assert "name them with --head-classes" in run(*base).output
+    shown = run(*base, "--head-classes", "dataset")
+    assert (
+        "stored head: top-1"
+        in run(*base[:2], tmp_path / "named", *base[3:], "--head-classes", "dataset").output
+    )
+    assert shown.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "give either --dataset or --manifest"),
+        (["--dataset", "folder", "--manifest", "x"], "give either --dataset or --manifest"),
+        (["--dataset", "folder", "--mean", "a"], "--mean takes one number or three, got 'a'"),
+        (["--dataset", "folder", "--std", "1,2"], "--std takes one number or three, got '1,2'"),
+        (["--dataset", "folder", "--batch-size", "0"], "0 should be greater than or equal to 1"),
+        (["--dataset", "folder", "--transform", "none"], "'none' is not one of"),
+    ],
+)
+def test_wrong_options_are_refused(
+    extract: Callable[..., Result],
+    make_tree: Callable[..., Path],
+    arguments: list[str],
+    text: str,
+) -> None:
+    shown = extract("--root", make_tree(), *arguments)
+    assert shown.exit_code == 2
+    assert text in " ".join(shown.output.replace("│", " ").split())
+
+
+def test_show_tells_what_the_features_depend_on(
+    extract: Callable[..., Result], make_tree: Callable[..., Path], tmp_path: Path
+) -> None:
+    extract("--dataset", "folder", "--root", make_tree())
+    shown = run("cache", "show", tmp_path / "cache").output
+    plan = json.loads((tmp_path / "cache" / "train" / "plan.json").read_text())
+    for name, value in plan["fingerprint"].items():
+        assert name == "manifest" or (name in shown and value in shown)
+    assert "3 rows, named" in shown
+
+
+def test_verify_finds_a_flipped_byte_and_says_what_to_do(
+    extract: Callable[..., Result], make_tree: Callable[..., Path], tmp_path: Path
+) -> None:
+    extract("--dataset", "folder", "--root", make_tree())
+    assert "Every shard is as it was written." in run("cache", "verify", tmp_path / "cache").output
+    path = tmp_path / "cache" / "train" / "shard-00001.h5"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    failed = run("cache", "verify", tmp_path / "cache")
+    assert isinstance(failed.exception, CacheError)
+    assert str(failed.exception).startswith(f"1 damaged: {path} ")
+    assert "computes these shards anew" in failed.exception.remedy

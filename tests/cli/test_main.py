@@ -1,0 +1,106 @@
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import typer
+
+from clinit.cli import main as command_line
+from clinit.errors import ClinitError
+
+
+def walk(command: click.Command, path: str = "clinit") -> Iterator[tuple[str, click.Command]]:
+    yield path, command
+    for name, child in getattr(command, "commands", {}).items():
+        yield from walk(child, f"{path} {name}")
+
+
+COMMANDS = dict(walk(typer.main.get_command(command_line.app)))
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr("sys.argv", ["clinit", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        command_line.main()
+    return int(caught.value.code or 0)
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_command_and_every_option_has_help(path: str) -> None:
+    command = COMMANDS[path]
+    assert command.help
+    for parameter in command.params:
+        assert getattr(parameter, "help", None) or parameter.name in ("help",), parameter.name
+
+
+def test_the_commands_are_those_of_the_documentation() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    leaves = [path for path, command in COMMANDS.items() if not hasattr(command, "commands")]
+    assert [path for path in leaves if path not in readme] == []
+
+
+def test_the_version_is_that_of_the_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from clinit import __version__
+
+    assert run(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"clinit {__version__}\n"
+
+
+def test_help_loads_none_of_the_heavy_packages() -> None:
+    code = (
+        "import sys; from clinit.cli.main import app; app(['--help'], standalone_mode=False);"
+        "heavy = {'torch', 'timm', 'h5py', 'polars', 'scipy', 'sklearn', 'matplotlib', 'numpy'};"
+        "print('loaded:', sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("loaded: []\n")
+
+
+def test_python_m_clinit_is_the_same_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "clinit", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("clinit ")
+
+
+def test_shell_completion_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "clinit", "--show-completion", "bash"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "complete" in done.stdout
+
+
+def test_a_known_error_is_one_message_with_its_remedy_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "cache", "show", "caches[bold]/absent") == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("Error: no feature cache at caches[bold]/absent\n")
+    assert "`clinit extract --out`" in shown.err
+    assert "Traceback" not in shown.err
+
+
+def test_an_interrupt_says_that_nothing_is_lost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command_line, "app", interrupt)
+    assert run(monkeypatch) == 130
+    assert "run the same command again" in capsys.readouterr().err
+
+
+def test_the_errors_form_the_tree_that_is_drawn() -> None:
+    import clinit.errors
+
+    leaves = {error.__name__ for error in ClinitError.__subclasses__()}
+    assert all(name in (clinit.errors.__doc__ or "") for name in leaves)

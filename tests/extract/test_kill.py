@@ -1,0 +1,78 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ARGUMENTS = [
+    "--dataset=folder",
+    "--backbone=convnextv2_atto",
+    "--model-arg=depths=(1,1,1,1)",
+    "--model-arg=dims=(4,8,8,12)",
+    "--input-size=32",
+    "--batch-size=2",
+    "--shard-rows=5",
+    "--device=cpu",
+]
+
+
+def command(root: Path, out: Path, weights: Path) -> list[str]:
+    places = [f"--root={root}", f"--out={out}", f"--weights={weights}"]
+    return [sys.executable, "-m", "clinit", "extract", *places, *ARGUMENTS]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in ("cache.json", ".lock")
+    }
+
+
+def summary(folder: Path) -> dict[str, object]:
+    content: dict[str, object] = json.loads((folder / "cache.json").read_text())
+    del content["run"]  # when and how fast
+    return content
+
+
+@pytest.mark.slow
+def test_an_extraction_killed_at_several_moments_ends_bit_identical(
+    make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path
+) -> None:
+    root = make_tree(train=40, val=3)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run(command(root, whole, tiny_weights), check=True, capture_output=True)
+    # Before the first shard, in the middle of a shard, and where a draft lies in the folder.
+    moments: list[Callable[[], bool]] = [
+        lambda: (killed / "train" / "plan.json").exists(),
+        lambda: len(list((killed / "train").glob("shard-*.h5"))) >= 4,
+        lambda: any((killed / "train").glob(".shard-*.tmp-*")),
+    ]
+    survivors = []
+    for moment in moments:
+        with subprocess.Popen(
+            command(root, killed, tiny_weights),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            deadline = time.monotonic() + 120
+            while not moment() and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.0002)
+            os.kill(process.pid, signal.SIGKILL)
+        survivors.append(len(list((killed / "train").glob("shard-*.h5"))))
+    assert survivors == sorted(survivors)
+    assert survivors[0] < 24, "the process was meant to die before it had finished"
+    assert not (killed / "train" / "cache.json").exists()
+    done = subprocess.run(
+        command(root, killed, tiny_weights), check=True, capture_output=True, text=True
+    )
+    assert "found from an earlier run" in done.stdout
+    # A draft of a killed run may be left; it is never read.
+    found = {name: data for name, data in contents(killed).items() if ".tmp-" not in name}
+    assert found == contents(whole)
+    assert all(summary(killed / s) == summary(whole / s) for s in ("train", "val"))

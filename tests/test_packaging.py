@@ -1,0 +1,37 @@
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PARTS = ("analysis", "cli", "data_manifests", "extract", "headtrain")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_package_links_every_top_level_folder(part: str) -> None:
+    link = ROOT / "src" / "clinit" / part
+    assert link.resolve() == ROOT / part
+    assert not link.readlink().is_absolute()
+
+
+@pytest.mark.slow
+def test_the_wheel_and_the_sdist_hold_every_source_file(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, ROOT],
+        check=True,
+        capture_output=True,
+    )
+    expected = {
+        path.relative_to(ROOT).as_posix()
+        for part in PARTS
+        for path in (ROOT / part).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    } | {"__init__.py", "__main__.py", "errors.py", "py.typed"}
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        assert expected <= {name.removeprefix("clinit/") for name in wheel.namelist()}
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as sdist:
+        names = {name.split("/", 1)[-1].removeprefix("src/clinit/") for name in sdist.getnames()}
+        assert expected <= names
