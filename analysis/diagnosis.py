@@ -1,0 +1,220 @@
+"""Neural collapse and least-square deviation of a head on the features of a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from jaxtyping import Float, Int
+
+from clinit.analysis.deviation import Deviation, deviation
+from clinit.analysis.neural_collapse import NeuralCollapse, class_nc1, neural_collapse
+from clinit.errors import HeadError
+from clinit.extract.cache import CacheSplit
+from clinit.extract.head import Head
+from clinit.extract.top1 import head_rows
+from clinit.headtrain.array import to_numpy
+from clinit.headtrain.moments import Block
+from clinit.headtrain.statistics import ClassStatistics, count
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+PAPER = {
+    "nc1": "0.32",
+    "nc2": "0.93",
+    "nc3": "0.90",
+    "nc4": "1.59",
+    "d_ls": "78.97 (CE), 377.18 (MSE)",
+}
+"""ConvNeXtV2-Femto on ImageNet-1K, C = 1,000 and d = 384 (the paper, section 5.2 and Table 1)."""
+
+MEANING = {
+    "nc1": "spread within classes relative to that between them; 0: every class is a point",
+    "nc2": "distance of W W^T from a simplex ETF; 0: rows of one length at equal, widest angles",
+    "nc3": "the same for W x class means: do the rows point where the class means lie?",
+    "nc4": "|b + W mean|; 0: the outputs cancel at the mean feature, as in nearest class mean",
+    "d_ls": "squared-error loss above that of the least-square head; grows with the scale of W",
+    "d_ls_relative": "the same relative to the size of the head's outputs; 0: W is least-square",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Diagnosis:
+    """The metrics of one head on one set of features."""
+
+    collapse: NeuralCollapse
+    deviation: Deviation
+    rows: int
+    per_class: pl.DataFrame | None = None
+    """class, rows, nc1, cosine (of the head's row and the centred class mean), d_ls,
+    weight_norm, bias; None unless asked for."""
+
+    def content(self) -> dict[str, Any]:
+        """Return the metrics by name, for JSON; null where one is not defined."""
+        collapse, found = self.collapse, self.deviation
+        content: dict[str, Any] = {
+            "nc1": collapse.nc1,
+            "nc2": collapse.nc2,
+            "nc3": collapse.nc3,
+            "nc4": collapse.nc4,
+            "nc2_floor": collapse.nc2_floor,
+            "nc3_floor": collapse.nc3_floor,
+            "d_ls": found.d_ls,
+            "d_ls_relative": found.relative if found.size > 0 else None,
+            "lambda": found.lam,
+            "classes": collapse.classes,
+            "dim": collapse.dim,
+            "rank": collapse.rank,
+            "rows": self.rows,
+        }
+        if self.per_class is not None:
+            content["per_class"] = self.per_class.to_dicts()
+        return content
+
+    def table(self) -> Table:
+        """Return the metrics as a rich table that says what each of them means."""
+        from rich.table import Table
+
+        content = self.content()
+        table = Table("metric", title_justify="left", caption_justify="left")
+        for heading in ("value", "floor", "paper*"):
+            table.add_column(heading, justify="right")
+        table.add_column("what it says")
+        for name, meaning in MEANING.items():
+            value, floor = content[name], content.get(f"{name}_floor")
+            table.add_row(
+                {"d_ls": "D_LS", "d_ls_relative": "D_LS, relative"}.get(name, name.upper()),
+                "-" if value is None else f"{value:.4g}",
+                "" if floor is None else f"{floor:.3f}",
+                PAPER.get(name, ""),
+                meaning,
+            )
+        table.caption = (
+            "Smaller is closer to collapse. floor: the least value that a head of this width can"
+            " have.\n* ConvNeXtV2-Femto on ImageNet-1K, 1,000 classes, d = 384: floor 0.872."
+        )
+        return table
+
+    def class_table(self) -> Table:
+        """Return the classes as a rich table."""
+        from rich.table import Table
+        from rich.text import Text
+
+        assert self.per_class is not None
+        table = Table("class", caption_justify="left")
+        for heading in ("rows", "NC1", "cosine", "D_LS", "|w|", "bias"):
+            table.add_column(heading, justify="right")
+        for name, rows, *values in self.per_class.iter_rows():
+            table.add_row(Text(name), f"{rows:,}", *(f"{value:.4g}" for value in values))
+        table.caption = (
+            "NC1: its mean over classes is NC1. cosine: of the head's row and class mean - mean."
+            "\nD_LS: its sum is D_LS."
+        )
+        return table
+
+
+def diagnose(
+    statistics: ClassStatistics,
+    weight: Float[np.ndarray, "classes dim"],
+    bias: Float[np.ndarray, " classes"],
+    *,
+    lam: float,
+) -> Diagnosis:
+    """Return the metrics of a head with a row for each class of `statistics`."""
+    return Diagnosis(
+        collapse=neural_collapse(statistics, weight, bias),
+        deviation=deviation(statistics, weight, bias, lam=lam),
+        rows=int(statistics.totals.sum()),
+    )
+
+
+def diagnose_split(
+    split: CacheSplit, head: Head, *, lam: float, per_class: bool = False
+) -> Diagnosis:
+    """Return the metrics of `head` on a split of a cache, in one pass (two for `per_class`).
+
+    Only classes that the head has a row for count.
+
+    Raises:
+        HeadError: If the head has another width, or no class of the split.
+    """
+    rows = matching_rows(head, split)
+    labels = rows[split.labels[split.valid]]
+    totals = count(labels[labels >= 0], head.num_classes)
+
+    def blocks() -> Iterator[Block]:
+        return _of_known_classes(split.blocks, rows)
+
+    statistics = ClassStatistics.of_blocks(blocks(), totals, dim=split.dim)
+    found = diagnose(statistics, head.weight, head.bias, lam=lam)
+    if not per_class:
+        return found
+    names = head.class_names or split.class_names
+    nc1 = class_nc1(statistics, blocks())
+    frame = _class_frame(statistics, head, names, nc1, found.deviation.per_class)
+    return Diagnosis(found.collapse, found.deviation, found.rows, frame)
+
+
+def matching_rows(head: Head, split: CacheSplit) -> Int[np.ndarray, " classes"]:
+    """Return the head row of each class of the split, -1 where it has none.
+
+    A head without class names is taken to have the classes of the split, in their order.
+    """
+    if head.dim != split.dim:
+        raise HeadError(
+            f"the head reads features of width {head.dim}, {split.path} holds width {split.dim}",
+            remedy="Give a head that was trained on features of this backbone.",
+        )
+    if head.class_names is None:
+        if head.num_classes != len(split.class_names):
+            raise HeadError(
+                f"the head has {head.num_classes:,} rows without class names,"
+                f" {split.path} has {len(split.class_names):,} classes",
+                remedy="Store the class names with the head (`--head-classes` of"
+                " `clinit extract`), or give another head with `--head FILE`.",
+            )
+        return np.arange(head.num_classes)
+    rows = head_rows(head, split.class_names)
+    known = np.unique(rows[np.unique(split.labels)])
+    if (known >= 0).sum() < 2:
+        raise HeadError(
+            f"fewer than two classes of {split.path} are among the"
+            f" {head.num_classes:,} classes of the head",
+            remedy="Give a head that was trained on these classes with `--head FILE`.",
+        )
+    return rows
+
+
+def _of_known_classes(blocks: Callable[[], Iterator[Block]], rows: np.ndarray) -> Iterator[Block]:
+    for features, labels in blocks():
+        of_head = rows[labels]
+        known = of_head >= 0
+        yield (features, of_head) if known.all() else (features[known], of_head[known])
+
+
+def _class_frame(
+    statistics: ClassStatistics,
+    head: Head,
+    names: tuple[str, ...],
+    nc1: np.ndarray,
+    d_ls: np.ndarray,
+) -> pl.DataFrame:
+    centred = to_numpy(statistics.centred_class_means)
+    norms = np.linalg.norm(head.weight, axis=1) * np.linalg.norm(centred, axis=1)
+    dots = (head.weight * centred).sum(axis=1)
+    frame = pl.DataFrame(
+        {
+            "class": pl.Series(names, dtype=pl.String),
+            "rows": statistics.totals.astype(np.int64),
+            "nc1": nc1,
+            "cosine": np.where(norms > 0, dots / np.where(norms > 0, norms, 1.0), 0.0),
+            "d_ls": d_ls,
+            "weight_norm": np.linalg.norm(head.weight, axis=1).astype(np.float64),
+            "bias": head.bias.astype(np.float64),
+        }
+    )
+    return frame.filter(pl.col("rows") > 0)

@@ -1,0 +1,74 @@
+"""`clinit cache import`: features that somebody else computed become a cache."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clinit.cli.console import err, say, warn
+
+
+class Split(StrEnum):
+    """A split of a cache."""
+
+    train = "train"
+    val = "val"
+
+
+def import_(
+    features: Annotated[
+        Path,
+        typer.Argument(help="A .npy file of float16 or float32 (rows, dim).", show_default=False),
+    ],
+    labels: Annotated[
+        Path,
+        typer.Argument(help="A .npy file of integers from 0, or of text.", show_default=False),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the cache.", show_default=False)],
+    split: Annotated[Split, typer.Option(help="Which split these rows are.")] = Split.train,
+    classes: Annotated[
+        Path | None,
+        typer.Option(help="Class names, one a line.", show_default="the labels themselves"),
+    ] = None,
+    head: Annotated[
+        Path | None, typer.Option(help="Head file (.safetensors) to store as the pretrained one.")
+    ] = None,
+    backbone: Annotated[
+        str,
+        typer.Option(help="Name of what computed the features; only equal names are mixed."),
+    ] = "imported",
+    dataset: Annotated[str, typer.Option(help="Name of the data set.")] = "imported",
+) -> None:
+    """Make a cache of features that were computed elsewhere: CLIP, DINO, audio, text.
+
+    Run it once a split, with the same --classes. Then `clinit train-head` and
+    `clinit diagnose` work as with features of `clinit extract`.
+    """
+    from rich.progress import Progress
+
+    from clinit.extract.import_features import ImportConfig, import_features
+
+    config = ImportConfig(
+        split=split.value, dataset=dataset, backbone=backbone, classes=classes, head=head
+    )
+    with Progress(console=err, transient=True) as progress:
+        bar = progress.add_task("Writing")
+        written = import_features(
+            features,
+            labels,
+            out,
+            config,
+            on_rows=lambda done, total: progress.update(bar, completed=done, total=total),
+        )
+    say(
+        f"{written.num_rows:,} rows of {len(set(written.labels.tolist())):,} classes,"
+        f" {written.dim} x {written.dtype}, at {written.path}"
+    )
+    if written.num_valid < written.num_rows:
+        warn(f"{written.num_rows - written.num_valid:,} rows are not finite: marked invalid")
+    top1 = written.summary["head"]["top1_percent"]
+    if top1 is not None:
+        say(f"top-1 of the head on these features: {top1:.2f} %")

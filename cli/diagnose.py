@@ -1,0 +1,99 @@
+"""`clinit diagnose`: neural collapse and least-square deviation of a head on a cache."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clinit.cli.console import err, out, say
+
+if TYPE_CHECKING:
+    from clinit.extract.cache import Cache
+    from clinit.extract.head import Head
+
+
+class Split(StrEnum):
+    """A split of a cache."""
+
+    train = "train"
+    val = "val"
+
+
+class Format(StrEnum):
+    """How to print."""
+
+    table = "table"
+    json = "json"
+
+
+def diagnose(
+    cache: Annotated[
+        Path, typer.Argument(help="Folder written by `clinit extract --out`.", show_default=False)
+    ],
+    split: Annotated[
+        Split | None, typer.Option(help="Which rows.", show_default="train, or else val")
+    ] = None,
+    head: Annotated[
+        str, typer.Option(help="A head file, or the pretrained head stored with the cache.")
+    ] = "pretrained",
+    per_class: Annotated[
+        bool, typer.Option("--per-class", help="A line a class too; reads the cache twice.")
+    ] = False,
+    lam: Annotated[
+        float, typer.Option("--lambda", min=0, help="Ridge of the least squares in D_LS.")
+    ] = 0.05,
+    output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.table,
+) -> None:
+    """Measure how far features and head have collapsed, and how far the head is from W_LS.
+
+    NC1 to NC4 and D_LS, over the classes that both the cache and the head know, all classes
+    weighing the same. Each number comes with what it means and the least value it can have.
+    """
+    from rich.text import Text
+
+    from clinit.analysis.diagnosis import diagnose_split
+    from clinit.extract.cache import open_cache
+
+    opened = open_cache(cache)
+    name = split.value if split else ("train" if "train" in opened.splits else "val")
+    chosen = _head(head, opened)
+    with err.status(f"Reading {cache} …"):
+        found = diagnose_split(opened.split(name), chosen, lam=lam, per_class=per_class)
+    if output is Format.json:
+        content = {"cache": str(cache), "split": name, "head": head, **found.content()}
+        out.print_json(json.dumps(content, ensure_ascii=False))
+        return
+    collapse = found.collapse
+    say(f"{cache}, split {name}, head {head}")
+    say(
+        f"{found.rows:,} rows of {collapse.classes:,} classes, width {collapse.dim},"
+        f" class means of rank {collapse.rank}, lambda {lam:g}"
+    )
+    out.print(found.table())
+    if per_class:
+        out.print(found.class_table())
+    if collapse.rank < min(collapse.dim, collapse.classes - 1):
+        lost = min(collapse.dim, collapse.classes - 1) - collapse.rank
+        err.print(
+            Text(
+                f"Note: the class means do not spread along {lost} directions; NC1 leaves them out."
+            )
+        )
+
+
+def _head(choice: str, cache: Cache) -> Head:
+    from clinit.errors import HeadError
+    from clinit.extract.head import read_head
+
+    if choice != "pretrained":
+        return read_head(Path(choice))
+    if cache.head is None:
+        raise HeadError(
+            f"{cache.path} holds no pretrained head",
+            remedy="Give a head file with `--head FILE`.",
+        )
+    return cache.head

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from clinit.analysis.deviation import deviation
+from clinit.analysis.diagnosis import diagnose_split
+from clinit.analysis.neural_collapse import neural_collapse
+from clinit.cli.cache_import import import_
+from clinit.cli.diagnose import diagnose
+from clinit.errors import HeadError
+from clinit.extract.cache import CacheSplit, open_cache
+from clinit.extract.head import Head, write_head
+from clinit.extract.import_features import ImportConfig, import_features
+from clinit.headtrain.statistics import ClassStatistics
+
+NAMES = ("ant", "bee", "cat", "dog", "eel")
+DIM = 8
+
+app = typer.Typer()
+app.command()(diagnose)
+app.command("import")(import_)
+
+
+def sample() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    labels = np.sort(rng.choice(5, size=200, p=[0.4, 0.3, 0.1, 0.1, 0.1]))
+    centres = rng.normal(size=(5, DIM))
+    return (centres[labels] + 0.3 * rng.normal(size=(200, DIM))).astype(np.float32), labels
+
+
+def make_head(names: tuple[str, ...] | None = NAMES, rows: int = 5, dim: int = DIM) -> Head:
+    rng = np.random.default_rng(1)
+    weight = rng.normal(size=(rows, dim)).astype(np.float32)
+    return Head(weight, rng.normal(size=rows).astype(np.float32), names)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    features, labels = sample()
+    np.save(tmp_path / "features.npy", features)
+    np.save(tmp_path / "labels.npy", np.array(NAMES)[labels])
+    write_head(make_head(), tmp_path / "head.safetensors")
+    config = ImportConfig(head=tmp_path / "head.safetensors")
+    import_features(tmp_path / "features.npy", tmp_path / "labels.npy", tmp_path / "c", config)
+    return tmp_path / "c"
+
+
+@pytest.fixture
+def split(cache: Path) -> CacheSplit:
+    return open_cache(cache).split("train")
+
+
+def test_a_cache_gives_what_its_features_give(split: CacheSplit) -> None:
+    head = make_head()
+    found = diagnose_split(split, head, lam=0.1)
+    statistics = ClassStatistics.of(*sample())
+    collapse = neural_collapse(statistics, head.weight, head.bias)
+    assert found.collapse.nc1 == pytest.approx(collapse.nc1, rel=1e-9)
+    assert found.collapse.nc4 == pytest.approx(collapse.nc4, rel=1e-9)
+    expected = deviation(statistics, head.weight, head.bias, lam=0.1)
+    assert found.deviation.d_ls == pytest.approx(expected.d_ls, rel=1e-9)
+    assert found.rows == 200
+
+
+def test_rows_of_the_head_are_found_by_class_name(split: CacheSplit) -> None:
+    head = make_head()
+    order = [3, 0, 4, 2, 1]
+    shuffled = Head(head.weight[order], head.bias[order], tuple(NAMES[i] for i in order))
+    found, expected = (diagnose_split(split, h, lam=0.1) for h in (shuffled, head))
+    assert found.content() == pytest.approx(expected.content(), rel=1e-9)
+
+
+def test_classes_that_only_one_side_knows_do_not_count(split: CacheSplit) -> None:
+    head = make_head()
+    kept = [0, 1, 3]
+    names = (*(NAMES[i] for i in kept), "fox")
+    weight = np.r_[head.weight[kept], np.ones((1, DIM), dtype=np.float32)]
+    found = diagnose_split(split, Head(weight, np.r_[head.bias[kept], 1], names), lam=0.1)
+    features, labels = sample()
+    known = np.isin(labels, kept)
+    renumbered = np.searchsorted(kept, labels[known])
+    statistics = ClassStatistics.of(features[known], renumbered)
+    expected = neural_collapse(statistics, head.weight[kept], head.bias[kept])
+    assert found.collapse.classes == 3
+    assert found.collapse.nc1 == pytest.approx(expected.nc1, rel=1e-9)
+    assert found.collapse.nc2 == pytest.approx(expected.nc2, rel=1e-9)
+
+
+def test_the_classes_add_up(split: CacheSplit) -> None:
+    found = diagnose_split(split, make_head(), lam=0.1, per_class=True)
+    assert found.per_class is not None
+    assert found.per_class["class"].to_list() == list(NAMES)
+    assert found.per_class["rows"].sum() == 200
+    assert found.per_class["nc1"].mean() == pytest.approx(found.collapse.nc1)
+    assert found.per_class["d_ls"].sum() == pytest.approx(found.deviation.d_ls)
+    assert found.per_class["cosine"].is_between(-1, 1).all()
+
+
+def test_a_head_without_names_has_the_classes_of_the_cache(split: CacheSplit) -> None:
+    found = diagnose_split(split, make_head(None), lam=0.1)
+    assert found.content() == diagnose_split(split, make_head(), lam=0.1).content()
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (make_head(dim=7), "reads features of width 7, .* holds width 8"),
+        (make_head(None, rows=6), "6 rows without class names, .* has 5 classes"),
+        (make_head(("x", "y", "z", "u", "v")), "fewer than two classes of .* are among the 5"),
+    ],
+)
+def test_a_head_that_does_not_fit_is_refused(split: CacheSplit, head: Head, message: str) -> None:
+    with pytest.raises(HeadError, match=message):
+        diagnose_split(split, head, lam=0.1)
+
+
+def test_the_command_prints_what_each_number_means(cache: Path) -> None:
+    result = CliRunner(env={"COLUMNS": "160"}).invoke(
+        app, ["diagnose", str(cache), "--per-class"], catch_exceptions=False
+    )
+    assert result.exit_code == 0
+    for text in ("NC1", "D_LS, relative", "0.93", "1.59", "simplex ETF", "200 rows of 5 classes"):
+        assert text in result.output
+    assert all(name in result.output for name in NAMES)
+
+
+def test_json_holds_the_documented_names(cache: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.safetensors"
+    write_head(make_head(), other)
+    arguments = ["diagnose", str(cache), "--head", str(other), "--format", "json"]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    content = json.loads(result.stdout)
+    names = ["nc1", "nc2", "nc3", "nc4", "nc2_floor", "nc3_floor", "d_ls", "d_ls_relative"]
+    assert all(isinstance(content[name], float) for name in names)
+    assert content["lambda"] == 0.05
+    assert "per_class" not in content
+
+
+def test_a_cache_without_a_head_needs_one(cache: Path) -> None:
+    (cache / "head.safetensors").unlink()
+    with pytest.raises(HeadError, match="holds no pretrained head") as caught:
+        CliRunner().invoke(app, ["diagnose", str(cache)], catch_exceptions=False)
+    assert "--head FILE" in caught.value.remedy
+
+
+def test_the_import_command_says_what_it_wrote(tmp_path: Path) -> None:
+    features, labels = sample()
+    features[5] = np.inf
+    np.save(tmp_path / "f.npy", features)
+    np.save(tmp_path / "l.npy", labels)
+    arguments = ["import", str(tmp_path / "f.npy"), str(tmp_path / "l.npy")]
+    arguments += ["--out", str(tmp_path / "new"), "--split", "val"]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "200 rows of 5 classes, 8 x float32" in result.stdout
+    assert "1 rows are not finite" in result.stderr
+    assert open_cache(tmp_path / "new").split("val").num_valid == 199
