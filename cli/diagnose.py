@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.console import err, out, say
+from clinit.cli.console import err, note, out, say
 
 if TYPE_CHECKING:
     from clinit.extract.cache import Cache
@@ -53,8 +53,6 @@ def diagnose(
     NC1 to NC4 and D_LS, over the classes that both the cache and the head know, all classes
     weighing the same. Each number comes with what it means and the least value it can have.
     """
-    from rich.text import Text
-
     from clinit.analysis.diagnosis import diagnose_split
     from clinit.extract.cache import open_cache
 
@@ -76,13 +74,9 @@ def diagnose(
     out.print(found.table())
     if per_class:
         out.print(found.class_table())
-    if collapse.rank < min(collapse.dim, collapse.classes - 1):
-        lost = min(collapse.dim, collapse.classes - 1) - collapse.rank
-        err.print(
-            Text(
-                f"Note: the class means do not spread along {lost} directions; NC1 leaves them out."
-            )
-        )
+    lost = min(collapse.dim, collapse.classes - 1) - collapse.rank
+    if lost:
+        note(f"the class means do not spread along {lost} of the directions; NC1 leaves them out")
 
 
 def _head(choice: str, cache: Cache) -> Head:

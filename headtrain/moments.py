@@ -54,7 +54,8 @@ class MomentSums:
         if labels.min() < 0 or labels.max() >= len(self.counts):
             raise ValueError(f"labels must lie in [0, {len(self.counts)})")
         xp = namespace(self.shift)
-        rows = xp.subtract(widen(xp.asarray(features)), self.shift)
+        rows = xp.astype(widen(xp.asarray(features)), xp.float64)
+        rows -= self.shift
         classes, column = np.unique(labels, return_inverse=True)
         self.counts += np.bincount(labels, minlength=len(self.counts))
         self.sums[xp.asarray(classes)] += _membership(column, len(classes), rows) @ rows

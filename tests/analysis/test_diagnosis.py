@@ -125,7 +125,7 @@ def test_the_command_prints_what_each_number_means(cache: Path) -> None:
         app, ["diagnose", str(cache), "--per-class"], catch_exceptions=False
     )
     assert result.exit_code == 0
-    for text in ("NC1", "D_LS, relative", "0.93", "1.59", "simplex ETF", "200 rows of 5 classes"):
+    for text in ("NC1", "D_LS rel.", "0.93", "1.59", "simplex ETF", "200 rows of 5 classes"):
         assert text in result.output
     assert all(name in result.output for name in NAMES)
 
