@@ -74,9 +74,9 @@ class MomentSums:
 def cut(features: Any, labels: Any, order: np.ndarray | None = None) -> Iterator[Block]:
     """Cut rows, in the given order if there is one, into blocks that suit `MomentSums.add`.
 
-    On the CPU a block is 4 MiB wide in float64, to stay in the caches; on the GPU 256 MiB.
+    On the CPU a block is 2 MiB wide in float64, to stay in the caches; on the GPU 256 MiB.
     """
-    size = 2**28 if on_gpu(features) else 2**22
+    size = 2**28 if on_gpu(features) else 2**21
     block_rows = max(256, size // (8 * max(1, features.shape[1])))
     for start in range(0, len(labels), block_rows):
         rows = slice(start, start + block_rows)

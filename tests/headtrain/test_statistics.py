@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -80,6 +82,22 @@ def test_blocks_give_what_one_array_gives() -> None:
     streamed = ClassStatistics.of_blocks(iter(blocks), whole.totals)
     np.testing.assert_allclose(streamed.total_covariance, whole.total_covariance, atol=1e-12)
     np.testing.assert_allclose(streamed.class_means, whole.class_means, rtol=1e-12)
+
+
+def test_memory_does_not_grow_with_the_rows() -> None:
+    rng = np.random.default_rng(0)
+    block = rng.normal(size=(4096, 64)).astype(np.float16), rng.integers(0, 9, size=4096)
+
+    def peak(blocks: int) -> int:
+        totals = blocks * np.bincount(block[1], minlength=9)
+        tracemalloc.start()
+        ClassStatistics.of_blocks((block for _ in range(blocks)), totals)
+        reached = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return reached
+
+    peak(1)  # imports
+    assert peak(20) < 1.1 * peak(2)
 
 
 def test_no_block_gives_a_part_that_adds_nothing() -> None:
