@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ import torch
 from PIL import Image
 
 TINY_MODEL = "convnextv2_atto"
-TINY_ARGS = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
+TINY_ARGS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
 
 
 @pytest.fixture(autouse=True)

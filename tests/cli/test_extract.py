@@ -132,7 +132,7 @@ def test_a_head_without_names_says_how_to_name_it(
         (["--dataset", "folder", "--manifest", "x"], "give either --dataset or --manifest"),
         (["--dataset", "folder", "--mean", "a"], "--mean takes one number or three, got 'a'"),
         (["--dataset", "folder", "--std", "1,2"], "--std takes one number or three, got '1,2'"),
-        (["--dataset", "folder", "--batch-size", "0"], "0 should be greater than or equal to 1"),
+        (["--dataset", "folder", "--batch-size", "0"], "greater than or equal to 1"),
         (["--dataset", "folder", "--transform", "none"], "'none' is not one of"),
     ],
 )

@@ -2,8 +2,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer
 
@@ -11,7 +11,7 @@ from clinit.cli import main as command_line
 from clinit.errors import ClinitError
 
 
-def walk(command: click.Command, path: str = "clinit") -> Iterator[tuple[str, click.Command]]:
+def walk(command: Any, path: str = "clinit") -> Iterator[tuple[str, Any]]:
     yield path, command
     for name, child in getattr(command, "commands", {}).items():
         yield from walk(child, f"{path} {name}")

@@ -1,5 +1,6 @@
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import timm
@@ -16,7 +17,7 @@ from clinit.extract.backbone import (
 )
 
 MODEL = "convnextv2_atto"
-ARGS = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
+ARGS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
 
 
 def config(weights: Path, **changes: object) -> BackboneConfig:
@@ -36,7 +37,7 @@ def test_features_are_what_timms_own_forward_pass_gives(
     network.eval()
     backbone = load_backbone(config(tiny_weights))
     with torch.no_grad():
-        expected = network.forward_head(network.forward_features(images), pre_logits=True)
+        expected = network.forward_head(network.forward_features(images), pre_logits=True)  # type: ignore[operator]
         assert torch.equal(backbone.features(images), expected)
         assert torch.equal(backbone.logits(images), network(images))
 

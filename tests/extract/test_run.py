@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from clinit.extract.split_run import Progress, SplitResult
 from clinit.extract.transform import make_transform
 
 MODEL = "convnextv2_atto"
-ARGS = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
+ARGS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_cached_features_are_those_of_timms_own_forward_pass(
             pixels = transform.to_input(decode((root / path).read_bytes()))
             with torch.no_grad():
                 batch = transform.normalise(pixels[None])
-                expected = network.forward_head(network.forward_features(batch), pre_logits=True)
+                expected = network.forward_head(network.forward_features(batch), pre_logits=True)  # type: ignore[operator]
             np.testing.assert_allclose(loaded.features[i], expected[0], rtol=1e-4, atol=1e-5)
 
 

@@ -1,4 +1,5 @@
 import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from torchvision.transforms import functional as pil_functional
 from clinit.errors import BackboneError
 from clinit.extract.transform import make_transform
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "input_size": (3, 64, 64),
     "interpolation": "bicubic",
     "mean": (0.485, 0.456, 0.406),
@@ -38,7 +39,7 @@ def tensor(image: Image.Image) -> torch.Tensor:
 def test_timm_gives_the_tensors_of_timms_own_transform(
     photograph: Image.Image, interpolation: str, mode: str
 ) -> None:
-    config = {**CONFIG, "interpolation": interpolation, "crop_mode": mode}
+    config: dict[str, Any] = {**CONFIG, "interpolation": interpolation, "crop_mode": mode}
     ours = make_transform("timm", config)
     theirs = timm.data.create_transform(**config, is_training=False)
     found = ours.normalise(ours.to_input(tensor(photograph))[None])[0]
