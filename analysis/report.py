@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -39,7 +40,7 @@ class Report:
 
     def json(self) -> str:
         """Return the rows as JSON."""
-        return json.dumps(self.rows(), indent=2, ensure_ascii=False, allow_nan=False)
+        return json.dumps(_finite(self.rows()), indent=2, ensure_ascii=False, allow_nan=False)
 
     def csv(self, *, per_task: bool = False) -> str:
         """Return a line a run, or a line a run and task, as CSV with a header."""
@@ -157,3 +158,14 @@ def _notes(runs: Sequence[RunSummary]) -> tuple[str, ...]:
 
 def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, str | int | float)
+
+
+def _finite(value: Any) -> Any:
+    """Replace what JSON has no number for, the loss of a diverged run, by null."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

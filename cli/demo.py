@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -115,7 +116,11 @@ def _run(*arguments: object) -> None:
 
     words = [str(argument) for argument in arguments]
     out.print(Text("$ " + shlex.join(["clinit", *words]), style="green"), soft_wrap=True)
-    app(words, standalone_mode=False)
+    typed, sys.argv = sys.argv, ["clinit", *words]  # what the records keep as their command
+    try:
+        app(words, standalone_mode=False)
+    finally:
+        sys.argv = typed
 
 
 def _conclusion(rows: Sequence[dict[str, Any]]) -> str:

@@ -132,7 +132,7 @@ def extract(
     ] = None,
     shard_rows: Annotated[
         int, typer.Option(min=1, help="Rows a shard: what a killed run loses at most.")
-    ] = 8192,
+    ] = 4096,
     strict: Annotated[
         bool,
         typer.Option(

@@ -231,6 +231,7 @@ def _progress(*, verbose: bool) -> Iterator[Observer]:
         TimeRemainingColumn(compact=True),
         TextColumn("{task.fields[losses]}"),
         console=err,
+        disable=not err.is_terminal,
     )
     with bar:
         steps = bar.add_task("Preparing", total=None, losses="")

@@ -43,7 +43,7 @@ class ExtractConfig:
     """Threads that read and decode."""
     dtype: str = "float16"
     """How features are stored; float16 keeps three digits and halves the file."""
-    shard_rows: int = 8192
+    shard_rows: int = 4096
     """Rows a shard: what a killed run loses at most."""
     strict: bool = False
     """Stop at the first unreadable image instead of marking its row invalid."""

@@ -163,7 +163,8 @@ def _read_info(folder: Path) -> dict[str, Any]:
 
 def _read_table(path: Path, columns: Mapping[str, Any]) -> pl.DataFrame:
     try:
-        table = pl.read_parquet(path)
+        with path.open("rb") as file:  # polars takes the brackets in a name for a pattern
+            table = pl.read_parquet(file)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise _damaged(path, error) from error
     if dict(table.schema) != dict(columns):

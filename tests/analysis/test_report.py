@@ -66,6 +66,14 @@ def test_json_is_the_rows(three_inits: Path) -> None:
     assert json.loads(report.json()) == report.rows()
 
 
+def test_a_loss_that_is_not_a_number_is_null_in_json(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    diverged = make_run("random", loss_curve=lambda task, iteration: float("nan"))
+    report = load_report([write_runs(diverged)])
+    assert json.loads(report.json())[0]["loss_new"] is None
+
+
 def test_the_random_run_comes_first_and_has_no_gain(three_inits: Path) -> None:
     rows = load_report([three_inits]).rows()
     assert [row["init"] for row in rows] == ["random", "class-mean", "least-square"]

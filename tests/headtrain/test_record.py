@@ -41,6 +41,11 @@ def test_a_record_reads_as_it_was_written(tmp_path: Path) -> None:
         assert getattr(read, name).equals(getattr(record, name))
 
 
+def test_a_record_in_a_folder_with_brackets_is_read(tmp_path: Path) -> None:
+    write_record(make_record(), tmp_path / "runs [old]" / "random")
+    assert read_record(tmp_path / "runs [old]" / "random").info["id"] == "random"
+
+
 def test_records_are_found_at_and_below_a_folder_and_drafts_are_not(tmp_path: Path) -> None:
     for name in ("b", "a/deep", ".c.tmp-1"):
         write_record(make_record(), tmp_path / name)
