@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from clinit.errors import HeadError
 from clinit.extract.commit import commit_file
@@ -55,7 +55,9 @@ def write_head(head: Head, path: Path) -> None:
         "weight": np.ascontiguousarray(head.weight, dtype=np.float32),
         "bias": np.ascontiguousarray(head.bias, dtype=np.float32),
     }
-    commit_file(path, lambda draft: save_file(tensors, draft, metadata=metadata))
+    # As bytes: save_file would make the file readable by its owner alone.
+    content = save(tensors, metadata=metadata)
+    commit_file(path, lambda draft: draft.write_bytes(content))
 
 
 def read_head(path: Path) -> Head:

@@ -10,7 +10,7 @@ from typing import Any
 import timm
 import timm.data
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import nn
 
 from clinit.extract.commit import commit_file
@@ -75,4 +75,4 @@ def pretrain(
             on_epoch(epoch + 1)
     metadata = {"class_names": json.dumps(manifest.class_names)}
     state = {key: tensor.contiguous() for key, tensor in network.state_dict().items()}
-    commit_file(path, lambda draft: save_file(state, draft, metadata=metadata))
+    commit_file(path, lambda draft: draft.write_bytes(save(state, metadata=metadata)))

@@ -24,6 +24,12 @@ def test_a_head_survives_the_disk(head: Head, tmp_path: Path) -> None:
     assert (found.class_names, found.fingerprint) == (head.class_names, "f")
 
 
+def test_a_head_has_the_permissions_of_any_new_file(head: Head, tmp_path: Path) -> None:
+    write_head(head, tmp_path / "head.safetensors")
+    (tmp_path / "other").touch()
+    assert (tmp_path / "head.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
 def test_a_head_without_names_stays_without(head: Head, tmp_path: Path) -> None:
     write_head(Head(head.weight, head.bias), tmp_path / "head.safetensors")
     assert read_head(tmp_path / "head.safetensors").class_names is None
