@@ -53,10 +53,10 @@ class Report:
                 continue
             identity = {name: flat[name] for name in list(flat)[: list(flat).index("loss_new")]}
             for task in row["tasks"]:
-                own = {name: value for name, value in task.items() if name != "initialisation"}
-                own |= {
-                    f"init_{name}": value for name, value in (task["initialisation"] or {}).items()
-                }
+                own = {name: value for name, value in task.items() if _is_plain(value)}
+                for prefix, part in (("init", "initialisation"), ("diagnosis", "diagnosis")):
+                    values = (task[part] or {}).items()
+                    own |= {f"{prefix}_{name}": value for name, value in values}
                 lines.append(identity | own)
         return pl.DataFrame(lines, infer_schema_length=None).write_csv()
 
@@ -71,6 +71,17 @@ class Report:
         from clinit.analysis.tables import task_table
 
         return task_table(self.runs, width, reading)
+
+    @property
+    def is_diagnosed(self) -> bool:
+        """Whether a run was measured at its task ends (`clinit train-head --diagnose`)."""
+        return any("diagnosis" in task for run in self.runs for task in run.record.info["tasks"])
+
+    def diagnosis_table(self, *, per_task: bool = False) -> RenderableType:
+        """Return NC1 to NC4 and D_LS of the runs, after the last task or after every task."""
+        from clinit.analysis.diagnosis_table import diagnosis_table
+
+        return diagnosis_table(self.runs, per_task=per_task)
 
     def curves(self, *, width: int = 80) -> Text:
         """Return loss and accuracy on the new task over iterations, drawn in characters."""

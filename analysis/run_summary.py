@@ -129,6 +129,8 @@ class RunSummary:
                 for name in ("classes", "train_rows", "val_rows", "buffer_rows", "buffer_classes")
             }
             row["initialisation"] = about.get("initialisation")
+            row["lambda_curve"] = about.get("lambda_curve")
+            row["diagnosis"] = about.get("diagnosis")
             rows.append(row)
         return rows
 

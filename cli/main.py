@@ -7,8 +7,10 @@ import typer
 from rich.text import Text
 
 from clinit.cli import cache, manifest
+from clinit.cli.cache_import import import_
 from clinit.cli.console import err
 from clinit.cli.demo import demo
+from clinit.cli.diagnose import diagnose
 from clinit.cli.extract import extract
 from clinit.cli.report import report
 from clinit.cli.train_head import train_head
@@ -47,9 +49,11 @@ def clinit(
 app.command()(demo)
 app.add_typer(manifest.app, name="manifest")
 app.command()(extract)
+cache.app.command("import")(import_)
 app.add_typer(cache.app, name="cache")
 app.command()(train_head)
 app.command()(report)
+app.command()(diagnose)
 
 
 def main() -> None:

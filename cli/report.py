@@ -87,14 +87,18 @@ def show(
     gain: GainReading = GainReading.PEAK,
     per_task: bool = False,
     curves: bool = True,
+    notes: bool = True,
 ) -> None:
-    """Print a report: the table, the tasks if asked for, the notes and the curves."""
+    """Print a report: the table, the tasks if asked for, diagnoses, notes and curves."""
     from rich.text import Text
 
     out.print(report.table(width=out.width, reading=gain.value))
     if per_task:
         out.print(report.task_table(width=out.width, reading=gain.value))
-    for remark in report.notes:
+    if report.is_diagnosed:
+        say()
+        out.print(report.diagnosis_table(per_task=per_task))
+    for remark in report.notes if notes else ():
         out.print(Text.assemble(("Note: ", "bold cyan"), remark))
     if curves:
         say()

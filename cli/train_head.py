@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,7 +16,13 @@ from clinit.cli.console import err, note, say
 if TYPE_CHECKING:
     from clinit.headtrain.config import ExperimentConfig, HeadConfig
     from clinit.headtrain.events import Event, Initialised, Observer
+    from clinit.headtrain.init import LambdaCurve, Rows
     from clinit.headtrain.record import RunRecord
+    from clinit.headtrain.statistics import ClassStatistics
+
+
+_DIAGNOSIS_LAMBDA = 0.05
+"""Ridge of the W_LS that heads are compared with: the paper's."""
 
 
 class Init(StrEnum):
@@ -25,6 +31,12 @@ class Init(StrEnum):
     random = "random"
     class_mean = "class-mean"
     least_square = "least-square"
+    zero = "zero"
+    imprint = "imprint"
+    lda = "lda"
+
+
+_PAPER_INITS = [Init.random, Init.class_mean, Init.least_square]
 
 
 class Scale(StrEnum):
@@ -61,6 +73,8 @@ class Loss(StrEnum):
     """Training loss."""
 
     ce = "ce"
+    mse = "mse"
+    sqen = "sqen"
 
 
 class Device(StrEnum):
@@ -85,7 +99,10 @@ def train_head(
     tasks: Annotated[int, typer.Option(min=1, help="Tasks that the new classes arrive in.")] = 5,
     init: Annotated[
         list[Init] | None,
-        typer.Option(help="Initialisation of new rows; repeatable.", show_default="all three"),
+        typer.Option(
+            help="Initialisation of new rows; repeatable.",
+            show_default="random, class-mean, least-square",
+        ),
     ] = None,
     scale: Annotated[
         list[Scale] | None,
@@ -106,9 +123,17 @@ def train_head(
         Bias, typer.Option(help="Write the initialisation's bias, or keep the random one.")
     ] = Bias.write,
     lam: Annotated[
-        float, typer.Option("--lambda", min=0, help="Ridge parameter of least-square rows.")
-    ] = 0.05,
-    loss: Annotated[Loss, typer.Option(help="Training loss.")] = Loss.ce,
+        str,
+        typer.Option(
+            "--lambda",
+            metavar="NUMBER|auto",
+            help="Ridge parameter of least-square rows; auto: that of the least error on"
+            " held-out training rows.",
+        ),
+    ] = "0.05",
+    loss: Annotated[
+        Loss, typer.Option(help="Training loss: cross entropy, squared error or squentropy.")
+    ] = Loss.ce,
     iterations: Annotated[int, typer.Option(min=0, help="Updates a task.")] = 600,
     buffer: Annotated[
         int, typer.Option(min=0, help="Rows of earlier classes kept for rehearsal.")
@@ -128,6 +153,12 @@ def train_head(
     device: Annotated[
         Device, typer.Option(help="Where to train; auto takes CUDA where there is one.")
     ] = Device.auto,
+    diagnose: Annotated[
+        bool,
+        typer.Option(
+            "--diagnose", help="Measure NC1 to NC4 and D_LS of each head at the end of each task."
+        ),
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show what each initialisation chose.")
     ] = False,
@@ -155,14 +186,14 @@ def train_head(
             HeadConfig(
                 init=each.value,
                 scale=how.value,
-                lam=lam,
+                lam=_lambda(lam),
                 class_mean=class_mean.value,
                 bias=bias.value,
                 loss=loss.value,
                 lr=lr,
                 weight_decay=weight_decay,
             )
-            for each in init or list(Init)
+            for each in init or _PAPER_INITS
             for how in scale or [Scale.calibrated]
         ]
     except ValueError as error:
@@ -170,11 +201,27 @@ def train_head(
     heads = list(dict.fromkeys(combinations))  # random rows have no scale: once is enough
     folders = [out / name for name in head_ids(heads)]
     check_free(folders)
-    _write_and_show(_train(base, new, config, heads, verbose=verbose), folders)
+    records = _train(base, new, config, heads, diagnose=diagnose, verbose=verbose)
+    _write_and_show(records, folders)
+
+
+def _lambda(text: str) -> float | Literal["auto"]:
+    if text == "auto":
+        return "auto"
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"--lambda takes a number or `auto`, got {text!r}") from None
 
 
 def _train(
-    base: Path, new: Path, config: ExperimentConfig, heads: list[HeadConfig], *, verbose: bool
+    base: Path,
+    new: Path,
+    config: ExperimentConfig,
+    heads: list[HeadConfig],
+    *,
+    diagnose: bool,
+    verbose: bool,
 ) -> list[RunRecord]:
     from clinit.errors import ExperimentError
     from clinit.headtrain.experiment import run_experiment
@@ -195,8 +242,15 @@ def _train(
             config,
             heads,
             observer=observer,
+            diagnose=_diagnosis if diagnose else None,
             command=["clinit", *sys.argv[1:]],
         )
+
+
+def _diagnosis(statistics: ClassStatistics, head: Rows) -> dict[str, Any]:
+    from clinit.analysis.diagnosis import diagnose
+
+    return diagnose(statistics, head.weight, head.bias, lam=_DIAGNOSIS_LAMBDA).content()
 
 
 def _write_and_show(records: list[RunRecord], folders: list[Path]) -> None:
@@ -206,7 +260,7 @@ def _write_and_show(records: list[RunRecord], folders: list[Path]) -> None:
 
     for record, folder in zip(records, folders, strict=True):
         write_record(record, folder)
-    show(load_report(folders), curves=False)
+    show(load_report(folders), curves=False, notes=False)  # the notes came before the training
     parent = folders[0].parent
     say(f"{len(folders)} run records at {parent}; curves: clinit report {parent}")
 
@@ -240,6 +294,8 @@ def _progress(*, verbose: bool) -> Iterator[Observer]:
             match event:
                 case events.Noted(text):
                     note(text)
+                case events.LambdaChosen(task, curve):
+                    say(_chosen(task, curve))
                 case events.TaskStarted(task, tasks, iterations):
                     bar.update(steps, description=f"Task {task}/{tasks}", total=tasks * iterations)
                 case events.Stepped(done):
@@ -252,6 +308,17 @@ def _progress(*, verbose: bool) -> Iterator[Observer]:
                         say(_initialised(event))
 
         yield observe
+
+
+def _chosen(task: int, curve: LambdaCurve) -> str:
+    """Say which lambda was chosen, with the curve from the least lambda to the largest."""
+    low, high = min(curve.errors), max(curve.errors)
+    steps = [int(7 * (error - low) / (high - low or 1)) for error in curve.errors]
+    drawn = "".join("▁▂▃▄▅▆▇█"[step] for step in steps)
+    return (
+        f"Task {task}, lambda {curve.best:g}: held-out error {low:.4g} in"
+        f" {curve.lams[0]:g} {drawn} {curve.lams[-1]:g} (at most {high:.4g})"
+    )
 
 
 def _initialised(event: Initialised) -> str:

@@ -23,8 +23,9 @@ class HeadConfig:
     """Initialisation of the rows of new classes."""
     scale: str = "calibrated"
     """Scale of the initialised rows; `none` for random rows, whatever is asked."""
-    lam: float = 0.05
-    """Ridge parameter of the least-square initialisation, as in Eq. 1; >= 0."""
+    lam: float | Literal["auto"] = 0.05
+    """Ridge parameter of the least-square initialisation, as in Eq. 1; >= 0. `auto`: that of
+    the least error on held-out training rows."""
     class_mean: Literal["raw", "unit"] = "raw"
     """Class mean: of the features, or of the features scaled to unit length."""
     bias: Literal["write", "keep"] = "write"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clinit.headtrain.init import Initialisation
+from clinit.headtrain.init import Initialisation, LambdaCurve
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,15 @@ class Evaluated:
     """Mean loss of each head on a sample of the new training rows."""
 
 
-Event = Noted | TaskStarted | Initialised | Stepped | Evaluated
+@dataclass(frozen=True, slots=True)
+class LambdaChosen:
+    """The ridge of a task's least squares is chosen on held-out rows."""
+
+    task: int
+    curve: LambdaCurve
+
+
+Event = Noted | LambdaChosen | TaskStarted | Initialised | Stepped | Evaluated
 Observer = Callable[[Event], None]
 
 

@@ -19,7 +19,7 @@ from clinit.headtrain.adamw import BETAS, EPS
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.events import Noted, Observer, ignore
 from clinit.headtrain.gaps import gaps
-from clinit.headtrain.learner import Learner
+from clinit.headtrain.learner import Diagnose, Learner
 from clinit.headtrain.ledger import class_table
 from clinit.headtrain.provenance import git_commit, versions
 from clinit.headtrain.record import FORMAT, RunRecord
@@ -36,12 +36,23 @@ def run_experiment(
     heads: Sequence[HeadConfig],
     *,
     observer: Observer = ignore,
+    diagnose: Diagnose | None = None,
     command: Sequence[str] = (),
 ) -> list[RunRecord]:
     """Train `heads` on the stream of the new classes; return one record each, in their order.
 
     All heads share class order, buffer, random rows and batches, all from `config.seed`. The
     same call on the same device gives the same numbers, bit for bit.
+
+    Args:
+        base: Features of the classes of the pretrained head.
+        new: Features of the classes that arrive.
+        head: The pretrained head.
+        config: The stream and the training, shared by all heads.
+        heads: Initialisation and optimizer of each head.
+        observer: Told what happens as it happens.
+        diagnose: Measures each head at the end of each task; its values go into the record.
+        command: What the user typed, for the record.
 
     Raises:
         ValueError: If there is no head, or two are the same.
@@ -52,10 +63,10 @@ def run_experiment(
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
     scenario = build_scenario(base, new, head, config)
-    notes = gaps(scenario, base, new, config)
+    notes = gaps(scenario, base, new, config, heads)
     for note in notes:
         observer(Noted(note))
-    learner = Learner(scenario, head, config, heads, observer)
+    learner = Learner(scenario, head, config, heads, observer, diagnose)
     with torch.no_grad():
         for task in scenario.tasks:
             learner.learn(task)
@@ -117,7 +128,7 @@ def _timings(learner: Learner, load_s: float) -> dict[str, float]:
     return {"load": load_s, **phases, "total": load_s + learner.watch.total}
 
 
-PHASES = ("prepare", "initialise", "train", "evaluate")
+PHASES = ("prepare", "initialise", "train", "evaluate", "diagnose")
 
 
 def _device_name(device: torch.device) -> str:

@@ -7,13 +7,19 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool
 
-from clinit.headtrain.config import ExperimentConfig
+from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.examples import examples
 from clinit.headtrain.scenario import Scenario
 from clinit.headtrain.source import Source
 
 
-def gaps(scenario: Scenario, base: Source, new: Source, config: ExperimentConfig) -> list[str]:
+def gaps(
+    scenario: Scenario,
+    base: Source,
+    new: Source,
+    config: ExperimentConfig,
+    heads: Sequence[HeadConfig] = (),
+) -> list[str]:
     """Return a note for everything that the user should know about the data, each once."""
     return [
         *base.notes,
@@ -25,6 +31,7 @@ def gaps(scenario: Scenario, base: Source, new: Source, config: ExperimentConfig
         *_task_sizes(scenario),
         *_buffer_gaps(scenario, config),
         *_batch_gaps(scenario, config),
+        *_loss_gaps(heads),
     ]
 
 
@@ -128,6 +135,15 @@ def _batch_gaps(scenario: Scenario, config: ExperimentConfig) -> list[str]:
     return [
         f"a batch takes {share:,} rows of the new task, but the smallest task has {smallest:,}:"
         " rows come more than once in a batch"
+    ]
+
+
+def _loss_gaps(heads: Sequence[HeadConfig]) -> list[str]:
+    if all(head.loss != "mse" for head in heads):
+        return []
+    return [
+        "squared error aims at logits of 30 for the right class: a base head that was trained"
+        " with cross entropy first has to come to that scale"
     ]
 
 

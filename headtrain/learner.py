@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,14 +16,34 @@ from clinit.headtrain.buffer import Buffer
 from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_ids
 from clinit.headtrain.device import choose_device
 from clinit.headtrain.evaluation import LabelledRows, count_correct, mean_losses
-from clinit.headtrain.events import Evaluated, Initialised, Noted, Observer, Stepped, TaskStarted
-from clinit.headtrain.init import NewClasses, Rows, class_statistics, initialise, random_rows
+from clinit.headtrain.events import (
+    Evaluated,
+    Initialised,
+    LambdaChosen,
+    Noted,
+    Observer,
+    Stepped,
+    TaskStarted,
+)
+from clinit.headtrain.init import (
+    LambdaCurve,
+    NewClasses,
+    Rows,
+    choose_lambda,
+    class_statistics,
+    initialise,
+    random_rows,
+)
 from clinit.headtrain.ledger import Point, TaskEntry
 from clinit.headtrain.rehearsal import TaskRows, train_task
 from clinit.headtrain.scenario import Scenario
 from clinit.headtrain.seeds import Draw, generator
+from clinit.headtrain.statistics import ClassStatistics
 from clinit.headtrain.stopwatch import Stopwatch
 from clinit.headtrain.stream import Task
+
+Diagnose = Callable[[ClassStatistics, Rows], dict[str, Any]]
+"""Measures a head on the statistics of the rows it was trained on; plain values by name."""
 
 
 class Learner:
@@ -35,6 +56,7 @@ class Learner:
         config: ExperimentConfig,
         heads: Sequence[HeadConfig],
         observer: Observer,
+        diagnose: Diagnose | None = None,
     ) -> None:
         device = choose_device(config.device)
         self.ids = head_ids(heads)
@@ -45,6 +67,7 @@ class Learner:
         self._scenario = scenario
         self._config = config
         self._observe = observer
+        self._diagnose = diagnose
         self._own_seconds = np.zeros(len(heads))
         self._bank = Bank(_as_rows(head), heads, device)
         self._buffer = Buffer(scenario.train, size=config.buffer, seed=config.seed)
@@ -83,6 +106,20 @@ class Learner:
             stepped=lambda steps: self._observe(Stepped(steps)),
             watch=self.watch,
         )
+        if self._diagnose is not None:
+            with self.watch.phase("diagnose"):
+                entry.diagnoses = self._diagnoses(task, data, self._diagnose)
+
+    def _diagnoses(self, task: Task, data: TaskRows, diagnose: Diagnose) -> list[dict[str, Any]]:
+        """Measure each head as it is, over the rows of buffer and task."""
+        statistics = class_statistics(self._new_classes(0, task, data))
+        heads = [self._bank.rows(index) for index in range(self._bank.num_heads)]
+        seen = slice(task.stop)
+        return [diagnose(statistics, Rows(head.weight[seen], head.bias[seen])) for head in heads]
+
+    def _new_classes(self, index: int, task: Task, data: TaskRows) -> NewClasses:
+        head = self._bank.rows(index)
+        return NewClasses(data.features, data.labels, head, task.start, task.stop)
 
     def _add_random_rows(self, task: Task) -> None:
         random = generator(self._config.seed, Draw.RANDOM_ROWS, task.number)
@@ -115,23 +152,30 @@ class Learner:
     def _initialise(self, task: Task, data: TaskRows, entry: TaskEntry) -> None:
         """Write the new rows of each head.
 
-        The statistics are computed once, but count in the time of each head that needs them:
-        alone it would have had to compute them too.
+        The statistics and the curve of lambda are computed once, but count in the time of each
+        head that needs them: alone it would have had to compute them too.
         """
-        statistics, statistics_s = None, 0.0
+        statistics: ClassStatistics | None = None
+        curve: LambdaCurve | None = None
+        statistics_s = curve_s = 0.0
         for index, config in enumerate(self._bank.heads):
-            stored = NewClasses(
-                data.features, data.labels, self._bank.rows(index), task.start, task.stop
-            )
+            stored = self._new_classes(index, task, data)
+            wants_curve = config.init == "least-square" and config.lam == "auto"
             if statistics is None and config.init != "random":
                 started = time.perf_counter()
                 statistics = class_statistics(stored)
                 statistics_s = time.perf_counter() - started
+            if curve is None and wants_curve:
+                started = time.perf_counter()
+                curve = choose_lambda(stored)
+                curve_s = time.perf_counter() - started
+                self._observe(LambdaChosen(task.number, curve))
             started = time.perf_counter()
-            start = initialise(config.start(), stored, statistics=statistics)
+            start = initialise(config.start(), stored, statistics=statistics, curve=curve)
             self._bank.write(index, task.start, start.rows)
             seconds = time.perf_counter() - started
             seconds += statistics_s if config.init != "random" else 0.0
+            seconds += curve_s if wants_curve else 0.0
             self._own_seconds[index] += seconds
             entry.starts.append(start)
             entry.start_seconds.append(seconds)

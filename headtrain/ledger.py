@@ -37,6 +37,8 @@ class TaskEntry:
     starts: list[Initialisation] = field(default_factory=list)
     """One a head."""
     start_seconds: list[float] = field(default_factory=list)
+    diagnoses: list[dict[str, Any]] | None = None
+    """One a head, at the end of the task; None unless asked for."""
     points: list[Point] = field(default_factory=list)
     losses: Float[np.ndarray, "iterations heads 2"] | None = None
     """Mean losses of the new and the old rows of each batch; NaN where there is none."""
@@ -44,7 +46,7 @@ class TaskEntry:
     def description(self, head: int) -> dict[str, Any]:
         """Return what run.json says about the task in the run of one head."""
         start = self.starts[head]
-        return {
+        description: dict[str, Any] = {
             "task": self.task,
             **self.facts,
             "initialisation": {
@@ -53,9 +55,18 @@ class TaskEntry:
                 "loss_before": start.loss_before,
                 "loss_after": start.loss_after,
                 "steps": start.steps,
+                "lam": start.lam,
                 "seconds": self.start_seconds[head],
             },
         }
+        if start.curve is not None:
+            description["lambda_curve"] = {
+                "lam": list(start.curve.lams),
+                "held_out_error": list(start.curve.errors),
+            }
+        if self.diagnoses is not None:
+            description["diagnosis"] = self.diagnoses[head]
+        return description
 
     def steps(self, head: int) -> pl.DataFrame:
         """Return the losses of one head before each update."""

@@ -174,7 +174,8 @@ def test_run_json_says_what_was_done(records: list[RunRecord]) -> None:
     assert info["config"]["tasks"] == 3
     assert info["device"] == "cpu"
     assert info["optimizer"]["state"] == "fresh each task"
-    assert set(info["timings_s"]) == {"load", "prepare", "initialise", "train", "evaluate", "total"}
+    phases = {"prepare", "initialise", "train", "evaluate", "diagnose"}
+    assert set(info["timings_s"]) == {"load", "total"} | phases
     first = info["tasks"][0]
     assert {key: first[key] for key in ("task", "classes", "train_rows", "val_rows")} == {
         "task": 1,
