@@ -23,8 +23,9 @@ $(READY): pyproject.toml
 demo: $(READY) ## The whole pipeline on handwritten digits, offline, in about a minute
 	@$(BIN)/clinit demo --out demo
 
+# One thread: the tensors of the tests are too small to share, and idle threads spin.
 test: $(READY) ## All tests (GPU tests where there is a GPU)
-	@$(BIN)/python -m pytest
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 check: $(READY) ## Static checks: format, lint, types, layers
 	@$(BIN)/ruff format --check .

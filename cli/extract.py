@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import contextmanager
 from enum import StrEnum
@@ -195,7 +196,9 @@ def _manifests(
         return {given.split: given}
     assert dataset is not None
     manifests = {}
-    for name in (split.value,) if split is not None else available_splits(dataset, root):
+    # Where no split is found, scanning for one says what was looked for.
+    names = available_splits(dataset, root) or (Split.train.value,)
+    for name in (split.value,) if split is not None else names:
         with err.status(f"Scanning {name} …"):
             scanned = scan(dataset, root, name, strict=strict)
         for warning in scanned.warnings:
@@ -211,8 +214,10 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
         numbers = tuple(float(part) for part in text.split(","))
     except ValueError:
         numbers = ()
-    if len(numbers) not in (1, 3):
+    if len(numbers) not in (1, 3) or not all(math.isfinite(number) for number in numbers):
         raise typer.BadParameter(f"{option} takes one number or three, got {text!r}")
+    if option == "--std" and min(numbers) <= 0:
+        raise typer.BadParameter(f"--std must be positive, got {text!r}")
     return numbers
 
 

@@ -1,6 +1,8 @@
 """The `clinit` command: every command in a file of its own, registered here."""
 
+import signal
 import sys
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -56,14 +58,29 @@ app.command()(report)
 app.command()(diagnose)
 
 
+class _Interrupted(BaseException):
+    """Ctrl-C. Not KeyboardInterrupt, which typer turns into a silent exit."""
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise _Interrupted
+
+
 def main() -> None:
     """Run the command line; print known errors without a traceback."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         app()
     except ClinitError as error:
         message = Text.assemble(("Error: ", "bold red"), f"{error}\n{error.remedy}")
         err.print(message, soft_wrap=True)
         sys.exit(1)
-    except KeyboardInterrupt:
+    except BrokenPipeError:
+        sys.exit(1)  # whoever read the output has enough
+    except OSError as error:  # such as a name that is too long
+        err.print(Text.assemble(("Error: ", "bold red"), str(error)), soft_wrap=True)
+        sys.exit(1)
+    except _Interrupted:
         err.print(Text("Interrupted. What was finished is kept: run the same command again."))
         sys.exit(130)

@@ -17,14 +17,17 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from clinit.errors import CacheError
+from clinit.errors import CacheError, ManifestError
+from clinit.extract.dataset import SPLITS
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head, read_head
 from clinit.extract.manifest import Manifest, read_manifest
-from clinit.extract.plan import Plan, read_plan, shard_name
+from clinit.extract.plan import Plan, backbone_identifier, read_plan, shard_name
 from clinit.extract.shard import Shard, file_sha256, read_shard
 
-SPLITS = ("train", "val")
+HEAD_FILE = "head.safetensors"
+_SUMMARY_FIELDS = {"num_rows", "num_valid", "dim", "dtype", "shards", "invalid", "head", "run"}
+_EXTRACT_AGAIN = "Run the `clinit extract` command of this cache again: it writes the file anew."
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +66,22 @@ class CacheSplit:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """The manifest that the rows follow."""
-        return read_manifest(self.path / "manifest.parquet")
+        """The manifest that the rows follow.
+
+        Raises:
+            CacheError: If it is missing, damaged, or not the one that was extracted.
+        """
+        path = self.path / "manifest.parquet"
+        try:
+            manifest = read_manifest(path)
+        except ManifestError as error:
+            raise CacheError(str(error), remedy=_EXTRACT_AGAIN) from error
+        if manifest.digest != self.plan.fingerprint["manifest"]:
+            raise CacheError(
+                f"{path} is not the manifest that was extracted into {self.path}",
+                remedy=_EXTRACT_AGAIN,
+            )
+        return manifest
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -90,15 +107,18 @@ class CacheSplit:
             CacheError: If one is missing, damaged or of another plan.
         """
         for index in range(self.plan.num_shards):
-            path = self.path / shard_name(index)
-            shard = read_shard(path, plan_identifier=self.plan.identifier)
-            rows = self.plan.rows(index)
-            if not np.array_equal(shard.labels, self.labels[rows.start : rows.stop]):
-                raise CacheError(
-                    f"the labels in {path} are not those of the manifest beside it",
-                    remedy="Run the `clinit extract` command of this cache into a new folder.",
-                )
-            yield shard
+            yield self.shard(index)
+
+    def shard(self, index: int) -> Shard:
+        """Read one shard, verified; see `shards`."""
+        path, rows = self.path / shard_name(index), self.plan.rows(index)
+        shard = read_shard(path, plan_identifier=self.plan.identifier)
+        if not np.array_equal(shard.labels, self.labels[rows.start : rows.stop]):
+            raise CacheError(
+                f"the labels in {path} are not those of the manifest beside it",
+                remedy="Run the `clinit extract` command of this cache into a new folder.",
+            )
+        return shard
 
     def blocks(
         self, max_rows: int = 65_536
@@ -168,6 +188,10 @@ def open_split(path: Path) -> CacheSplit:
     try:
         summary = json.loads(summary_path.read_text(encoding="utf-8"))
         known = summary["plan"] == plan.identifier
+        if missing := _SUMMARY_FIELDS - set(summary):
+            raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+        if len(summary["shards"]) != plan.num_shards:
+            raise ValueError(f"it lists {len(summary['shards'])} of {plan.num_shards} shards")
     except (ValueError, KeyError, TypeError) as error:
         raise CacheError(
             f"{summary_path} is damaged: {error}",
@@ -196,12 +220,29 @@ def open_cache(path: Path) -> Cache:
             " `clinit cache import`."
         )
         raise CacheError(f"no feature cache at {path}", remedy=hint)
-    head_path = path / "head.safetensors"
-    return Cache(
-        path=path,
-        splits={name: open_split(path / name) for name in found},
-        head=read_head(head_path) if head_path.is_file() else None,
-    )
+    head_path = path / HEAD_FILE
+    head = read_head(head_path) if head_path.is_file() else None
+    splits = {name: open_split(path / name) for name in found}
+    _check_one_backbone(path, splits, head)
+    return Cache(path, splits, head)
+
+
+def _check_one_backbone(path: Path, splits: Mapping[str, CacheSplit], head: Head | None) -> None:
+    first, *others = splits.values()
+    for other in others:
+        for name in sorted({*first.fingerprint, *other.fingerprint} - {"manifest"}):
+            texts = [split.fingerprint.get(name, "nothing") for split in (first, other)]
+            if texts[0] != texts[1]:
+                raise CacheError(
+                    f"the splits of {path} hold features of different backbones: {name} ="
+                    f" {texts[0]} in {first.path.name}, {texts[1]} in {other.path.name}",
+                    remedy="Extract both splits into one folder by one `clinit extract` command.",
+                )
+    if head is not None and head.fingerprint not in ("", backbone_identifier(first.fingerprint)):
+        raise CacheError(
+            f"{path / HEAD_FILE} belongs to another backbone than the features beside it",
+            remedy=_EXTRACT_AGAIN,
+        )
 
 
 def shard_problem(path: Path, plan: Plan) -> str | None:
@@ -216,7 +257,10 @@ def shard_problem(path: Path, plan: Plan) -> str | None:
 def verify_shard(split: CacheSplit, shard: int) -> str | None:
     """Compare a shard with its digests, byte by byte; return what is wrong, or None."""
     path = split.path / shard_name(shard)
-    problem = shard_problem(path, split.plan)
-    if problem is None and file_sha256(path) != split.summary["shards"][shard]["sha256"]:
+    try:
+        split.shard(shard)
+    except CacheError as error:
+        return str(error)
+    if file_sha256(path) != split.summary["shards"][shard]["sha256"]:
         return f"{path} has changed since it was written"
-    return problem
+    return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import warnings
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +24,7 @@ from torchcodec.decoders import decode_image
 
 from clinit.errors import ImageError, ManifestError
 
+MISSING = "the file is missing"
 _REMEDY = "Replace the file and extract into a new folder, or leave its row invalid."
 
 
@@ -40,12 +42,16 @@ def read_image_file(path: Path, root: Path) -> bytes:
             not this file that is bad, and no row may be marked invalid for it.
     """
     try:
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
+            raise ImageError("a link that leaves the root", remedy=_REMEDY)
+        if not (path.is_file() or path.is_dir()) and path.exists():
+            raise ImageError("not a regular file", remedy=_REMEDY)
         content = path.read_bytes()
     except PermissionError as error:
         raise ImageError("no permission to read the file", remedy=_REMEDY) from error
     except FileNotFoundError as error:
         if path.parent.is_dir():
-            raise ImageError("the file is missing", remedy=_REMEDY) from error
+            raise ImageError(MISSING, remedy=_REMEDY) from error
         raise ManifestError(
             f"the folder {path.parent} has vanished",
             remedy=f"Mount {root} again, then run the same `clinit extract` command: it resumes.",

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from clinit.errors import HeadError
+from clinit.extract.class_names import read_class_names
 from clinit.extract.dataset import read_dataset
 from clinit.extract.head import Head
 
@@ -24,27 +25,17 @@ def name_rows(head: Head, class_names: tuple[str, ...], choice: str | None) -> t
 
     Raises:
         HeadError: If the number of names is not the number of rows.
+        CacheError: If the file cannot be read or names a class twice.
     """
     if choice == "dataset":
         return _named(head, class_names, "the classes of the data set")
     if choice is not None:
-        return _named(head, _read_names(Path(choice)), choice)
+        return _named(head, read_class_names(Path(choice)), choice)
     if head.class_names is not None:
         return head, "stored with the weights"
     if head.num_classes == _IMAGENET_ROWS:
         return _named(head, read_dataset("imagenet1k").classes, "ImageNet-1K (1,000 rows)")
     return head, "unknown"
-
-
-def _read_names(path: Path) -> tuple[str, ...]:
-    if not path.is_file():
-        raise HeadError(
-            f"no file of class names at {path}",
-            remedy="Write one name a line in the order of the classifier's rows, or give"
-            " `--head-classes dataset` where they are the classes of the data set.",
-        )
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return tuple(line.strip() for line in lines if line.strip())
 
 
 def _named(head: Head, names: tuple[str, ...], source: str) -> tuple[Head, str]:

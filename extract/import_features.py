@@ -20,7 +20,9 @@ import polars as pl
 from jaxtyping import Float, Int
 
 from clinit.errors import CacheError, HeadError
-from clinit.extract.cache import SPLITS, CacheSplit, open_split
+from clinit.extract.cache import CacheSplit, open_split
+from clinit.extract.class_names import read_class_names
+from clinit.extract.dataset import SPLITS
 from clinit.extract.head import Head, read_head, write_head
 from clinit.extract.lock import only_writer
 from clinit.extract.manifest import Manifest, write_manifest
@@ -162,7 +164,7 @@ def _read_labels(
             f" expected integers or text of shape ({rows},)",
             remedy="Save one label a feature vector, in the same order.",
         )
-    names = _read_names(classes)
+    names = None if classes is None else read_class_names(classes)
     if array.dtype.kind == "U":
         known = names if names is not None else tuple(sorted(set(array.tolist())))
         return _by_name(array, known, path), known
@@ -188,20 +190,6 @@ def _by_name(array: np.ndarray, names: tuple[str, ...], path: Path) -> Int[np.nd
             remedy="Name all classes in the file of `--classes`, one a line.",
         )
     return np.array([number[name] for name in array.tolist()], dtype=np.int64)
-
-
-def _read_names(path: Path | None) -> tuple[str, ...] | None:
-    if path is None:
-        return None
-    try:
-        names = tuple(filter(None, map(str.strip, path.read_text(encoding="utf-8").splitlines())))
-    except (OSError, UnicodeDecodeError) as error:
-        raise CacheError(
-            f"cannot read the class names in {path}: {error}", remedy="Write one name a line."
-        ) from error
-    if len(set(names)) != len(names):
-        raise CacheError(f"a name occurs twice in {path}", remedy="Write every name once.")
-    return names
 
 
 def _read_head(path: Path | None, dim: int, fingerprint: dict[str, str]) -> Head | None:

@@ -18,6 +18,7 @@ import polars as pl
 
 from clinit.errors import ManifestError
 from clinit.extract.commit import commit_file
+from clinit.extract.dataset import SPLITS
 
 FORMAT = "clinit-manifest/1"
 SCHEMA = pl.Schema(
@@ -33,11 +34,12 @@ class Manifest:
     """The images of one split of a data set.
 
     Raises:
-        ValueError: If the table is not as described at `table`.
+        ValueError: If the split is unknown or the table is not as described at `table`.
     """
 
     dataset: str
     split: str
+    """train or val."""
     class_names: tuple[str, ...]
     """All classes of the data set in label order, also those without an image in this split."""
     table: pl.DataFrame
@@ -45,6 +47,8 @@ class Manifest:
 
     def __post_init__(self) -> None:
         """Check the table."""
+        if self.split not in SPLITS:
+            raise ValueError(f"the split is {self.split!r}, expected {' or '.join(SPLITS)}")
         problem = _problem(self.table, self.class_names)
         if problem is not None:
             raise ValueError(problem)

@@ -34,10 +34,14 @@ class Plan:
     batch_size: int
     fingerprint: Mapping[str, str]
     """Everything that the features depend on, by field."""
+    device: str = ""
+    """`cpu` or `cuda`: the last bits differ, so one split is computed on one kind of device."""
 
     def __post_init__(self) -> None:
         if self.num_rows < 1 or self.shard_rows < 1 or self.batch_size < 1:
             raise ValueError("num_rows, shard_rows and batch_size must be positive")
+        if not all(isinstance(text, str) for text in dict(self.fingerprint).values()):
+            raise ValueError("the fingerprint must be texts by name")
         if self.dtype not in ("float16", "float32"):
             raise ValueError(f"dtype must be float16 or float32, got {self.dtype!r}")
 

@@ -11,11 +11,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clinit.errors import CacheError
+from clinit.errors import CacheError, HeadError, ManifestError
 from clinit.extract.backbone import BackboneConfig, check_penultimate, load_backbone
-from clinit.extract.cache import SPLITS
+from clinit.extract.cache import HEAD_FILE
+from clinit.extract.dataset import SPLITS
 from clinit.extract.decode import decoder_version
-from clinit.extract.head import write_head
+from clinit.extract.head import Head, read_head
 from clinit.extract.head_names import name_rows
 from clinit.extract.lock import only_writer
 from clinit.extract.manifest import Manifest
@@ -80,6 +81,14 @@ def extract(
         ClinitError: If the backbone does not serve, the cache belongs to another extraction,
             another process is writing it, or the storage fails.
     """
+    if not root.is_dir():
+        raise ManifestError(f"no folder at {root}", remedy="Give the folder of the images.")
+    for split, manifest in manifests.items():
+        if manifest.table.is_empty():
+            raise ManifestError(
+                f"the manifest of {split} names no image",
+                remedy="Build it again with `clinit manifest build`.",
+            )
     backbone = load_backbone(config.backbone)
     transform = make_transform(
         config.transform,
@@ -102,6 +111,8 @@ def extract(
     _refuse_other_backbone(out, fingerprint)
     class_names = next(iter(manifests.values())).class_names
     head, head_classes = name_rows(backbone.head, class_names, config.head_classes)
+    if head.class_names is None and (stored := _stored_names(out, head)) is not None:
+        head, head_classes = replace(head, class_names=stored), "named by an earlier command"
     head = replace(head, fingerprint=backbone_identifier(fingerprint))
     for split, manifest in manifests.items():
         plan = Plan(
@@ -113,9 +124,9 @@ def extract(
             shard_rows=config.shard_rows,
             batch_size=config.batch_size,
             fingerprint={**fingerprint, "manifest": manifest.digest},
+            device=config.backbone.device.split(":")[0],
         )
         with only_writer(out / split):
-            write_head(head, out / "head.safetensors")
             yield SplitRun(
                 plan=plan,
                 manifest=manifest,
@@ -125,6 +136,7 @@ def extract(
                 transform=transform,
                 head=head,
                 head_classes=head_classes,
+                names_given=config.head_classes is not None,
                 workers=config.workers,
                 strict=config.strict,
                 on_progress=on_progress,
@@ -137,6 +149,15 @@ def _probe(transform: Transform, device: str) -> Float[Tensor, "2 3 height width
     shape = (2, 3, *transform.crop)
     noise = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
     return transform.normalise(noise.to(device))
+
+
+def _stored_names(out: Path, head: Head) -> tuple[str, ...] | None:
+    """Return the class names in the head file of an earlier command, if it is there."""
+    try:
+        stored = read_head(out / HEAD_FILE)
+    except HeadError:
+        return None
+    return stored.class_names if stored.num_classes == head.num_classes else None
 
 
 def _refuse_other_backbone(out: Path, fingerprint: Mapping[str, str]) -> None:

@@ -14,10 +14,17 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from clinit.errors import CacheError, ImageError
+from clinit.errors import CacheError, ImageError, ManifestError
 from clinit.extract.backbone import Backbone
-from clinit.extract.cache import CacheSplit, open_split, shard_problem, verify_shard
-from clinit.extract.head import Head
+from clinit.extract.cache import (
+    HEAD_FILE,
+    CacheSplit,
+    open_split,
+    shard_problem,
+    verify_shard,
+)
+from clinit.extract.decode import MISSING
+from clinit.extract.head import Head, write_head
 from clinit.extract.loader import ImageBatch, load_batches
 from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.plan import Plan, settle_plan, shard_name
@@ -71,6 +78,9 @@ class SplitRun:
     transform: Transform
     head: Head
     head_classes: str
+    """Where the class names of the head came from."""
+    names_given: bool
+    """Whether this command names the head's rows."""
     workers: int
     strict: bool
     on_progress: Callable[[Progress], None]
@@ -83,24 +93,36 @@ class SplitRun:
             ClinitError: If the folder belongs to another extraction or the storage fails.
         """
         settle_plan(self.plan, self.folder)
+        write_head(self.head, self.folder.parent / HEAD_FILE)
         write_manifest(self.manifest, self.folder / "manifest.parquet")
         finished = self._finished()
         missing, replaced = self._missing_shards(finished)
         if finished is not None and not missing:
-            return SplitResult(finished, 0, ())
+            return SplitResult(self._with_head(finished), 0, ())
         started = datetime.now(UTC)
         with closing(self._batches(missing)) as batches:
             self._compute(missing, batches)
         computed = sum(len(self.plan.rows(shard)) for shard in missing)
+        self._summarise(self.head_classes, self._facts(computed, started))
+        return SplitResult(open_split(self.folder), computed, tuple(replaced))
+
+    def _summarise(self, head_classes: str, run: Mapping[str, Any]) -> None:
         write_summary(
             self.folder,
             self.plan,
             self.manifest,
             head=self.head,
-            head_classes=self.head_classes,
-            run=self._facts(computed, started),
+            head_classes=head_classes,
+            run=run,
         )
-        return SplitResult(open_split(self.folder), computed, tuple(replaced))
+
+    def _with_head(self, finished: CacheSplit) -> CacheSplit:
+        """Judge the head again where its rows have got names since the split was finished."""
+        known = "unknown" if self.head.class_names is None else self.head_classes
+        if self.names_given or finished.summary["head"]["class_names"] == "unknown" != known:
+            self._summarise(known, finished.summary["run"])
+            return open_split(self.folder)
+        return finished
 
     def _finished(self) -> CacheSplit | None:
         try:
@@ -166,6 +188,7 @@ class SplitRun:
                         self.timing.shares(),
                     )
                 )
+            self._refuse_wrong_root(shard == shards[0], rows, reasons)
             with self.timing.measure("write"):
                 write_shard(
                     assemble(
@@ -187,6 +210,15 @@ class SplitRun:
                 remedy="Replace the file, or leave out `--strict` to mark its row invalid.",
             )
         return batch
+
+    def _refuse_wrong_root(self, first: bool, rows: range, reasons: Mapping[int, str]) -> None:
+        """Stop where not one file is in its place: then it is not the files that are wrong."""
+        if first and len(reasons) == len(rows) and set(reasons.values()) == {MISSING}:
+            raise ManifestError(
+                f"none of the {len(rows):,} images from"
+                f" {self.manifest.table['path'][rows.start]} on is in {self.root}",
+                remedy="Give the folder that the paths of the manifest start from with `--root`.",
+            )
 
     def _forward(self, batch: ImageBatch) -> Float[np.ndarray, "batch dim"]:
         with self.timing.measure("transfer"):

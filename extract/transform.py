@@ -61,7 +61,8 @@ class Transform:
         """Return (batch / 255 - mean) / std in float32, on the batch's device."""
         mean = torch.tensor(self.mean, device=batch.device).view(1, -1, 1, 1)
         std = torch.tensor(self.std, device=batch.device).view(1, -1, 1, 1)
-        return batch.float().div_(255).sub_(mean).div_(std)
+        pixels = batch.to(dtype=torch.float32, memory_format=torch.channels_last)
+        return pixels.div_(255).sub_(mean).div_(std)
 
 
 def make_transform(
@@ -87,6 +88,10 @@ def make_transform(
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
     height, width = (input_size, input_size) if input_size else config["input_size"][1:]
+    if std is not None and not all(0 < value < math.inf for value in std):
+        raise ValueError(f"std must be positive, got {_numbers(std)}")
+    if mean is not None and not all(math.isfinite(value) for value in mean):
+        raise ValueError(f"mean must be finite, got {_numbers(mean)}")
     moments = {
         "mean": _per_channel(mean if mean is not None else config["mean"]),
         "std": _per_channel(std if std is not None else config["std"]),

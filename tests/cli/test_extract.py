@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
-from clinit.errors import CacheError
+from clinit.errors import CacheError, ManifestError
 
 ARGUMENTS = [
     "--backbone=convnextv2_atto",
@@ -53,6 +53,19 @@ def test_the_same_command_again_says_that_all_is_there(
     extract("--dataset", "folder", "--root", root)
     shown = extract("--dataset", "folder", "--root", root)
     assert shown.output.count("already complete: every shard verified, nothing to do") == 2
+
+
+def test_a_folder_without_the_data_set_says_what_was_looked_for(
+    make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path
+) -> None:
+    places = ["--out", tmp_path / "cache", "--weights", tiny_weights]
+    (tmp_path / "empty").mkdir()
+    shown = run(
+        *("extract", *places, *ARGUMENTS),
+        *("--dataset", "imagenet1k", "--root", tmp_path / "empty"),
+    )
+    assert isinstance(shown.exception, ManifestError)
+    assert "train" in str(shown.exception)
 
 
 def test_one_split_and_a_limit(

@@ -88,15 +88,22 @@ def test_a_known_error_is_one_message_with_its_remedy_and_no_traceback(
     assert "Traceback" not in shown.err
 
 
-def test_an_interrupt_says_that_nothing_is_lost(
+def test_an_interrupt_says_that_nothing_is_lost(tmp_path: Path) -> None:
+    code = (
+        "import os, signal; from clinit.cli import main as m;"
+        "m.app.registered_commands[0].callback = lambda: None;"
+        "m.app.command('wait')(lambda: os.kill(os.getpid(), signal.SIGINT)); m.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "wait"], capture_output=True, text=True)
+    assert done.returncode == 130
+    assert done.stderr.startswith("Interrupted. What was finished is kept: run the same command")
+
+
+def test_a_path_that_is_too_long_is_an_error_and_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(command_line, "app", interrupt)
-    assert run(monkeypatch) == 130
-    assert "run the same command again" in capsys.readouterr().err
+    assert run(monkeypatch, "cache", "show", "x" * 5000) == 1
+    assert "File name too long" in capsys.readouterr().err
 
 
 def test_the_errors_form_the_tree_that_is_drawn() -> None:

@@ -154,6 +154,19 @@ def test_a_model_without_one_linear_classifier_is_refused(tmp_path: Path) -> Non
         load_backbone(headless)
 
 
+def test_a_model_that_averages_two_classifiers_is_refused(tiny_weights: Path) -> None:
+    with pytest.raises(BackboneError, match="averages two classifiers"):
+        load_backbone(config(tiny_weights, name="deit_tiny_distilled_patch16_224"))
+
+
+def test_a_size_that_the_model_does_not_take_is_refused(tmp_path: Path) -> None:
+    network = timm.create_model("vit_tiny_patch16_224", num_classes=2)
+    save_file(network.state_dict(), tmp_path / "vit.safetensors")
+    vit = BackboneConfig(name="vit_tiny_patch16_224", weights=tmp_path / "vit.safetensors")
+    with pytest.raises(BackboneError, match="cannot process images of 96 x 96 pixels"):
+        check_penultimate(load_backbone(vit), torch.zeros(2, 3, 96, 96))
+
+
 def test_names_that_are_not_one_a_row_are_refused(tiny_weights: Path, tmp_path: Path) -> None:
     path = tmp_path / "named.safetensors"
     save_file(load_file(tiny_weights), path, metadata={"class_names": '["a"]'})

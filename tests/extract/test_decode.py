@@ -1,5 +1,6 @@
 import ctypes
 import io
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -116,6 +117,28 @@ def test_a_missing_file_is_this_files_problem(tmp_path: Path) -> None:
 def test_a_folder_in_place_of_a_file_is_this_files_problem(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="cannot be read: Is a directory"):
         read_image_file(tmp_path, tmp_path)
+
+
+def test_a_link_that_leaves_the_root_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "link.png").symlink_to(tmp_path / "secret.png")
+    with pytest.raises(ImageError, match="a link that leaves the root"):
+        read_image_file(tmp_path / "root" / "link.png", tmp_path / "root")
+
+
+def test_a_link_within_a_linked_root_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "1.png").write_bytes(b"content")
+    (tmp_path / "real" / "2.png").symlink_to("1.png")
+    (tmp_path / "root").symlink_to("real")
+    assert read_image_file(tmp_path / "root" / "2.png", tmp_path / "root") == b"content"
+
+
+def test_a_pipe_in_place_of_an_image_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(ImageError, match="not a regular file"):
+        read_image_file(tmp_path / "pipe.png", tmp_path)
 
 
 def test_a_vanished_folder_stops_everything(tmp_path: Path) -> None:

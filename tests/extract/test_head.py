@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from clinit.errors import HeadError
+from clinit.errors import CacheError, HeadError
 from clinit.extract.head import Head, read_head, write_head
 from clinit.extract.head_names import name_rows
 from clinit.extract.top1 import Top1, head_rows, top1
@@ -95,8 +95,20 @@ def test_other_rows_stay_without_names(head: Head) -> None:
 def test_too_few_names_are_refused(head: Head, tmp_path: Path) -> None:
     with pytest.raises(HeadError, match="the data set: 1 names for a classifier of 3 rows"):
         name_rows(head, ("x",), "dataset")
-    with pytest.raises(HeadError, match="no file of class names at"):
+    with pytest.raises(CacheError, match=r"cannot read the class names in .*absent\.txt"):
         name_rows(head, ("x",), str(tmp_path / "absent.txt"))
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [(b"a\nb\na\n", "a name occurs twice in"), (b"\xff\n", "cannot read the class names in")],
+)
+def test_names_that_tell_no_classes_apart_are_refused(
+    head: Head, tmp_path: Path, content: bytes, text: str
+) -> None:
+    (tmp_path / "names.txt").write_bytes(content)
+    with pytest.raises(CacheError, match=text):
+        name_rows(head, (), str(tmp_path / "names.txt"))
 
 
 def test_top1_counts_only_rows_of_classes_that_the_head_knows(head: Head) -> None:

@@ -216,3 +216,8 @@ def test_an_absent_manifest_is_reported_with_the_command_that_writes_it(tmp_path
     with pytest.raises(ManifestError, match="no manifest file at") as refusal:
         read_manifest(tmp_path / "m.parquet")
     assert "clinit manifest build" in refusal.value.remedy
+
+
+def test_a_split_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the split is '../out', expected train or val"):
+        Manifest("folder", "../out", NAMES, table(ROWS))

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,6 +63,14 @@ def test_the_backbone_identifier_leaves_the_manifest_out() -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "clinit-cache/9"}', '{"format": 1}'])
 def test_a_damaged_plan_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(CacheError, match="is not the plan of a feature cache"):
+        read_plan(tmp_path)
+
+
+def test_a_fingerprint_that_is_none_is_refused(plan: Plan, tmp_path: Path) -> None:
+    settle_plan(plan, tmp_path)
+    content = json.loads((tmp_path / "plan.json").read_text())
+    (tmp_path / "plan.json").write_text(json.dumps({**content, "fingerprint": [1]}))
     with pytest.raises(CacheError, match="is not the plan of a feature cache"):
         read_plan(tmp_path)
 

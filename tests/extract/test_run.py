@@ -11,8 +11,9 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
-from clinit.errors import CacheError, ClinitError, ImageError
+from clinit.errors import CacheError, ClinitError, ImageError, ManifestError
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import open_cache, open_split, verify_shard
 from clinit.extract.decode import decode
@@ -219,7 +220,7 @@ def test_a_vanished_folder_marks_no_row_invalid(
 ) -> None:
     root = make_tree()
     manifests = {"train": scan("folder", root, "train").manifest}
-    root.rename(tmp_path / "unmounted")
+    (root / "train").rename(tmp_path / "unmounted")
     with pytest.raises(ClinitError, match="has vanished"):
         list(extract(manifests, root, tmp_path / "cache", config))
     assert not list((tmp_path / "cache").rglob("*.h5"))
@@ -342,3 +343,134 @@ def test_an_absent_cache_and_an_absent_split_are_refused(
     with pytest.raises(CacheError) as caught:
         open_cache(tmp_path / "cache" / "train")
     assert caught.value.remedy.startswith("Give its parent folder")
+
+
+def test_a_refused_command_leaves_the_head_as_it_was(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root, out = make_tree(classes="xyz"), tmp_path / "cache"
+    run(root, out, replace(config, head_classes="dataset"))
+    before = files(out)
+    with pytest.raises(CacheError, match="shard_rows = 6"):
+        run(root, out, replace(config, shard_rows=5))
+    assert files(out) == before
+
+
+def nameless(config: ExtractConfig, folder: Path) -> ExtractConfig:
+    assert config.backbone.weights is not None
+    save_file(load_file(config.backbone.weights), folder / "nameless.safetensors")
+    return replace(
+        config, backbone=replace(config.backbone, weights=folder / "nameless.safetensors")
+    )
+
+
+def test_names_given_once_stay(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root, out, plain = make_tree(), tmp_path / "cache", nameless(config, tmp_path)
+    named = run(root, out, replace(plain, head_classes="dataset"))
+    again = run(root, out, plain)
+    head = open_cache(out).head
+    assert head is not None
+    assert head.class_names == ("a", "b", "c")
+    assert [result.top1 for result in again] == [result.top1 for result in named]
+
+
+def test_names_can_be_given_after_the_extraction(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root, out, plain = make_tree(), tmp_path / "cache", nameless(config, tmp_path)
+    assert run(root, out, plain)[0].top1.percent is None
+    results = run(root, out, replace(plain, head_classes="dataset"))
+    assert [(r.computed_rows, r.top1.total) for r in results] == [(0, 15), (0, 6)]
+    assert results[0].split.summary["head"]["class_names"] == "the classes of the data set"
+
+
+def test_splits_of_different_backbones_are_not_one_cache(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    run(root, tmp_path / "cache", config)
+    run(root, tmp_path / "other", replace(config, dtype="float32"))
+    shutil.rmtree(tmp_path / "cache" / "val")
+    (tmp_path / "other" / "val").rename(tmp_path / "cache" / "val")
+    with pytest.raises(CacheError, match="dtype = float16 in train, float32 in val"):
+        open_cache(tmp_path / "cache")
+
+
+def test_a_head_of_another_backbone_is_not_of_the_cache(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    run(root, tmp_path / "cache", config)
+    run(root, tmp_path / "other", replace(config, dtype="float32"))
+    (tmp_path / "other/head.safetensors").replace(tmp_path / "cache/head.safetensors")
+    with pytest.raises(CacheError, match=r"head\.safetensors belongs to another backbone"):
+        open_cache(tmp_path / "cache")
+
+
+def test_a_manifest_that_was_exchanged_is_found_and_written_again(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root, out = make_tree(), tmp_path / "cache"
+    run(root, out, config)
+    shutil.copy(out / "val" / "manifest.parquet", out / "train" / "manifest.parquet")
+    split = open_split(out / "train")
+    assert "is not the manifest that was extracted" in str(verify_shard(split, 0))
+    with pytest.raises(CacheError, match="is not the manifest that was extracted"):
+        split.load()
+    run(root, out, config)
+    assert verify_shard(open_split(out / "train"), 0) is None
+
+
+@pytest.mark.parametrize("change", [{"num_valid": None}, {"shards": []}])
+def test_a_damaged_summary_is_refused_and_mended(
+    make_tree: Callable[..., Path],
+    config: ExtractConfig,
+    tmp_path: Path,
+    change: dict[str, object],
+) -> None:
+    root, out = make_tree(), tmp_path / "cache"
+    run(root, out, config)
+    path = out / "train" / "cache.json"
+    content = {**json.loads(path.read_text()), **change}
+    path.write_text(json.dumps({key: v for key, v in content.items() if v is not None}))
+    with pytest.raises(CacheError, match=r"cache\.json is damaged: it l"):
+        open_split(out / "train")
+    assert run(root, out, config)[0].computed_rows == 0
+    assert open_split(out / "train").num_valid == 15
+
+
+def test_a_root_without_any_of_the_files_is_refused(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    manifests = {"train": scan("folder", root, "train").manifest}
+    for path in root.rglob("*.png"):
+        path.unlink()
+    with pytest.raises(ManifestError, match=r"none of the 6 images from train/a/0\.png on is in"):
+        list(extract(manifests, root, tmp_path / "cache", config))
+
+
+def test_an_absent_root_and_an_empty_manifest_are_refused(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    manifest = scan("folder", root, "train").manifest
+    with pytest.raises(ManifestError, match="no folder at"):
+        list(extract({"train": manifest}, tmp_path / "absent", tmp_path / "cache", config))
+    empty = replace(manifest, table=manifest.table.clear())
+    with pytest.raises(ManifestError, match="the manifest of train names no image"):
+        list(extract({"train": empty}, root, tmp_path / "cache", config))
+
+
+def test_a_split_begun_on_another_kind_of_device_is_refused(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root, out = make_tree(), tmp_path / "cache"
+    run(root, out, config)
+    (out / "train" / "cache.json").unlink()
+    path = out / "train" / "plan.json"
+    path.write_text(path.read_text().replace('"device": "cpu"', '"device": "cuda"'))
+    with pytest.raises(CacheError, match="device = cuda, this command has device = cpu"):
+        run(root, out, config)

@@ -87,6 +87,12 @@ def test_two_channel_means_are_refused() -> None:
         make_transform("timm", CONFIG, mean=(0.5, 0.5))
 
 
+@pytest.mark.parametrize("std", [(0.0,), (float("nan"),), (-1.0, 1.0, 1.0)])
+def test_a_deviation_that_is_not_positive_is_refused(std: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="std must be positive, got "):
+        make_transform("timm", CONFIG, std=std)
+
+
 def test_a_crop_that_is_not_covered_is_refused_with_a_remedy() -> None:
     with pytest.raises(BackboneError, match="crops by 'border'") as caught:
         make_transform("timm", {**CONFIG, "crop_mode": "border"})

@@ -46,6 +46,12 @@ def naive_loss(name: str, point: np.ndarray, raw: Rows, data: NewClasses) -> flo
     return float(np.mean([values[data.labels == c].mean() for c in present]))
 
 
+def naive_prior(factor: float, raw: Rows, data: NewClasses) -> float:
+    old = np.linalg.norm(data.head.weight[: data.start], axis=1).mean()
+    new = np.linalg.norm(raw.weight, axis=1).mean()
+    return float(1e-3 / 2 * (factor * new / old) ** 2)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", [1e-3, 1.0, 300.0])
 def test_it_finds_the_minimum_that_scipy_finds(name: str, size: float) -> None:
@@ -53,10 +59,14 @@ def test_it_finds_the_minimum_that_scipy_finds(name: str, size: float) -> None:
     found = calibrate(raw, data, LOSSES[name])
 
     def loss(x: np.ndarray) -> float:
-        return naive_loss(name, np.array([x[0] / size, x[1]]), raw, data)
+        point = np.array([x[0] / size, x[1]])
+        return naive_loss(name, point, raw, data) + naive_prior(point[0], raw, data)
 
     best = minimize(loss, np.array([0.5, 0.0]), method="BFGS", tol=1e-9)
-    assert found.loss_after == pytest.approx(best.fun, abs=1e-9)
+    reached = found.loss_after + naive_prior(found.factor, raw, data)
+    assert reached == pytest.approx(best.fun, abs=1e-9)
+    point = np.array([found.factor, found.shift])
+    assert found.loss_after == pytest.approx(naive_loss(name, point, raw, data))
     assert found.factor * size == pytest.approx(best.x[0], rel=1e-4)
     assert found.shift == pytest.approx(best.x[1], rel=1e-4, abs=1e-5)
     assert found.loss_before == pytest.approx(naive_loss(name, np.array([1.0, 0.0]), raw, data))
@@ -72,7 +82,10 @@ def test_gradient_and_hessian_are_those_of_differences(name: str) -> None:
         return objective.expansion(x)[1]
 
     for point in (np.array([0.7, -0.3]), np.array([-2.0, 4.0])):
-        assert objective.value(point) == pytest.approx(naive_loss(name, point, raw, data))
+        expected = naive_loss(name, point, raw, data)
+        assert objective.training_loss(point) == pytest.approx(expected)
+        prior = naive_prior(point[0], raw, data)
+        assert objective.value(point) == pytest.approx(expected + prior)
         _, gradient, hessian = objective.expansion(point)
         np.testing.assert_allclose(
             approx_fprime(point, objective.value), gradient, rtol=1e-5, atol=1e-5
@@ -88,7 +101,9 @@ def test_newton_descends_from_anywhere(name: str, start: tuple[float, float]) ->
     objective = Objective.of(raw, data, LOSSES[name], None, np.arange(500))
     begin = np.array(start)
     _, lowest, steps = minimise(objective, begin, objective.value(begin))
-    assert lowest == pytest.approx(calibrate(raw, data, LOSSES[name]).loss_after, abs=1e-7)
+    found = calibrate(raw, data, LOSSES[name])
+    reached = found.loss_after + naive_prior(found.factor, raw, data)
+    assert lowest == pytest.approx(reached, abs=1e-7)
     assert steps < 60
 
 
@@ -104,7 +119,12 @@ def test_a_kept_bias_is_not_shifted(name: str) -> None:
 
     assert found.shift == 0
     assert found.loss_after == pytest.approx(loss(found.factor))
-    assert found.loss_after <= min(loss(found.factor * 1.01), loss(found.factor * 0.99))
+
+    def regularised(factor: float) -> float:
+        return loss(factor) + naive_prior(factor, raw, data)
+
+    around = [regularised(found.factor * scale) for scale in (0.99, 1.0, 1.01)]
+    assert around[1] == min(around)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -115,11 +135,18 @@ def test_rows_of_zeros_still_find_their_shift(name: str) -> None:
     assert found.loss_after < found.loss_before
 
 
-def test_separable_classes_give_a_finite_factor() -> None:
+def test_separable_classes_give_rows_of_a_length_like_the_old_ones() -> None:
+    # Nearest class means: the old rows and the new ones separate all classes without an error.
     data = arrival(spread=1e-3)
-    found = calibrate(raw_rows(), data, LOSSES["ce"])
-    assert np.isfinite([found.factor, found.shift]).all()
+    means = np.stack([data.features[data.labels == c].mean(axis=0) for c in range(OLD + NEW)])
+    rows = Rows(means, -(means**2).sum(axis=1) / 2)
+    head = Rows(2 * rows.weight, 2 * rows.bias)
+    data = NewClasses(data.features, data.labels, head, OLD, OLD + NEW)
+    raw, means = Rows(rows.weight[OLD:], rows.bias[OLD:]), means[OLD:]
+    found = calibrate(raw, data, LOSSES["ce"])
     assert found.loss_after <= found.loss_before
+    old = np.linalg.norm(data.head.weight[: data.start], axis=1).mean()
+    assert 1 < found.factor * np.linalg.norm(means, axis=1).mean() / old < 5
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
