@@ -15,7 +15,11 @@ diag(d) - p p^T the Hessian of a loss in the new logits,
 Where the data are separable, as with few images a class, F falls for ever as s grows, and the
 rows would outgrow all that come after them. A prior ends that: F is minimised together with
 
-    (PRIOR / 2) (s / s_0)^2,    s_0 the factor that gives the rows the mean norm of the old ones.
+    (PRIOR / 2) (s / s_0)^2,
+
+where with s_0 the logits of the new rows vary over the data as much as those of the old ones
+(class-balanced variances, averaged over rows). Norms of rows would not do in place of logits:
+a small lambda gives long rows along directions in which the features hardly vary.
 
 Newton's method with backtracking (S. Boyd, L. Vandenberghe, "Convex Optimization", 2004,
 Algorithm 9.5). Where the softmax is saturated d2F vanishes but dF does not: d2F is therefore
@@ -27,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -45,8 +50,8 @@ BLOCK_ROWS = 4096
 MAX_STEPS = 100
 DAMPING = 1e-9
 PRIOR = 1e-3
-"""Rows three times as long as the old ones cost as much as 0.0045 nats: not felt where the data
-themselves bound the factor."""
+"""Logits that vary three times as much as the old ones cost as much as 0.0045 nats: not felt
+where the data themselves bound the factor."""
 TOLERANCE = 1e-10
 """Stop when a Newton step promises to lower the loss by less, relative to 1 + |loss|."""
 
@@ -111,7 +116,7 @@ class Objective:
     weight: Float[Tensor, " rows"]
     fixed: FixedPart
     prior: float
-    """Weight of s^2 / 2; 0 where all rows are zero and s means nothing."""
+    """Weight of s^2 / 2; 0 where there is nothing to compare: no old row, or new rows of zeros."""
 
     @classmethod
     def of(
@@ -127,19 +132,25 @@ class Objective:
         weights = row_weights(np.bincount(labels, minlength=data.stop), "class")[labels]
         new = (labels >= data.start) & (labels < data.stop)
         bias = raw.bias if kept_bias is None else np.zeros_like(raw.bias)
-        parts = [_logits(raw, bias, data, loss, block) for block in _blocks(rows)]
+        parts = [
+            _logits(raw, bias, data, loss, rows[block], weights[block])
+            for block in _slices(len(rows))
+        ]
+        logits = torch.cat([part.logits for part in parts])
+        old = _variance(np.sum([part.old for part in parts], axis=0))
+        arrived = _variance(_moments(logits.numpy(), weights))
         return cls(
             loss=loss,
             num_classes=len(data.head.weight),
-            logits=torch.cat([logits for logits, _ in parts]),
+            logits=logits,
             offset=torch.zeros(len(bias), dtype=torch.float64)
             if kept_bias is None
             else torch.as_tensor(kept_bias, dtype=torch.float64),
             shifts=kept_bias is None,
             target=torch.from_numpy(np.where(new, labels - data.start, -1)),
             weight=torch.from_numpy(weights),
-            fixed=FixedPart(*map(torch.cat, zip(*(fixed for _, fixed in parts), strict=True))),
-            prior=PRIOR / norm_factor(raw, data) ** 2 if raw.weight.any() else 0.0,
+            fixed=FixedPart(*map(torch.cat, zip(*(part.fixed for part in parts), strict=True))),
+            prior=PRIOR * arrived / old if old > 0 else 0.0,
         )
 
     def squares(self) -> Float[np.ndarray, " 2"]:
@@ -240,9 +251,33 @@ def balanced_draw(
     return np.sort(order[place_in_class < quota])
 
 
+class _Part(NamedTuple):
+    """What a block of rows contributes."""
+
+    logits: Tensor
+    fixed: FixedPart
+    old: np.ndarray
+    """Weighted sums of the logits of the old rows and of their squares."""
+
+
+def _moments(logits: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    return np.stack([weights @ logits, weights @ logits**2])
+
+
+def _variance(moments: np.ndarray) -> float:
+    """Return the variance of a column, averaged over columns; 0 where there is none."""
+    means, squares = moments
+    return float(np.maximum(squares - means**2, 0.0).mean()) if moments.size else 0.0
+
+
 def _logits(
-    raw: Rows, bias: np.ndarray, data: NewClasses, loss: Loss, rows: np.ndarray
-) -> tuple[Tensor, FixedPart]:
+    raw: Rows,
+    bias: np.ndarray,
+    data: NewClasses,
+    loss: Loss,
+    rows: np.ndarray,
+    weights: np.ndarray,
+) -> _Part:
     # The product with all fixed rows is the bulk of the work: float32 unless stored wider.
     wide = data.features.dtype == np.float64
     features = data.features[rows].astype(np.float64 if wide else np.float32)
@@ -253,12 +288,8 @@ def _logits(
     target = np.where(labels < data.start, labels, -1)
     part = loss.fixed_part(torch.from_numpy(fixed), torch.from_numpy(target), len(data.head.weight))
     logits = torch.from_numpy(features.astype(np.float64) @ raw.weight.T + bias)
-    return logits, FixedPart(part.log_sum.double(), part.constant.double())
-
-
-def _blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
-    for block in _slices(len(rows)):
-        yield rows[block]
+    old = _moments(fixed[:, : data.start].astype(np.float64), weights)
+    return _Part(logits, FixedPart(part.log_sum.double(), part.constant.double()), old)
 
 
 def _slices(rows: int) -> Iterator[slice]:
