@@ -1,0 +1,69 @@
+"""The main job on real photographs with real ImageNet weights, on a part of them."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from clinit.cli.main import app
+from clinit.extract.cache import open_cache
+
+pytestmark = [
+    pytest.mark.realdata,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        "CLINIT_REALDATA" not in os.environ, reason="CLINIT_REALDATA names no folder"
+    ),
+]
+NETWORKS = {
+    "vit_tiny_patch16_224": [],
+    "mobilenetv2_100": ["--model-arg=pad_type=same", "--mean=0.5", "--std=0.5"],
+}
+
+
+def clinit(*arguments: object) -> str:
+    shown = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert shown.exit_code == 0, shown.output
+    return shown.output
+
+
+def extract(name: str, dataset: str, folder: str, out: Path, *options: object) -> None:
+    data = Path(os.environ["CLINIT_REALDATA"])
+    clinit(
+        *("extract", "--dataset", dataset, "--root", data / folder, "--out", out),
+        *("--backbone", name, "--weights", data / "weights" / f"{name}.safetensors"),
+        *("--device", "cpu", *NETWORKS[name], *options),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "percent"), [("vit_tiny_patch16_224", 72), ("mobilenetv2_100", 68)]
+)
+def test_the_stored_head_has_the_accuracy_of_its_weights(
+    name: str, percent: float, tmp_path: Path
+) -> None:
+    out = tmp_path / "cache"
+    extract(name, "imagenet1k", "imagenet_mini", out, "--split=val", "--limit-per-class=12")
+    head = open_cache(out).split("val").summary["head"]
+    assert head["total"] == 120
+    assert head["top1_percent"] == pytest.approx(percent, abs=8)
+
+
+def test_least_square_rows_know_new_scenes_before_any_training(tmp_path: Path) -> None:
+    name = "vit_tiny_patch16_224"
+    extract(name, "imagenet1k", "imagenet_mini", tmp_path / "base", "--limit-per-class=1")
+    extract(name, "folder", "places50", tmp_path / "new", "--limit-per-class=4")
+    clinit(
+        *("train-head", "--base", tmp_path / "base", "--new", tmp_path / "new"),
+        *("--out", tmp_path / "runs", "--iterations", 20, "--scale=none", "--scale=calibrated"),
+    )
+    rows = json.loads(clinit("report", tmp_path / "runs", "--format", "json"))
+    start = {
+        (row["init"], row["scale"]): max(task["acc_new_start"] for task in row["tasks"])
+        for row in rows
+    }
+    assert start["random", "none"] < 10
+    assert start["least-square", "none"] < 10
+    assert start["least-square", "calibrated"] > 40
