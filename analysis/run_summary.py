@@ -49,8 +49,8 @@ class RunSummary:
 
     @property
     def init(self) -> str:
-        """The initialisation of new rows."""
-        return str(self.config["init"])
+        """The initialisation of new rows; the method, where a head is solved as a whole."""
+        return str(self.config.get("init") or self.config["method"])
 
     @property
     def scale(self) -> str:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from clinit.cli.console import err, note, say
+from clinit.cli.context import Context
+from clinit.cli.method_options import reject_meaningless
 
 if TYPE_CHECKING:
     from clinit.headtrain.config import ExperimentConfig, HeadConfig
@@ -37,6 +39,17 @@ class Init(StrEnum):
 
 
 _PAPER_INITS = [Init.random, Init.class_mean, Init.least_square]
+
+
+class Method(StrEnum):
+    """Which data a task may look at, and whether its head is trained or solved."""
+
+    rehearsal = "rehearsal"
+    naive = "naive"
+    joint = "joint"
+    ncm = "ncm"
+    ridge = "ridge"
+    lda = "lda"
 
 
 class Scale(StrEnum):
@@ -86,6 +99,7 @@ class Device(StrEnum):
 
 
 def train_head(
+    context: Context,
     base: Annotated[
         Path, typer.Option(help="Feature cache of the base classes.", show_default=False)
     ],
@@ -96,6 +110,14 @@ def train_head(
         Path,
         typer.Option(help="Folder of the run records, one sub-folder a head.", show_default=False),
     ],
+    method: Annotated[
+        Method,
+        typer.Option(
+            help="Train on new rows and a buffer of old ones, on new rows alone (naive) or on all"
+            " rows of all classes seen (joint); or solve the whole head from the rows of joint:"
+            " nearest class mean, ridge or LDA.",
+        ),
+    ] = Method.rehearsal,
     tasks: Annotated[int, typer.Option(min=1, help="Tasks that the new classes arrive in.")] = 5,
     init: Annotated[
         list[Init] | None,
@@ -171,11 +193,13 @@ def train_head(
     from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_ids
     from clinit.headtrain.record import check_free
 
+    reject_meaningless(context, method.value)
     try:
         config = ExperimentConfig(
+            method=method.value,
             tasks=tasks,
             iterations=iterations,
-            buffer=buffer,
+            buffer=buffer if method is Method.rehearsal else None,
             batch_size=batch_size,
             eval_every=eval_every,
             seed=seed,
@@ -199,7 +223,8 @@ def train_head(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     heads = list(dict.fromkeys(combinations))  # random rows have no scale: once is enough
-    folders = [out / name for name in head_ids(heads)]
+    heads = heads[:1] if config.is_closed else heads
+    folders = [out / name for name in head_ids(heads, config.method)]
     check_free(folders)
     records = _train(base, new, config, heads, diagnose=diagnose, verbose=verbose)
     _write_and_show(records, folders)

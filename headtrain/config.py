@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from clinit.headtrain.init import InitConfig
+from clinit.headtrain.methods import CLOSED_METHODS, METHODS
 from clinit.headtrain.seeds import MAX_SEED
 
 HEAD_WIDTHS = ("grow", "full")
 DEVICES = ("auto", "cuda", "cpu")
+DEFAULT_BUFFER = 24_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,14 +63,18 @@ class HeadConfig:
 class ExperimentConfig:
     """One class-incremental stream, shared by all heads of a call."""
 
+    method: str = "rehearsal"
+    """`rehearsal`, `naive` (new rows alone), `joint` (all rows of all classes seen), or a head
+    solved from all rows of all classes seen: `ncm`, `ridge`, `lda`."""
     tasks: int = 5
     """Number of tasks that the new classes are split into; >= 1."""
     iterations: int = 600
-    """Updates a task; 0 evaluates the initialised heads only."""
-    buffer: int = 24_000
-    """Rows of earlier classes kept for rehearsal; 0 trains on new rows alone."""
+    """Updates a task; 0 evaluates the initialised heads only. Always 0 for a solved head."""
+    buffer: int | None = None
+    """Rows of earlier classes kept for rehearsal; 0 trains on new rows alone. Default: 24,000
+    for rehearsal; None for the other methods, whatever is asked."""
     batch_size: int = 256
-    """Rows a batch: one half new (rounded down), the rest from the buffer; >= 2."""
+    """Rows a batch, >= 2. Rehearsal: one half new (rounded down), the rest from the buffer."""
     eval_every: int = 50
     """Updates between two evaluations; >= 1."""
     seed: int = 0
@@ -83,13 +88,34 @@ class ExperimentConfig:
     def __post_init__(self) -> None:
         least = {"tasks": 1, "iterations": 0, "buffer": 0, "batch_size": 2, "eval_every": 1}
         for name, minimum in least.items():
-            if getattr(self, name) < minimum:
-                raise ValueError(f"{name} must be at least {minimum}, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and value < minimum:
+                raise ValueError(f"{name} must be at least {minimum}, got {value}")
         if not 0 <= self.seed <= MAX_SEED:
             raise ValueError(f"seed must lie in [0, {MAX_SEED}], got {self.seed}")
-        for name, choices in {"head_width": HEAD_WIDTHS, "device": DEVICES}.items():
+        choices_of = {"method": METHODS, "head_width": HEAD_WIDTHS, "device": DEVICES}
+        for name, choices in choices_of.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {choices}, got {getattr(self, name)!r}")
+        if self.is_closed and self.head_width == "full":
+            raise ValueError(
+                f"method {self.method!r} solves for the classes seen: not with a full head_width"
+            )
+        self._drop_what_does_not_apply()
+
+    def _drop_what_does_not_apply(self) -> None:
+        """Leave settings without a meaning at one value, so that equal runs look equal."""
+        if self.method != "rehearsal":
+            object.__setattr__(self, "buffer", None)
+        elif self.buffer is None:
+            object.__setattr__(self, "buffer", DEFAULT_BUFFER)
+        if self.is_closed:
+            object.__setattr__(self, "iterations", 0)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether heads are solved and not trained."""
+        return self.method in CLOSED_METHODS
 
     @property
     def evaluation_points(self) -> tuple[int, ...]:
@@ -97,24 +123,39 @@ class ExperimentConfig:
         return tuple(sorted({*range(0, self.iterations, self.eval_every), self.iterations}))
 
 
-def head_ids(heads: Sequence[HeadConfig]) -> list[str]:
+def head_settings(head: HeadConfig, method: str = "rehearsal") -> dict[str, Any]:
+    """Return the settings of a head that mean something to `method`."""
+    settings = asdict(head)
+    closed = CLOSED_METHODS.get(method)
+    return settings if closed is None else {name: settings[name] for name in closed.reads}
+
+
+def head_ids(heads: Sequence[HeadConfig], method: str = "rehearsal") -> list[str]:
     """Name each head by its initialisation and scale, and by what else tells it apart.
+
+    The method comes first where it is not rehearsal; a solved head has no initialisation.
 
     Raises:
         ValueError: If there is no head, or two are the same.
     """
     if not heads:
         raise ValueError("a bank needs at least one head")
-    if twice := [head for head, count in Counter(heads).items() if count > 1]:
+    fields = [head_settings(head, method) for head in heads]
+    if twice := [each for each in fields if fields.count(each) > 1]:
         raise ValueError(f"two heads of a bank are the same: {twice[0]}")
-    fields = [asdict(head) for head in heads]
     named = ("init", "scale")
     varied = [
         name for name in fields[0] if name not in named and len({each[name] for each in fields}) > 1
     ]
-    return [_head_id(each, varied) for each in fields]
+    prefix = [] if method == "rehearsal" else [method]
+    return ["-".join([*prefix, *_start_words(each), *_words(each, varied)]) for each in fields]
 
 
-def _head_id(fields: dict[str, Any], varied: Sequence[str]) -> str:
-    name = fields["init"] if fields["init"] == "random" else f"{fields['init']}-{fields['scale']}"
-    return "-".join([name, *(f"{key.replace('_', '-')}={fields[key]}" for key in varied)])
+def _start_words(fields: dict[str, Any]) -> list[str]:
+    if "init" not in fields:
+        return []
+    return [fields["init"]] if fields["init"] == "random" else [fields["init"], fields["scale"]]
+
+
+def _words(fields: dict[str, Any], names: Sequence[str]) -> list[str]:
+    return [f"{name.replace('_', '-')}={fields[name]}" for name in names]

@@ -16,16 +16,16 @@ import torch
 
 from clinit.extract.head import Head
 from clinit.headtrain.adamw import BETAS, EPS
-from clinit.headtrain.config import ExperimentConfig, HeadConfig
+from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_settings
 from clinit.headtrain.events import Noted, Observer, ignore
 from clinit.headtrain.gaps import gaps
 from clinit.headtrain.learner import Diagnose, Learner
 from clinit.headtrain.ledger import class_table
 from clinit.headtrain.provenance import git_commit, versions
 from clinit.headtrain.record import FORMAT, RunRecord
-from clinit.headtrain.rehearsal import LOSS_SAMPLE_ROWS
 from clinit.headtrain.scenario import Scenario, build_scenario
 from clinit.headtrain.source import Source
+from clinit.headtrain.task_rows import LOSS_SAMPLE_ROWS
 
 
 def run_experiment(
@@ -86,7 +86,7 @@ def run_experiment(
     }
     settings = asdict(config)
     return [
-        _record(learner, scenario, index, {**asdict(each), **settings}, info)
+        _record(learner, scenario, index, {**head_settings(each, config.method), **settings}, info)
         for index, each in enumerate(heads)
     ]
 

@@ -24,7 +24,7 @@ def gaps(
     return [
         *base.notes,
         *new.notes,
-        *_base_gaps(scenario),
+        *_base_gaps(scenario, config),
         *_new_gaps(scenario, new),
         *_single_images(scenario),
         *_shared_names(scenario),
@@ -35,16 +35,17 @@ def gaps(
     ]
 
 
-def _base_gaps(scenario: Scenario) -> list[str]:
+def _base_gaps(scenario: Scenario, config: ExperimentConfig) -> list[str]:
     names = scenario.class_names[: scenario.num_base]
     unrehearsed = scenario.train_counts[: scenario.num_base] == 0
     untested = scenario.val_counts[: scenario.num_base] == 0
+    left = (
+        "are left out of a head that is solved from the data"
+        if config.is_closed
+        else "keep their head rows and are not rehearsed"
+    )
     return [
-        *_about(
-            names,
-            unrehearsed,
-            "base classes have no training image: they keep their head rows and are not rehearsed",
-        ),
+        *_about(names, unrehearsed, f"base classes have no training image: they {left}"),
         *_about(names, untested, "base classes have no validation image: they are not evaluated"),
     ]
 
@@ -101,6 +102,8 @@ def _task_sizes(scenario: Scenario) -> list[str]:
 
 
 def _buffer_gaps(scenario: Scenario, config: ExperimentConfig) -> list[str]:
+    if config.method != "rehearsal":
+        return []
     if not config.buffer:
         return ["the buffer is empty (--buffer 0): batches hold new rows only"]
     notes = []
@@ -128,7 +131,9 @@ def _buffer_gaps(scenario: Scenario, config: ExperimentConfig) -> list[str]:
 
 
 def _batch_gaps(scenario: Scenario, config: ExperimentConfig) -> list[str]:
-    share = config.batch_size // 2
+    if config.method == "joint" or config.is_closed:
+        return []
+    share = config.batch_size // 2 if config.method == "rehearsal" else config.batch_size
     smallest = min(int(scenario.train_counts[task.rows].sum()) for task in scenario.tasks)
     if smallest >= share:
         return []

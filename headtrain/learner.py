@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,22 +24,18 @@ from clinit.headtrain.events import (
     Stepped,
     TaskStarted,
 )
-from clinit.headtrain.init import (
-    LambdaCurve,
-    NewClasses,
-    Rows,
-    choose_lambda,
-    class_statistics,
-    initialise,
-    random_rows,
-)
+from clinit.headtrain.init import Rows, random_rows
 from clinit.headtrain.ledger import Point, TaskEntry
-from clinit.headtrain.rehearsal import TaskRows, train_task
+from clinit.headtrain.methods import method_named
 from clinit.headtrain.scenario import Scenario
+from clinit.headtrain.schedule import Schedule, draw_schedule
 from clinit.headtrain.seeds import Draw, generator
+from clinit.headtrain.start import TaskStart
 from clinit.headtrain.statistics import ClassStatistics
 from clinit.headtrain.stopwatch import Stopwatch
 from clinit.headtrain.stream import Task
+from clinit.headtrain.task_rows import TaskRows
+from clinit.headtrain.train_task import train_task
 
 Diagnose = Callable[[ClassStatistics, Rows], dict[str, Any]]
 """Measures a head on the statistics of the rows it was trained on; plain values by name."""
@@ -59,7 +54,7 @@ class Learner:
         diagnose: Diagnose | None = None,
     ) -> None:
         device = choose_device(config.device)
-        self.ids = head_ids(heads)
+        self.ids = head_ids(heads, config.method)
         self.watch = Stopwatch(device)
         self.entries: list[TaskEntry] = []
         self.diverged: dict[str, str] = {}
@@ -70,7 +65,8 @@ class Learner:
         self._diagnose = diagnose
         self._own_seconds = np.zeros(len(heads))
         self._bank = Bank(_as_rows(head), heads, device)
-        self._buffer = Buffer(scenario.train, size=config.buffer, seed=config.seed)
+        self._method = method_named(config.method)
+        self._buffer = Buffer(scenario.train, size=config.buffer or 0, seed=config.seed)
         tested = scenario.val.rows_between(0, scenario.num_classes)
         self._test = LabelledRows.on(device, scenario.val.take(tested), scenario.val.labels[tested])
         if config.head_width == "full":
@@ -95,12 +91,17 @@ class Learner:
             self._add_random_rows(task)
         with self.watch.phase("prepare"):
             data = self._task_rows(task)
-        entry = self._begin(task, data)
+            schedule = self._schedule(data)
+        entry = self._begin(task, data, schedule)
+        start = TaskStart(
+            task, data, self._method, lambda curve: self._observe(LambdaChosen(task.number, curve))
+        )
         with self.watch.phase("initialise"):
-            self._initialise(task, data, entry)
+            self._initialise(task, start, entry)
         entry.losses = train_task(
             self._bank,
             data,
+            schedule,
             self._config,
             evaluate=lambda iteration, sample: self._evaluate(task, iteration, sample, entry),
             stepped=lambda steps: self._observe(Stepped(steps)),
@@ -108,18 +109,19 @@ class Learner:
         )
         if self._diagnose is not None:
             with self.watch.phase("diagnose"):
-                entry.diagnoses = self._diagnoses(task, data, self._diagnose)
+                entry.diagnoses = self._diagnoses(task, start.statistics(), self._diagnose)
 
-    def _diagnoses(self, task: Task, data: TaskRows, diagnose: Diagnose) -> list[dict[str, Any]]:
-        """Measure each head as it is, over the rows of buffer and task."""
-        statistics = class_statistics(self._new_classes(0, task, data))
+    def head(self, index: int) -> Rows:
+        """Copy one head as it is now."""
+        return self._bank.rows(index)
+
+    def _diagnoses(
+        self, task: Task, statistics: ClassStatistics, diagnose: Diagnose
+    ) -> list[dict[str, Any]]:
+        """Measure each head as it is, over the rows that the task was learnt from."""
         heads = [self._bank.rows(index) for index in range(self._bank.num_heads)]
         seen = slice(task.stop)
         return [diagnose(statistics, Rows(head.weight[seen], head.bias[seen])) for head in heads]
-
-    def _new_classes(self, index: int, task: Task, data: TaskRows) -> NewClasses:
-        head = self._bank.rows(index)
-        return NewClasses(data.features, data.labels, head, task.start, task.stop)
 
     def _add_random_rows(self, task: Task) -> None:
         random = generator(self._config.seed, Draw.RANDOM_ROWS, task.number)
@@ -127,13 +129,21 @@ class Learner:
 
     def _task_rows(self, task: Task) -> TaskRows:
         train = self._scenario.train
-        old = self._buffer.rows(np.arange(task.start))
+        old = self._method.old_rows(train, self._buffer, task)
+        num_base = int((train.labels[old] < self._scenario.num_base).sum())
         rows = np.concatenate([old, train.rows_between(task.start, task.stop)])
-        return TaskRows(task.number, train.take(rows), train.labels[rows], num_old=len(old))
+        return TaskRows(task.number, train.take(rows), train.labels[rows], num_base, len(old))
 
-    def _begin(self, task: Task, data: TaskRows) -> TaskEntry:
+    def _schedule(self, data: TaskRows) -> Schedule:
+        return draw_schedule(
+            generator(self._config.seed, Draw.BATCHES, data.number),
+            self._method.shares(data, self._config.batch_size),
+            first_new=data.num_old,
+            iterations=self._config.iterations,
+        )
+
+    def _begin(self, task: Task, data: TaskRows, schedule: Schedule) -> TaskEntry:
         old = data.labels[: data.num_old]
-        batch_size = self._config.batch_size
         entry = TaskEntry(
             task=task.number,
             facts={
@@ -143,39 +153,16 @@ class Learner:
                 "buffer_rows": data.num_old,
                 "buffer_classes": len(np.unique(old)),
             },
-            num_new=batch_size // 2 if data.num_old else batch_size,
-            batch_size=batch_size,
+            new_share=schedule.num_new / self._config.batch_size,
         )
         self.entries.append(entry)
         return entry
 
-    def _initialise(self, task: Task, data: TaskRows, entry: TaskEntry) -> None:
-        """Write the new rows of each head.
-
-        The statistics and the curve of lambda are computed once, but count in the time of each
-        head that needs them: alone it would have had to compute them too.
-        """
-        statistics: ClassStatistics | None = None
-        curve: LambdaCurve | None = None
-        statistics_s = curve_s = 0.0
+    def _initialise(self, task: Task, shared: TaskStart, entry: TaskEntry) -> None:
+        """Write the new rows of each head, or all of its rows where it is solved."""
         for index, config in enumerate(self._bank.heads):
-            stored = self._new_classes(index, task, data)
-            wants_curve = config.init == "least-square" and config.lam == "auto"
-            if statistics is None and config.init != "random":
-                started = time.perf_counter()
-                statistics = class_statistics(stored)
-                statistics_s = time.perf_counter() - started
-            if curve is None and wants_curve:
-                started = time.perf_counter()
-                curve = choose_lambda(stored)
-                curve_s = time.perf_counter() - started
-                self._observe(LambdaChosen(task.number, curve))
-            started = time.perf_counter()
-            start = initialise(config.start(), stored, statistics=statistics, curve=curve)
-            self._bank.write(index, task.start, start.rows)
-            seconds = time.perf_counter() - started
-            seconds += statistics_s if config.init != "random" else 0.0
-            seconds += curve_s if wants_curve else 0.0
+            start, seconds = shared.start(config, self._bank.rows(index))
+            self._bank.write(index, task.stop - len(start.rows.bias), start.rows)
             self._own_seconds[index] += seconds
             entry.starts.append(start)
             entry.start_seconds.append(seconds)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from clinit.headtrain.init import Initialisation
 from clinit.headtrain.record import TABLES
@@ -31,9 +31,8 @@ class TaskEntry:
     task: int
     facts: dict[str, Any]
     """What run.json says about the task, the initialisation left out."""
-    num_new: int
-    """New rows a batch."""
-    batch_size: int
+    new_share: Float[np.ndarray, " iterations"]
+    """Share of new rows in each batch."""
     starts: list[Initialisation] = field(default_factory=list)
     """One a head."""
     start_seconds: list[float] = field(default_factory=list)
@@ -72,15 +71,15 @@ class TaskEntry:
         """Return the losses of one head before each update."""
         assert self.losses is not None
         new, old = self.losses[:, head, 0], self.losses[:, head, 1]
-        share = self.num_new / self.batch_size
-        loss = new if share == 1 else share * new + (1 - share) * old
+        share = self.new_share
+        mixed = share * new + (1 - share) * old
         return _table(
             "steps",
             task=np.full(len(new), self.task),
             iteration=np.arange(len(new)),
-            loss=loss,
-            loss_new=new,
-            loss_old=pl.Series(values=[None] * len(old) if share == 1 else old, dtype=pl.Float32),
+            loss=np.where(share == 1, new, np.where(share == 0, old, mixed)),
+            loss_new=_null_where(share == 0, new),
+            loss_old=_null_where(share == 1, old),
         )
 
     def evaluations(self, head: int, totals: Int[np.ndarray, " classes"]) -> pl.DataFrame:
@@ -119,6 +118,10 @@ def class_table(scenario: Scenario) -> pl.DataFrame:
         train_rows=scenario.train_counts,
         val_rows=scenario.val_counts,
     )
+
+
+def _null_where(absent: Bool[np.ndarray, " rows"], values: Float[np.ndarray, " rows"]) -> pl.Series:
+    return pl.Series(values).set(pl.Series(absent), None)
 
 
 def _table(layout: str, /, **columns: Any) -> pl.DataFrame:

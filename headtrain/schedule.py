@@ -2,41 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Int
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A range of rows, and how many of them are in each batch."""
+
+    start: int
+    stop: int
+    count: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """Batches of a task, as indices into its rows: buffer rows first, then the new ones."""
+    """Batches of a task, as indices into its rows."""
 
     batches: Int[np.ndarray, "iterations batch"]
-    """The first `num_new` of each batch are new, the others old."""
-    num_new: int
-    """New rows a batch."""
+    """In each batch the new rows come first."""
+    num_new: Int[np.ndarray, " iterations"]
+    """New rows in each batch."""
 
 
 def draw_schedule(
-    random: np.random.Generator, *, old_rows: int, new_rows: int, iterations: int, batch_size: int
+    random: np.random.Generator, shares: Sequence[Share], *, first_new: int, iterations: int
 ) -> Schedule:
-    """Draw batches of batch_size // 2 new rows, the rest old; all new where nothing is old.
+    """Draw batches that take from each range of rows its share.
 
-    Each of the two sources is passed over in shuffled order and shuffled anew when it is
-    exhausted: a row comes again only after all others have come.
+    Each range is passed over in shuffled order and shuffled anew when it is exhausted: a row
+    comes again only after all others of its range have come. Rows from `first_new` on are new.
     """
-    num_new = batch_size // 2 if old_rows else batch_size
-    new = _passes(random, new_rows, (iterations, num_new)) + old_rows
-    old = _passes(random, old_rows, (iterations, batch_size - num_new))
-    return Schedule(batches=np.hstack([new, old]), num_new=num_new)
+    batches = np.hstack([_passes(random, share, iterations) for share in shares])
+    is_old = batches < first_new
+    new_first = np.argsort(is_old, axis=1, kind="stable")
+    return Schedule(np.take_along_axis(batches, new_first, axis=1), (~is_old).sum(axis=1))
 
 
 def _passes(
-    random: np.random.Generator, rows: int, shape: tuple[int, int]
+    random: np.random.Generator, share: Share, iterations: int
 ) -> Int[np.ndarray, "iterations share"]:
-    total = shape[0] * shape[1]
+    rows, total = share.stop - share.start, iterations * share.count
     if not total:
-        return np.empty(shape, dtype=np.int64)
+        return np.empty((iterations, share.count), dtype=np.int64)
     passes = [random.permutation(rows) for _ in range(-(-total // rows))]
-    return np.concatenate(passes)[:total].reshape(shape)
+    return np.concatenate(passes)[:total].reshape(iterations, share.count) + share.start

@@ -21,7 +21,12 @@ SHRINKAGE = 1e-4
 
 def lda_rows(data: NewClasses, statistics: ClassStatistics) -> Rows:
     """Return the discriminants of the new classes, for equal priors."""
-    means = to_numpy(statistics.class_means[data.start : data.stop])
+    return discriminants(statistics, slice(data.start, data.stop))
+
+
+def discriminants(statistics: ClassStatistics, classes: slice = slice(None)) -> Rows:
+    """Return the discriminants of `classes`, for equal priors."""
+    means = to_numpy(statistics.class_means[classes])
     system = (1 - SHRINKAGE) * to_numpy(statistics.within_covariance)
     system += SHRINKAGE * np.eye(statistics.dim)
     weight = cho_solve(cho_factor(system, lower=True), means.T).T

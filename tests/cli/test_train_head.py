@@ -9,7 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from clinit.cli.train_head import Init, Loss, Scale, train_head
+from clinit.cli.method_options import MEANINGLESS
+from clinit.cli.train_head import Init, Loss, Method, Scale, train_head
 from clinit.errors import CacheError, ClinitError, ExperimentError, RecordError
 from clinit.extract.head import Head, write_head
 from clinit.extract.manifest import Manifest, write_manifest
@@ -18,6 +19,7 @@ from clinit.extract.shard import assemble, write_shard
 from clinit.extract.summary import write_summary
 from clinit.headtrain.init import INITS, SCALES
 from clinit.headtrain.losses import LOSSES
+from clinit.headtrain.methods import METHODS
 from clinit.headtrain.record import find_records, read_record
 from clinit.headtrain.source import read_source
 
@@ -193,3 +195,48 @@ def test_the_choices_are_those_of_the_library() -> None:
     assert {each.value for each in Init} <= set(INITS)
     assert {each.value for each in Scale} == set(SCALES)
     assert {each.value for each in Loss} <= set(LOSSES)
+    assert tuple(each.value for each in Method) == METHODS == tuple(MEANINGLESS)
+
+
+def run_alone(base: Path, new: Path, out: Path, *options: str) -> Result:
+    words = ["--base", str(base), "--new", str(new), "--out", str(out)]
+    return CliRunner().invoke(app, [*words, "--tasks", "2", "--device", "cpu", *options])
+
+
+@pytest.mark.parametrize("method", ["ncm", "ridge", "lda"])
+def test_a_solved_head_is_one_record_named_by_its_method(
+    method: str, base: Path, new: Path, tmp_path: Path
+) -> None:
+    result = run_alone(base, new, tmp_path / "runs", "--method", method, "--diagnose")
+    assert result.exit_code == 0, result.output
+    assert [folder.name for folder in find_records(tmp_path / "runs")] == [method]
+    assert method in result.output
+    assert read_record(tmp_path / "runs" / method).info["tasks"][1]["diagnosis"]
+
+
+@pytest.mark.parametrize("method", ["naive", "joint"])
+def test_methods_without_a_buffer_are_trained_beside_rehearsal(
+    method: str, base: Path, new: Path, tmp_path: Path
+) -> None:
+    for name in ("rehearsal", method):
+        result = invoke(base, new, tmp_path / "runs", "--method", name)
+        assert result.exit_code == 0, result.output
+    assert (tmp_path / "runs" / f"{method}-least-square-calibrated" / "run.json").is_file()
+    assert (tmp_path / "runs" / "least-square-calibrated" / "run.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--method", "naive", "--buffer", "10"], "--buffer does not go with --method naive"),
+        (["--method", "ncm", "--lambda", "1"], "solved, not trained, and has no lambda"),
+        (["--method", "ridge", "--lr", "0.1"], "--lr does not go with --method ridge"),
+        (["--method", "lda", "--init", "lda"], "--init does not go with --method lda"),
+    ],
+)
+def test_options_that_a_method_would_ignore_are_refused(
+    options: list[str], message: str, base: Path, new: Path, tmp_path: Path
+) -> None:
+    result = run_alone(base, new, tmp_path / "runs", *options)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.replace("│", " ").split())

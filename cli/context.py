@@ -1,0 +1,23 @@
+"""The context that Typer gives to a command: which parameters were given, and where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typer import Context
+else:
+    import typer
+
+    # typer.Context is for annotations: what a command receives is an object of its base class.
+    Context = typer.Context.__base__
+
+
+def given(context: Context, name: str) -> str | None:
+    """Return where a parameter was given: `commandline`, `default_map` (a file), or nowhere."""
+    source = context.get_parameter_source(name)
+    where = source.name.lower() if source else "default"
+    return None if where == "default" else where
+
+
+__all__ = ["Context", "given"]

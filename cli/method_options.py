@@ -1,0 +1,43 @@
+"""Which options of `clinit train-head` mean something to which method."""
+
+from __future__ import annotations
+
+import typer
+
+from clinit.cli.context import Context, given
+
+_BUFFER = frozenset({"buffer"})
+_TRAINING = frozenset(
+    {"init", "scale", "class_mean", "bias", "head_width", "iterations", "batch_size", "lr",
+     "weight_decay", "eval_every"}
+)  # fmt: skip
+_LAMBDA = frozenset({"lam"})
+MEANINGLESS: dict[str, frozenset[str]] = {
+    "rehearsal": frozenset(),
+    "naive": _BUFFER,
+    "joint": _BUFFER,
+    "ncm": _BUFFER | _TRAINING | _LAMBDA,
+    "ridge": _BUFFER | _TRAINING,
+    "lda": _BUFFER | _TRAINING | _LAMBDA,
+}
+"""Parameters that a method does not read."""
+_WHY = {
+    "naive": "it trains on new rows alone",
+    "joint": "it trains on all rows of all classes seen",
+    "ncm": "its head is solved, not trained, and has no lambda",
+    "ridge": "its head is solved, not trained",
+    "lda": "its head is solved, not trained, and has no lambda",
+}
+
+
+def reject_meaningless(context: Context, method: str) -> None:
+    """Refuse options that `method` would ignore; those of a file give way to the command line."""
+    from_file = given(context, "method") != "commandline"
+    for parameter in context.command.params:
+        where = given(context, str(parameter.name))
+        if parameter.name not in MEANINGLESS[method] or where is None:
+            continue
+        if where == "commandline" or from_file:
+            raise typer.BadParameter(
+                f"{parameter.opts[0]} does not go with --method {method}: {_WHY[method]}"
+            )

@@ -1,0 +1,20 @@
+"""Classes without a training row, in heads that are solved from the data."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clinit.headtrain.init.data import Rows
+from clinit.headtrain.statistics import ClassStatistics
+
+NEVER = -1e9
+"""Bias of a row that must not win: finite, so that losses stay numbers."""
+
+
+def rule_out_absent(head: Rows, statistics: ClassStatistics) -> Rows:
+    """Give the rows of classes without data weight 0 and a bias that no feature overcomes."""
+    absent = statistics.totals == 0
+    return Rows(
+        weight=np.where(absent[:, None], 0.0, head.weight),
+        bias=np.where(absent, NEVER, head.bias),
+    )
