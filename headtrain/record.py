@@ -136,12 +136,17 @@ def read_record(folder: Path) -> RunRecord:
     Raises:
         RecordError: If there is none, or a file is missing, damaged or of another layout.
     """
-    info = _read_info(folder)
+    info = read_info(folder)
     tables = {name: _read_table(folder / f"{name}.parquet", TABLES[name]) for name in TABLES}
     return RunRecord(path=folder, info=info, **tables)
 
 
-def _read_info(folder: Path) -> dict[str, Any]:
+def read_info(folder: Path) -> dict[str, Any]:
+    """Read run.json of the record in `folder`, not its tables.
+
+    Raises:
+        RecordError: If there is none, or it is damaged or of another layout.
+    """
     path = folder / INFO
     if not path.is_file():
         raise RecordError(

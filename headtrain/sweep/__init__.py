@@ -1,0 +1,13 @@
+"""Many runs from one description: a grid or a search, compiled into banks, each run recorded.
+
+    fields      what can be varied: the fields of ExperimentConfig and HeadConfig
+    grid        values of fields, from words of the command line or a TOML file
+    run         one run of a sweep: its settings, and which of them have an effect
+    plan        runs under names of their own, put into banks that fit into memory
+    folder      what a sweep's folder holds: runs that are done, and the data they saw
+    runner      trains the banks that are left and records their runs
+    held_out    training rows kept aside to choose settings by
+    search      settings proposed by Optuna, a bank of trials at a time
+
+What is recorded is not trained again: a sweep that was killed continues where it was.
+"""

@@ -1,0 +1,188 @@
+"""A grid: the values that each field takes, written as words or in a TOML file.
+
+    init=random,least-square      a list
+    seed=0:5                      0, 1, 2, 3, 4
+    lr=1e-4..1e-2:log5            five values, evenly on a log scale, both ends included
+    weight_decay=0..0.1:lin3      three values, evenly
+    lr=1e-4..1e-2:log             any value between: for a search only
+
+Parts of a list may be ranges: seed=0:3,7.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clinit.errors import ExperimentError
+from clinit.headtrain.sweep.fields import Field, Value, field_named, nearest
+
+_INTEGERS = re.compile(r"(-?\d+):(-?\d+)")
+_NUMBERS = re.compile(r"([^:]+?)\.\.([^:]+):(lin|log)(\d*)")
+_DIGITS = 6
+"""Significant digits of the values of a range: a run's name then holds the value as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Every value between two numbers, the ends included; on a log scale or not."""
+
+    low: float
+    high: float
+    log: bool
+
+    def __str__(self) -> str:
+        return f"{self.low:g}..{self.high:g}:{'log' if self.log else 'lin'}"
+
+
+Choice = Interval | tuple[Value, ...]
+Grid = Mapping[str, Choice]
+"""What each field takes, by its name; fields that are not named keep their default."""
+
+
+def parse_grid(words: Sequence[str]) -> dict[str, Choice]:
+    """Read `field=values` words.
+
+    Raises:
+        ExperimentError: If a word is of another form, a field is unknown or named twice, or a
+            value is not one that its field takes.
+    """
+    grid: dict[str, Choice] = {}
+    for word in words:
+        name, equals, values = word.partition("=")
+        if not equals:
+            raise ExperimentError(
+                f"{word!r} is not of the form field=values",
+                remedy="Write for example lr=1e-4,1e-3 or seed=0:5.",
+            )
+        field = field_named(name)
+        if field.name in grid:
+            raise ExperimentError(
+                f"{field.name} is given twice",
+                remedy=f"Give all its values at once: {field.name}=first,second.",
+            )
+        grid[field.name] = _choice(field, values.split(","))
+    return grid
+
+
+def read_grid(path: Path) -> dict[str, Choice]:
+    """Read the [grid] table of a TOML file; a value is a word as above, a number or a list.
+
+    Raises:
+        ExperimentError: If there is no such file or table, or its content is not a grid.
+    """
+    try:
+        with path.open("rb") as file:
+            content = tomllib.load(file)
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ExperimentError(
+            f"cannot read the study {path}: {error}", remedy="Give a TOML file with a [grid] table."
+        ) from error
+    if unknown := [name for name in content if name != "grid"]:
+        raise ExperimentError(
+            f"{path} has the unknown key {unknown[0]!r} outside of [grid]",
+            remedy=nearest(unknown[0], ["grid"]) + " The fields of a sweep go below [grid].",
+        )
+    table = content.get("grid")
+    if not isinstance(table, dict) or not table:
+        raise ExperimentError(
+            f"{path} has no [grid] table, or an empty one",
+            remedy='Write [grid] and below it lines such as lr = "1e-4..1e-2:log5".',
+        )
+    return _from_table(table)
+
+
+def merge(study: Grid, words: Grid) -> dict[str, Choice]:
+    """Return one grid of both; `words`, the command line, wins.
+
+    Raises:
+        ExperimentError: If there is no field in either.
+    """
+    if not (merged := {**study, **words}):
+        raise ExperimentError(
+            "the grid is empty",
+            remedy="Name what to vary: init=random,class-mean,least-square seed=0:5, or --config.",
+        )
+    return merged
+
+
+def _from_table(table: Mapping[str, Any]) -> dict[str, Choice]:
+    grid: dict[str, Choice] = {}
+    for name, content in table.items():
+        field = field_named(name)
+        if isinstance(content, str):
+            grid[field.name] = _choice(field, content.split(","))
+            continue
+        values = content if isinstance(content, list) else [content]
+        grid[field.name] = _distinct(field, [field.check(value) for value in values])
+    return grid
+
+
+def _choice(field: Field, parts: Sequence[str]) -> Choice:
+    values: list[Value] = []
+    for part in (part.strip() for part in parts):
+        if not part:
+            raise _no_value(field)
+        if field.is_number and (found := _NUMBERS.fullmatch(part)):
+            interval = _interval(field, part, *found.groups()[:3])
+            if not found[4]:
+                if len(parts) > 1:
+                    raise _not_a_range(field, part, "a range without a count stands alone")
+                return interval
+            values += _spread(field, interval, part, int(found[4]))
+        elif field.is_number and (found := _INTEGERS.fullmatch(part)):
+            if int(found[1]) >= int(found[2]):
+                raise _not_a_range(field, part, "holds no number")
+            values += range(int(found[1]), int(found[2]))
+        else:
+            values.append(field.parse(part))
+    return _distinct(field, values)
+
+
+def _distinct(field: Field, values: Sequence[Value]) -> tuple[Value, ...]:
+    if not values:
+        raise _no_value(field)
+    return tuple(dict.fromkeys(values))
+
+
+def _interval(field: Field, part: str, low: str, high: str, scale: str) -> Interval:
+    ends = field.parse(low), field.parse(high)
+    if not all(isinstance(end, int | float) and math.isfinite(end) for end in ends):
+        raise _not_a_range(field, part, "needs two numbers")
+    first, last = float(ends[0] or 0), float(ends[1] or 0)
+    if first >= last:
+        raise _not_a_range(field, part, "must go upwards")
+    if scale == "log" and first <= 0:
+        raise _not_a_range(field, part, "a log scale needs positive numbers")
+    return Interval(first, last, scale == "log")
+
+
+def _spread(field: Field, interval: Interval, part: str, count: int) -> list[Value]:
+    if count < 2:
+        raise _not_a_range(field, part, "needs a count of at least 2")
+    space = np.geomspace if interval.log else np.linspace
+    values = space(interval.low, interval.high, count).tolist()
+    if field.is_integer:
+        return [round(value) for value in values]
+    return [float(f"{value:.{_DIGITS}g}") for value in values]
+
+
+def _no_value(field: Field) -> ExperimentError:
+    return ExperimentError(
+        f"{field.name} has no value, or an empty one in its list",
+        remedy=f"Write for example {field.name}={field.default}, without spaces.",
+    )
+
+
+def _not_a_range(field: Field, part: str, why: str) -> ExperimentError:
+    return ExperimentError(
+        f"{field.name}={part} is not a range: {why}",
+        remedy="Write a:b for whole numbers below b, or a..b:lin5 or a..b:log5 for five of them.",
+    )

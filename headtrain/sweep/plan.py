@@ -1,0 +1,130 @@
+"""Runs under names of their own, put into banks that fit into memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from clinit.headtrain.config import ExperimentConfig, HeadConfig
+from clinit.headtrain.device import choose_device
+from clinit.headtrain.sweep.run import PLACES, Run
+
+MEMORY_SHARE = 0.5
+"""Of the memory that is free, what the heads of a bank may take; the data has its own."""
+CPU_BANK_SIZE = 12
+"""On a CPU a larger bank is hardly faster, and a kill would lose more."""
+_PARAMETER_COPIES = 4
+"""Of weight and bias: themselves, their gradient, the two moments of AdamW."""
+_LOGIT_COPIES = 5
+"""Of the logits of a batch: themselves, their gradient, and what the losses compute between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bank:
+    """Runs that are trained together: they share stream, seed, batches and pretrained head."""
+
+    experiment: ExperimentConfig
+    runs: tuple[Run, ...]
+
+    @property
+    def heads(self) -> list[HeadConfig]:
+        """The heads, in the order of the runs."""
+        return [run.head for run in self.runs]
+
+    @property
+    def steps(self) -> int:
+        """Updates of each head over all tasks."""
+        return self.experiment.tasks * self.experiment.iterations
+
+    def halves(self) -> tuple[Bank, Bank]:
+        """Return two banks with half of the runs each."""
+        middle = len(self.runs) // 2
+        return (
+            Bank(self.experiment, self.runs[:middle]),
+            Bank(self.experiment, self.runs[middle:]),
+        )
+
+
+def head_bytes(*, num_classes: int, dim: int, batch_size: int) -> int:
+    """Estimate the memory that one more head of a bank takes while it is trained."""
+    parameters = _PARAMETER_COPIES * num_classes * (dim + 1)
+    return 4 * (parameters + _LOGIT_COPIES * batch_size * num_classes)
+
+
+def free_memory(device: str) -> int:
+    """Return the bytes that are free where `device` (as in ExperimentConfig) computes."""
+    chosen = choose_device(device)
+    if chosen.type == "cuda":
+        return int(torch.cuda.mem_get_info(chosen)[0])
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def bank_limit(
+    experiment: ExperimentConfig, *, num_classes: int, dim: int, asked: int | None = None
+) -> int:
+    """Return how many runs a bank may hold: what fits into memory, and at most `asked`."""
+    each = head_bytes(num_classes=num_classes, dim=dim, batch_size=experiment.batch_size)
+    fitting = max(1, int(MEMORY_SHARE * free_memory(experiment.device)) // each)
+    if asked is None and choose_device(experiment.device).type == "cpu":
+        asked = CPU_BANK_SIZE
+    return min(fitting, asked or fitting)
+
+
+def compile_banks(
+    runs: Iterable[Run],
+    *,
+    num_classes: int,
+    dim: int,
+    asked: int | None = None,
+    key: Mapping[str, str] | None = None,
+) -> list[Bank]:
+    """Put runs of equal `ExperimentConfig` into banks, in the order in which they come.
+
+    Args:
+        runs: Distinct runs.
+        num_classes: Rows of a head at the end of the stream, for the estimate of memory.
+        dim: Width of a feature vector, likewise.
+        asked: Most runs of a bank.
+        key: By loss, which pretrained head its runs start from: a bank starts from one.
+    """
+    groups: dict[tuple[ExperimentConfig, str], list[Run]] = {}
+    for run in runs:
+        start = (key or {}).get(run.head.loss, "")
+        groups.setdefault((run.experiment, start), []).append(run)
+    banks = []
+    for (experiment, _), group in groups.items():
+        limit = bank_limit(experiment, num_classes=num_classes, dim=dim, asked=asked)
+        # Equal neighbours share a launch of the loss and of the optimizer.
+        group.sort(key=lambda run: (run.head.loss, run.head.lr, run.head.weight_decay))
+        banks += [
+            Bank(experiment, tuple(group[start : start + limit]))
+            for start in range(0, len(group), limit)
+        ]
+    return banks
+
+
+def run_names(runs: Sequence[Run], recorded: Iterable[Mapping[str, Any]] = ()) -> list[str]:
+    """Name each run by its initialisation and scale, and by what varies.
+
+    What varies among `recorded`, the settings of runs that are in the folder already, counts
+    too: a name never means two things there.
+    """
+    configs = [run.config for run in runs]
+    known = [*configs, *({**configs[0], **config} for config in recorded)] if configs else []
+    varied = [
+        name
+        for name in (configs[0] if configs else {})
+        if name not in ("init", "scale", *PLACES) and len({str(each[name]) for each in known}) > 1
+    ]
+    return [_name(config, varied) for config in configs]
+
+
+def _name(config: Mapping[str, Any], varied: Sequence[str]) -> str:
+    random = config["init"] == "random"
+    start = config["init"] if random else f"{config['init']}-{config['scale']}"
+    parts = [f"{name.replace('_', '-')}={config[name]}" for name in varied]
+    return "-".join([start, *parts]).replace("/", "_")

@@ -1,0 +1,169 @@
+"""Train what a sweep has not recorded yet, bank after bank, and record each run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from clinit.errors import RecordError
+from clinit.headtrain.events import Event
+from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.record import RunRecord, check_free, write_record
+from clinit.headtrain.sweep.folder import SweepData, SweepFolder
+from clinit.headtrain.sweep.plan import Bank, compile_banks, run_names
+from clinit.headtrain.sweep.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class BankStarted:
+    """A bank of `runs` runs, each of `steps` updates, begins."""
+
+    runs: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunsRecorded:
+    """This many more runs are recorded."""
+
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class BankHalved:
+    """A bank did not fit into the memory of the device: its halves are trained in turn."""
+
+    runs: int
+
+
+SweepEvent = Event | BankStarted | RunsRecorded | BankHalved
+SweepObserver = Callable[[SweepEvent], None]
+Trained = Iterator[tuple[Bank, list[RunRecord]]]
+Train = Callable[[Sequence[Bank]], Trained]
+"""Trains banks and yields each with its records, in any order."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SweepPlan:
+    """What a sweep has done and what is left."""
+
+    names: dict[str, str]
+    """Name of each run that is left, by its identity."""
+    done: tuple[Run, ...]
+    banks: tuple[Bank, ...]
+
+    @property
+    def num_left(self) -> int:
+        """Number of runs that are not recorded."""
+        return len(self.names)
+
+
+def plan_sweep(
+    runs: Sequence[Run], folder: SweepFolder, data: SweepData, *, bank_size: int | None = None
+) -> SweepPlan:
+    """Compile what the folder does not hold into banks."""
+    left = [run for run in runs if folder.record_of(run) is None]
+    names = run_names(runs, folder.configs)
+    banks = compile_banks(
+        left,
+        num_classes=data.num_classes,
+        dim=data.base.train.dim,
+        asked=bank_size,
+        key={loss: loss for loss in data.heads},
+    )
+    return SweepPlan(
+        names={
+            run.identity: name
+            for run, name in zip(runs, names, strict=True)
+            if folder.record_of(run) is None
+        },
+        done=tuple(run for run in runs if folder.record_of(run) is not None),
+        banks=tuple(banks),
+    )
+
+
+def run_sweep(
+    plan: SweepPlan, folder: SweepFolder, train: Train, observer: SweepObserver
+) -> list[Path]:
+    """Train the banks of `plan`; record each run as soon as its bank is trained.
+
+    Raises:
+        RecordError: If a record cannot be written. Those before it are kept, and so are those
+            of the same bank that can be written.
+        ClinitError: If a bank cannot be trained; the runs before it are recorded.
+    """
+    check_free(folder.path / name for name in plan.names.values())
+    written: list[Path] = []
+    for bank, records in train(plan.banks):
+        fresh = _write(plan, folder, bank, records)
+        observer(RunsRecorded(len(fresh)))
+        written += fresh
+    return written
+
+
+def train_here(data: SweepData, observer: SweepObserver, *, command: Sequence[str] = ()) -> Train:
+    """Return the function that trains banks one after another in this process."""
+
+    def train(banks: Sequence[Bank]) -> Trained:
+        for bank in banks:
+            observer(BankStarted(len(bank.runs), bank.steps))
+            yield from _train_or_halve(bank)
+
+    def _train_or_halve(bank: Bank) -> Trained:
+        try:
+            records = train_bank(data, bank, observer, command=command)
+        except torch.OutOfMemoryError:
+            if len(bank.runs) == 1:
+                raise
+            records = None
+        if records is not None:
+            yield bank, records
+            return
+        # Outside of the handler: the exception would keep the tensors of the bank alive.
+        torch.cuda.empty_cache()
+        observer(BankHalved(len(bank.runs)))
+        for half in bank.halves():
+            yield from _train_or_halve(half)
+
+    return train
+
+
+def train_bank(
+    data: SweepData, bank: Bank, observer: SweepObserver, *, command: Sequence[str] = ()
+) -> list[RunRecord]:
+    """Train one bank; return a record a run, in their order."""
+    return run_experiment(
+        data.base,
+        data.new,
+        data.head_for(bank.runs[0].head.loss),
+        bank.experiment,
+        bank.heads,
+        observer=observer,
+        command=command,
+    )
+
+
+def _write(
+    plan: SweepPlan, folder: SweepFolder, bank: Bank, records: Sequence[RunRecord]
+) -> list[Path]:
+    written, failed = [], []
+    for run, record in zip(bank.runs, records, strict=True):
+        name = plan.names[run.identity]
+        try:
+            write_record(replace(record, info={**record.info, "id": name}), folder.path / name)
+        except RecordError as error:
+            failed.append(error)  # a smaller record may still fit
+            continue
+        folder.add(run, folder.path / name)
+        written.append(folder.path / name)
+    if failed:
+        raise RecordError(
+            f"{failed[0]}; {len(failed):,} of the {len(records):,} runs of this bank are not"
+            f" recorded, {len(folder.recorded):,} runs are",
+            remedy="Free space, then run the same command again: what is recorded stays and is"
+            " not trained again.",
+        ) from failed[0]
+    return written

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clinit.errors import ExperimentError
+from clinit.headtrain.config import ExperimentConfig, HeadConfig
+from clinit.headtrain.sweep.fields import fields
+from clinit.headtrain.sweep.grid import Interval, merge, parse_grid, read_grid
+
+
+def test_every_field_of_the_two_classes_with_one_value_can_be_varied() -> None:
+    scalar = {
+        field.name
+        for owner in (ExperimentConfig, HeadConfig)
+        for field in dataclasses.fields(owner)
+        if isinstance(field.default, int | float | str)
+    }
+    assert scalar <= set(fields())
+
+
+def test_words_become_lists_and_ranges_of_the_type_of_their_field() -> None:
+    grid = parse_grid(
+        [
+            "init=random,class-mean",
+            "seed=0:3,7",
+            "lr=1e-4..1e-2:log5",
+            "weight-decay=0..0.1:lin3",
+            "iterations=100..300:lin3",
+            "lambda=0.05,auto,1",
+        ]
+    )
+    assert grid == {
+        "init": ("random", "class-mean"),
+        "seed": (0, 1, 2, 7),
+        "lr": (1e-4, 0.000316228, 1e-3, 0.00316228, 1e-2),
+        "weight_decay": (0.0, 0.05, 0.1),
+        "iterations": (100, 200, 300),
+        "lam": (0.05, "auto", 1.0),
+    }
+    assert np.allclose(np.diff(np.log(np.array(grid["lr"]))), np.log(10) / 2, atol=1e-5)
+
+
+def test_a_range_without_a_count_is_an_interval() -> None:
+    assert parse_grid(["lr=1e-4..1e-2:log"]) == {"lr": Interval(1e-4, 1e-2, log=True)}
+
+
+def test_a_value_that_comes_twice_counts_once() -> None:
+    assert parse_grid(["seed=0:3,1,2"]) == {"seed": (0, 1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("word", "message", "remedy"),
+    [
+        ("lrr=1", "a sweep has no field 'lrr'", "Did you mean lr?"),
+        ("head-widht=grow", "a sweep has no field 'head-widht'", "Did you mean head_width?"),
+        ("xyz=1", "a sweep has no field 'xyz'", "Known are: "),
+        ("seed", "'seed' is not of the form field=values", "seed=0:5"),
+        ("seed=", "seed has no value", "seed=0"),
+        ("seed=1,,2", "seed has no value", "seed=0"),
+        ("seed=1.5", "seed takes an integer, got '1.5'", "seed=0"),
+        ("lr=fast", "lr takes a number, got 'fast'", "lr=0.001"),
+        ("lam=best", "lam takes a number or 'auto', got 'best'", "lam=0.05"),
+        ("seed=5:5", "seed=5:5 is not a range: holds no number", "a:b"),
+        ("lr=1e-2..1e-4:log3", "must go upwards", "a..b:log5"),
+        ("lr=0..1:log3", "a log scale needs positive numbers", "a..b:log5"),
+        ("lr=0..1:lin1", "needs a count of at least 2", "a..b:log5"),
+        ("lr=1e-4..1e-2:log,1", "a range without a count stands alone", "a..b:log5"),
+        ("lam=0..auto:lin3", "needs two numbers", "a..b:log5"),
+    ],
+)
+def test_a_word_that_is_no_part_of_a_grid_is_refused(word: str, message: str, remedy: str) -> None:
+    with pytest.raises(ExperimentError) as caught:
+        parse_grid([word])
+    assert message in str(caught.value)
+    assert remedy in caught.value.remedy
+
+
+def test_a_field_given_twice_is_refused() -> None:
+    with pytest.raises(ExperimentError, match="lam is given twice"):
+        parse_grid(["lam=1", "lambda=2"])
+
+
+def test_a_study_file_holds_words_numbers_and_lists(tmp_path: Path) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text(
+        '[grid]\ninit = ["random", "lda"]\nseed = "0:2"\nlr = 1e-3\nlam = [1, "auto"]\n'
+    )
+    assert read_grid(study) == {
+        "init": ("random", "lda"),
+        "seed": (0, 1),
+        "lr": (1e-3,),
+        "lam": (1.0, "auto"),
+    }
+
+
+def test_the_command_line_wins_over_the_study() -> None:
+    both = merge({"seed": (0, 1), "lr": (1e-3,)}, {"seed": (5,)})
+    assert both == {"seed": (5,), "lr": (1e-3,)}
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "remedy"),
+    [
+        ("", r"has no \[grid\] table, or an empty one", "[grid]"),
+        ("[grid]\n", r"has no \[grid\] table, or an empty one", "[grid]"),
+        ("[gird]\nseed = 1\n", "has the unknown key 'gird' outside of", "Did you mean grid?"),
+        ("[grid]\nbufer = 1\n", "a sweep has no field 'bufer'", "Did you mean buffer?"),
+        ("[grid]\nseed = []\n", "seed has no value", "seed=0"),
+        ("[grid]\nseed = true\n", "seed takes an integer, got True", "seed=0"),
+        ("[grid]\nseed = 1.5\n", "seed takes an integer, got 1.5", "seed=0"),
+        ("[grid\n", "cannot read the study", "TOML"),
+    ],
+)
+def test_a_study_that_is_no_grid_is_refused(
+    tmp_path: Path, text: str, message: str, remedy: str
+) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text(text)
+    with pytest.raises(ExperimentError, match=message) as caught:
+        read_grid(study)
+    assert remedy in caught.value.remedy
+
+
+def test_a_study_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match="cannot read the study"):
+        read_grid(tmp_path / "absent.toml")
+
+
+def test_an_empty_grid_is_refused() -> None:
+    with pytest.raises(ExperimentError, match="the grid is empty"):
+        merge({}, {})

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from clinit.errors import CacheError, RecordError
+from clinit.headtrain import record as record_module
+from clinit.headtrain.record import RunRecord, find_records, read_record
+from clinit.headtrain.sweep import runner
+from clinit.headtrain.sweep.folder import SweepData, hold_folder
+from clinit.headtrain.sweep.plan import Bank
+from clinit.headtrain.sweep.run import Run
+from clinit.headtrain.sweep.runner import (
+    BankHalved,
+    RunsRecorded,
+    SweepEvent,
+    SweepPlan,
+    plan_sweep,
+    run_sweep,
+    train_here,
+)
+
+MakeRuns = Callable[..., list[Run]]
+GRID = ("init=random,least-square", "loss=ce,sqen", "seed=0:2")
+
+
+def sweep(
+    runs: Sequence[Run],
+    data: SweepData,
+    out: Path,
+    *,
+    bank_size: int | None = None,
+    observer: Callable[[SweepEvent], None] = lambda event: None,
+) -> SweepPlan:
+    with hold_folder(out, data, {run.head.loss for run in runs}) as folder:
+        plan = plan_sweep(runs, folder, data, bank_size=bank_size)
+        run_sweep(plan, folder, train_here(data, observer), observer)
+    return plan
+
+
+def by_id(out: Path) -> dict[str, RunRecord]:
+    records = map(read_record, find_records(out))
+    return {record.info["id"]: record for record in records}
+
+
+def test_every_run_is_recorded_once_under_its_name(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    runs = make_runs(*GRID)
+    events: list[SweepEvent] = []
+    sweep(runs, data, tmp_path, observer=events.append)
+    records = by_id(tmp_path)
+    assert len(records) == len(runs) == 8
+    for name, record in records.items():
+        assert record.path == tmp_path / name
+        config = record.info["config"]
+        assert f"seed={config['seed']}" in name
+        assert f"loss={config['loss']}" in name
+    assert sum(event.runs for event in events if isinstance(event, RunsRecorded)) == 8
+
+
+def test_a_run_is_the_same_whatever_bank_it_is_trained_in(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    runs = make_runs(*GRID)
+    sweep(runs, data, tmp_path / "whole")
+    sweep(runs, data, tmp_path / "alone", bank_size=1)
+    whole, alone = by_id(tmp_path / "whole"), by_id(tmp_path / "alone")
+    assert whole.keys() == alone.keys()
+    for name, record in whole.items():
+        assert (record.info["bank_size"], alone[name].info["bank_size"]) == (4, 1)
+        np.testing.assert_allclose(
+            record.steps["loss"], alone[name].steps["loss"], rtol=1e-4, atol=1e-4
+        )
+
+
+def test_what_is_recorded_is_not_trained_again(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    sweep(make_runs(*GRID), data, tmp_path)
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("run.json")}
+    plan = sweep(make_runs(*GRID, "seed=0:3", "scale=norm,calibrated"), data, tmp_path)
+    assert (len(plan.done), plan.num_left) == (8, 18 - 8)
+    assert len(find_records(tmp_path)) == 18
+    assert all(path.stat().st_mtime_ns == time for path, time in written.items())
+    again = sweep(make_runs(*GRID), data, tmp_path)
+    assert (len(again.done), again.num_left, again.banks) == (8, 0, ())
+
+
+def test_a_run_with_other_settings_gets_another_name_in_the_same_folder(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    sweep(make_runs("init=random", "lr=1e-3"), data, tmp_path)
+    sweep(make_runs("init=random", "lr=1e-2"), data, tmp_path)
+    assert list(by_id(tmp_path)) == ["random", "random-lr=0.01"]
+
+
+def test_a_cache_replaced_between_two_runs_is_refused_and_nothing_is_lost(
+    data: SweepData, other_data: SweepData, make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    sweep(make_runs("seed=0"), data, tmp_path)
+    with pytest.raises(CacheError, match=r"base weights \(1 there, 2 now\)") as caught:
+        sweep(make_runs("seed=0:2"), other_data, tmp_path)
+    assert "The 1 runs recorded there are kept" in caught.value.remedy
+    (tmp_path / "sweep.json").unlink()
+    with pytest.raises(CacheError, match=r"the record .* was made with other data"):
+        sweep(make_runs("seed=0:2"), other_data, tmp_path)
+    sweep(make_runs("seed=0:2"), data, tmp_path)
+    assert len(find_records(tmp_path)) == 2
+
+
+def test_other_rows_of_the_same_backbone_are_other_data(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    sweep(make_runs("seed=0"), data, tmp_path)
+    other = replace(data, new=replace(data.new, val_manifest="other rows"))
+    with pytest.raises(CacheError, match=r"new val_manifest_digest \(new val there, other rows"):
+        sweep(make_runs("seed=1"), other, tmp_path)
+
+
+def test_another_pretrained_head_is_refused_for_the_losses_that_had_one(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    sweep(make_runs("loss=ce"), data, tmp_path)
+    aligned = replace(data.head, weight=2 * data.head.weight)
+    sweep(make_runs("loss=ce,mse"), replace(data, heads={"mse": aligned}), tmp_path)
+    with pytest.raises(CacheError, match="the head that mse starts from"):
+        sweep(make_runs("loss=ce,mse"), data, tmp_path)
+    with pytest.raises(CacheError, match="the head that ce starts from"):
+        sweep(make_runs("loss=ce"), replace(data, head=aligned), tmp_path)
+
+
+def test_each_loss_starts_from_its_own_head(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    nothing = replace(data.head, weight=0 * data.head.weight, bias=0 * data.head.bias)
+    runs = make_runs("loss=ce,sqen", "init=zero", "scale=none")
+    sweep(runs, replace(data, heads={"sqen": nothing}), tmp_path)
+    right = {
+        record.info["config"]["loss"]: record.evaluations["correct"][:8].sum()
+        for record in by_id(tmp_path).values()
+    }
+    assert right["ce"] > 40 > right["sqen"]
+
+
+def test_a_damaged_description_of_the_sweep_says_how_to_go_on(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    sweep(make_runs("seed=0"), data, tmp_path)
+    (tmp_path / "sweep.json").write_text("{")
+    with pytest.raises(RecordError, match=r"sweep\.json is damaged") as caught:
+        sweep(make_runs("seed=0"), data, tmp_path)
+    assert "not the records beside it" in caught.value.remedy
+
+
+def test_a_second_sweep_into_the_same_folder_is_refused(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    with (
+        hold_folder(tmp_path, data, {"ce"}),
+        pytest.raises(RecordError, match="another process holds it"),
+    ):
+        sweep(make_runs("seed=0"), data, tmp_path)
+
+
+def test_a_full_disk_keeps_every_finished_run_and_the_sweep_goes_on_later(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = make_runs(*GRID)
+    write, count = record_module._write_files, [0]
+
+    def full(record: RunRecord, folder: Path) -> None:
+        count[0] += 1
+        if count[0] in (6, 7):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(record, folder)
+
+    monkeypatch.setattr(record_module, "_write_files", full)
+    with pytest.raises(RecordError, match="No space left on device") as caught:
+        sweep(runs, data, tmp_path, bank_size=4)
+    assert "2 of the 4 runs of this bank are not recorded, 6 runs are" in str(caught.value)
+    assert "run the same command again" in caught.value.remedy
+    assert len(find_records(tmp_path)) == 6
+    plan = sweep(runs, data, tmp_path, bank_size=4)
+    assert (len(plan.done), plan.num_left) == (6, 2)
+    assert len(by_id(tmp_path)) == 8
+
+
+def test_what_a_killed_sweep_was_writing_is_removed(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    draft, foreign = tmp_path / ".random.tmp-1", tmp_path / ".mine.tmp-1"
+    for folder, file in ((draft, "steps.parquet"), (foreign, "thesis.tex")):
+        folder.mkdir()
+        (folder / file).touch()
+    sweep(make_runs("seed=0"), data, tmp_path)
+    assert not draft.exists()
+    assert foreign.exists()
+
+
+def test_something_in_the_way_of_a_record_is_refused_before_training(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    def never(event: SweepEvent) -> None:
+        pytest.fail(f"trained: {event}")
+
+    (tmp_path / "random").mkdir()
+    with pytest.raises(RecordError, match="a record is never overwritten"):
+        sweep(make_runs("init=random"), data, tmp_path, observer=never)
+
+
+def test_a_bank_that_does_not_fit_into_memory_is_halved(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = runner.train_bank
+
+    def small(data: SweepData, bank: Bank, *rest: object, **named: object) -> list[RunRecord]:
+        if len(bank.runs) > 2:
+            raise torch.OutOfMemoryError
+        return train(data, bank, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(runner, "train_bank", small)
+    events: list[SweepEvent] = []
+    sweep(make_runs("lr=1e-3..1e-2:log5"), data, tmp_path, observer=events.append)
+    assert [event.runs for event in events if isinstance(event, BankHalved)] == [5, 3]
+    assert len(by_id(tmp_path)) == 5
