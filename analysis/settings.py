@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,10 @@ SHORT = {
 """Column headings for settings whose name is too long for one."""
 
 _APPLIES_TO = {"lam": ("least-square", "lda"), "class_mean": ("class-mean",)}
-_COMMON = ("backbone", "loss", "head_width", "tasks", "iterations", "buffer", "lr", "seed")
+_COMMON = (
+    *("backbone", "method", "loss", "head_width", "tasks", "iterations"),
+    *("buffer", "buffer_per_class", "lr", "seed"),
+)
 _WORDS = {
     "backbone": "{}",
     "loss": "loss {}",
@@ -34,6 +38,7 @@ _WORDS = {
     "tasks": "{} tasks",
     "iterations": "{} iterations a task",
     "buffer": "buffer {}",
+    "buffer_per_class": "buffer {} a class",
     "lr": "lr {}",
     "lam": "λ {}",
     "run": "# {}",
@@ -133,6 +138,9 @@ def _text(value: object) -> str:
         return f"{value:g}"
     if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000:
         return f"{value:,}"
+    if isinstance(value, list | tuple):  # a class order: too long to print, but not to compare
+        text = "\n".join(map(str, value))
+        return f"given ({hashlib.sha256(text.encode()).hexdigest()[:6]})"
     return str(value)
 
 

@@ -6,7 +6,7 @@ import typer
 
 from clinit.cli.context import Context, given
 
-_BUFFER = frozenset({"buffer"})
+_BUFFER = frozenset({"buffer", "buffer_per_class", "buffer_split", "mix"})
 _TRAINING = frozenset(
     {"init", "scale", "class_mean", "bias", "head_width", "iterations", "batch_size", "lr",
      "weight_decay", "eval_every"}

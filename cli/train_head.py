@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clinit.cli.console import err, note, say
+from clinit.cli.choices import (
+    Bias,
+    BufferSplit,
+    ClassMean,
+    Device,
+    HeadWidth,
+    Init,
+    Loss,
+    Method,
+    Mix,
+    Scale,
+)
+from clinit.cli.console import err, say
 from clinit.cli.context import Context
 from clinit.cli.method_options import reject_meaningless
+from clinit.cli.training_progress import training_progress
 
 if TYPE_CHECKING:
     from clinit.headtrain.config import ExperimentConfig, HeadConfig
-    from clinit.headtrain.events import Event, Initialised, Observer
-    from clinit.headtrain.init import LambdaCurve, Rows
+    from clinit.headtrain.init import Rows
     from clinit.headtrain.record import RunRecord
     from clinit.headtrain.statistics import ClassStatistics
 
@@ -27,75 +36,7 @@ _DIAGNOSIS_LAMBDA = 0.05
 """Ridge of the W_LS that heads are compared with: the paper's."""
 
 
-class Init(StrEnum):
-    """Initialisation of new rows."""
-
-    random = "random"
-    class_mean = "class-mean"
-    least_square = "least-square"
-    zero = "zero"
-    imprint = "imprint"
-    lda = "lda"
-
-
 _PAPER_INITS = [Init.random, Init.class_mean, Init.least_square]
-
-
-class Method(StrEnum):
-    """Which data a task may look at, and whether its head is trained or solved."""
-
-    rehearsal = "rehearsal"
-    naive = "naive"
-    joint = "joint"
-    ncm = "ncm"
-    ridge = "ridge"
-    lda = "lda"
-
-
-class Scale(StrEnum):
-    """How initialised rows are brought to the scale of the head."""
-
-    none = "none"
-    norm = "norm"
-    row_norm = "row-norm"
-    calibrated = "calibrated"
-
-
-class ClassMean(StrEnum):
-    """Which mean of a class."""
-
-    raw = "raw"
-    unit = "unit"
-
-
-class HeadWidth(StrEnum):
-    """When head rows appear."""
-
-    grow = "grow"
-    full = "full"
-
-
-class Bias(StrEnum):
-    """What becomes of the bias of a new row."""
-
-    write = "write"
-    keep = "keep"
-
-
-class Loss(StrEnum):
-    """Training loss."""
-
-    ce = "ce"
-    mse = "mse"
-    sqen = "sqen"
-
-
-class Device(StrEnum):
-    """Where to train."""
-
-    auto = "auto"
-    cuda = "cuda"
-    cpu = "cpu"
 
 
 def train_head(
@@ -158,10 +99,35 @@ def train_head(
     ] = Loss.ce,
     iterations: Annotated[int, typer.Option(min=0, help="Updates a task.")] = 600,
     buffer: Annotated[
-        int, typer.Option(min=0, help="Rows of earlier classes kept for rehearsal.")
-    ] = 24_000,
+        int | None,
+        typer.Option(
+            min=0, help="Rows of earlier classes kept for rehearsal.", show_default="24000"
+        ),
+    ] = None,
+    buffer_per_class: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Rows kept of each earlier class, instead of a total.",
+            show_default=False,
+        ),
+    ] = None,
+    buffer_split: Annotated[
+        BufferSplit,
+        typer.Option(
+            help="Share the buffer among all classes seen, or keep 22.5 % (20 % from 192,000 rows"
+            " on) for the classes after the base (sgm)."
+        ),
+    ] = BufferSplit.balanced,
+    mix: Annotated[
+        Mix,
+        typer.Option(
+            help="Batches: half new, half old rows; or sgm: that in task 1, later 3/8 new, 1/2"
+            " base, 1/8 earlier new classes."
+        ),
+    ] = Mix.text,
     batch_size: Annotated[
-        int, typer.Option(min=2, help="Rows a batch: half new, half from the buffer.")
+        int, typer.Option(min=2, help="Rows a batch; --mix says of which kind.")
     ] = 256,
     lr: Annotated[float, typer.Option(help="Learning rate of AdamW, constant.")] = 1e-3,
     weight_decay: Annotated[float, typer.Option(min=0, help="Decoupled weight decay.")] = 0.05,
@@ -172,6 +138,14 @@ def train_head(
             min=0, max=2**32 - 1, help="Seed of class order, buffer, batches and random rows."
         ),
     ] = 0,
+    class_order: Annotated[
+        Path | None,
+        typer.Option(
+            help="File that names every new class once, one a line, in the order in which they"
+            " arrive; instead of an order drawn by the seed.",
+            show_default=False,
+        ),
+    ] = None,
     device: Annotated[
         Device, typer.Option(help="Where to train; auto takes CUDA where there is one.")
     ] = Device.auto,
@@ -190,6 +164,7 @@ def train_head(
     Heads of one call share class order and batches, so that their initialisations are compared
     on the same samples. Writes a record a head and prints the table of their results.
     """
+    from clinit.headtrain.class_order import read_class_order
     from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_ids
     from clinit.headtrain.record import check_free
 
@@ -199,10 +174,14 @@ def train_head(
             method=method.value,
             tasks=tasks,
             iterations=iterations,
-            buffer=buffer if method is Method.rehearsal else None,
+            buffer=buffer,
+            buffer_per_class=buffer_per_class,
+            buffer_split=buffer_split.value,
+            mix=mix.value,
             batch_size=batch_size,
             eval_every=eval_every,
             seed=seed,
+            class_order=read_class_order(class_order) if class_order is not None else None,
             head_width=head_width.value,
             device=device.value,
         )
@@ -259,7 +238,7 @@ def _train(
             f"{base} holds no pretrained head to start from",
             remedy="Extract the base classes with a backbone that has a classifier.",
         )
-    with _progress(verbose=verbose) as observer:
+    with training_progress(verbose=verbose) as observer:
         return run_experiment(
             base_source,
             new_source,
@@ -288,70 +267,3 @@ def _write_and_show(records: list[RunRecord], folders: list[Path]) -> None:
     show(load_report(folders), curves=False, notes=False)  # the notes came before the training
     parent = folders[0].parent
     say(f"{len(folders)} run records at {parent}; curves: clinit report {parent}")
-
-
-@contextmanager
-def _progress(*, verbose: bool) -> Iterator[Observer]:
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    from clinit.headtrain import events
-
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TextColumn("steps"),
-        TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[losses]}"),
-        console=err,
-        disable=not err.is_terminal,
-    )
-    with bar:
-        steps = bar.add_task("Preparing", total=None, losses="")
-
-        def observe(event: Event) -> None:
-            match event:
-                case events.Noted(text):
-                    note(text)
-                case events.LambdaChosen(task, curve):
-                    say(_chosen(task, curve))
-                case events.TaskStarted(task, tasks, iterations):
-                    bar.update(steps, description=f"Task {task}/{tasks}", total=tasks * iterations)
-                case events.Stepped(done):
-                    bar.advance(steps, done)
-                case events.Evaluated():
-                    losses = " ".join(f"{value:.2f}" for value in event.loss_new.values())
-                    bar.update(steps, losses=f"new-task loss {losses}")
-                case events.Initialised():
-                    if verbose:
-                        say(_initialised(event))
-
-        yield observe
-
-
-def _chosen(task: int, curve: LambdaCurve) -> str:
-    """Say which lambda was chosen, with the curve from the least lambda to the largest."""
-    low, high = min(curve.errors), max(curve.errors)
-    steps = [int(7 * (error - low) / (high - low or 1)) for error in curve.errors]
-    drawn = "".join("▁▂▃▄▅▆▇█"[step] for step in steps)
-    return (
-        f"Task {task}, lambda {curve.best:g}: held-out error {low:.4g} in"
-        f" {curve.lams[0]:g} {drawn} {curve.lams[-1]:g} (at most {high:.4g})"
-    )
-
-
-def _initialised(event: Initialised) -> str:
-    start = event.start
-    line = f"Task {event.task}, {event.head_id}: factor {start.factor:.4g}, shift {start.shift:.4g}"
-    if start.loss_before is None or start.loss_after is None:
-        return line
-    return (
-        f"{line}, class-balanced loss {start.loss_before:.4f} -> {start.loss_after:.4f}"
-        f" in {start.steps} Newton steps"
-    )

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from clinit.headtrain.init import InitConfig
 from clinit.headtrain.methods import CLOSED_METHODS, METHODS
+from clinit.headtrain.mix import MIXES
+from clinit.headtrain.quotas import BUFFER_SPLITS, Balanced, PerClass, Quotas, Sgm
 from clinit.headtrain.seeds import MAX_SEED
 
 HEAD_WIDTHS = ("grow", "full")
@@ -72,13 +74,21 @@ class ExperimentConfig:
     """Updates a task; 0 evaluates the initialised heads only. Always 0 for a solved head."""
     buffer: int | None = None
     """Rows of earlier classes kept for rehearsal; 0 trains on new rows alone. Default: 24,000
-    for rehearsal; None for the other methods, whatever is asked."""
+    for rehearsal without `buffer_per_class`; None for other methods, whatever is asked."""
+    buffer_per_class: int | None = None
+    """Rows kept of each earlier class, instead of a total: the buffer grows with the classes."""
+    buffer_split: str = "balanced"
+    """Total buffer: shared equally by all classes seen, or `sgm`: base and later apart."""
+    mix: str = "text"
+    """Batches of rehearsal: `text`, half new and half old, or `sgm`; see `clinit.headtrain.mix`."""
     batch_size: int = 256
-    """Rows a batch, >= 2. Rehearsal: one half new (rounded down), the rest from the buffer."""
+    """Rows a batch; >= 2."""
     eval_every: int = 50
     """Updates between two evaluations; >= 1."""
     seed: int = 0
     """Seed of class order, buffer, batches and random rows."""
+    class_order: tuple[str, ...] | None = None
+    """The new classes by name in the order in which they arrive; None draws it by seed."""
     head_width: str = "grow"
     """`grow`: a row is added when its class arrives; `full`: all rows from the start, those
     of classes that have not arrived being negatives."""
@@ -86,17 +96,37 @@ class ExperimentConfig:
     """`auto` takes a CUDA device where there is one."""
 
     def __post_init__(self) -> None:
-        least = {"tasks": 1, "iterations": 0, "buffer": 0, "batch_size": 2, "eval_every": 1}
+        least = {
+            "tasks": 1,
+            "iterations": 0,
+            "buffer": 0,
+            "batch_size": 2,
+            "eval_every": 1,
+            "buffer_per_class": 0,
+        }
         for name, minimum in least.items():
             value = getattr(self, name)
             if value is not None and value < minimum:
                 raise ValueError(f"{name} must be at least {minimum}, got {value}")
         if not 0 <= self.seed <= MAX_SEED:
             raise ValueError(f"seed must lie in [0, {MAX_SEED}], got {self.seed}")
-        choices_of = {"method": METHODS, "head_width": HEAD_WIDTHS, "device": DEVICES}
+        choices_of = {
+            "method": METHODS,
+            "buffer_split": BUFFER_SPLITS,
+            "mix": MIXES,
+            "head_width": HEAD_WIDTHS,
+            "device": DEVICES,
+        }
         for name, choices in choices_of.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {choices}, got {getattr(self, name)!r}")
+        if self.buffer_per_class is not None:
+            if self.buffer is not None:
+                raise ValueError("buffer and buffer_per_class exclude each other: give one")
+            if self.buffer_split != "balanced":
+                raise ValueError(
+                    f"buffer_split {self.buffer_split!r} needs a total buffer, not buffer_per_class"
+                )
         if self.is_closed and self.head_width == "full":
             raise ValueError(
                 f"method {self.method!r} solves for the classes seen: not with a full head_width"
@@ -106,8 +136,15 @@ class ExperimentConfig:
     def _drop_what_does_not_apply(self) -> None:
         """Leave settings without a meaning at one value, so that equal runs look equal."""
         if self.method != "rehearsal":
-            object.__setattr__(self, "buffer", None)
-        elif self.buffer is None:
+            idle = {
+                "buffer": None,
+                "buffer_per_class": None,
+                "buffer_split": "balanced",
+                "mix": "text",
+            }
+            for name, value in idle.items():
+                object.__setattr__(self, name, value)
+        elif self.buffer is None and self.buffer_per_class is None:
             object.__setattr__(self, "buffer", DEFAULT_BUFFER)
         if self.is_closed:
             object.__setattr__(self, "iterations", 0)
@@ -116,6 +153,13 @@ class ExperimentConfig:
     def is_closed(self) -> bool:
         """Whether heads are solved and not trained."""
         return self.method in CLOSED_METHODS
+
+    def quotas(self, num_base: int) -> Quotas:
+        """Return how many rows of each class the buffer holds, after `num_base` base classes."""
+        if self.buffer_per_class is not None:
+            return PerClass(self.buffer_per_class)
+        size = self.buffer or 0
+        return Sgm(size, num_base) if self.buffer_split == "sgm" else Balanced(size)
 
     @property
     def evaluation_points(self) -> tuple[int, ...]:

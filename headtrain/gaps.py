@@ -104,13 +104,15 @@ def _task_sizes(scenario: Scenario) -> list[str]:
 def _buffer_gaps(scenario: Scenario, config: ExperimentConfig) -> list[str]:
     if config.method != "rehearsal":
         return []
-    if not config.buffer:
+    if not (config.buffer or config.buffer_per_class):
         return ["the buffer is empty (--buffer 0): batches hold new rows only"]
     notes = []
     stored = np.cumsum(scenario.train_counts)
     before = [int(stored[task.start - 1]) if task.start else 0 for task in scenario.tasks]
     if not before[0]:
         notes.append("no base class has a training image: the batches of task 1 hold new rows only")
+    if config.buffer is None:
+        return notes
     small = [
         f"{rows:,} before task {number}"
         for number, rows in enumerate(before, start=1)

@@ -65,8 +65,9 @@ class Learner:
         self._diagnose = diagnose
         self._own_seconds = np.zeros(len(heads))
         self._bank = Bank(_as_rows(head), heads, device)
-        self._method = method_named(config.method)
-        self._buffer = Buffer(scenario.train, size=config.buffer or 0, seed=config.seed)
+        self._method = method_named(config.method, config.mix)
+        quotas = config.quotas(scenario.num_base)
+        self._buffer = Buffer(scenario.train, quotas, seed=config.seed)
         tested = scenario.val.rows_between(0, scenario.num_classes)
         self._test = LabelledRows.on(device, scenario.val.take(tested), scenario.val.labels[tested])
         if config.head_width == "full":

@@ -10,10 +10,11 @@ from jaxtyping import Int
 
 from clinit.extract.head import Head
 from clinit.headtrain.class_map import check_head, map_to_head
+from clinit.headtrain.class_order import named_order
 from clinit.headtrain.config import ExperimentConfig
 from clinit.headtrain.pool import Pool
 from clinit.headtrain.source import Source, check_same_backbone
-from clinit.headtrain.stream import Task, split_into_tasks
+from clinit.headtrain.stream import Task, shuffled, split_into_tasks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,15 +59,19 @@ def build_scenario(base: Source, new: Source, head: Head, config: ExperimentConf
     Raises:
         CacheError: If the two sides hold features of different backbones.
         HeadError: If the head does not read these features.
-        ExperimentError: If the head's classes are unknown, or there are too many tasks.
+        ExperimentError: If the head's classes are unknown, the class order does not name the
+            new classes, or there are too many tasks.
     """
     check_same_backbone(base.fingerprint, new.fingerprint)
     check_head(head, base, new)
     base_rows = map_to_head(base, head)
     arriving = np.flatnonzero(new.train.counts())
-    tasks = split_into_tasks(
-        arriving, tasks=config.tasks, first_row=head.num_classes, seed=config.seed
+    order = (
+        shuffled(arriving, config.seed)
+        if config.class_order is None
+        else named_order(config.class_order, new.class_names, arriving)
     )
+    tasks = split_into_tasks(order, tasks=config.tasks, first_row=head.num_classes)
     new_rows = _rows_of_new_classes(tasks, len(new.class_names))
     return Scenario(
         num_base=head.num_classes,

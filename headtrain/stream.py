@@ -33,20 +33,24 @@ class Task:
         return np.arange(self.start, self.stop)
 
 
+def shuffled(classes: Int[np.ndarray, " classes"], seed: int) -> Int[np.ndarray, " classes"]:
+    """Return the classes in the order that `seed` stands for."""
+    return generator(seed, Draw.CLASS_ORDER).permutation(np.sort(classes)).astype(np.int64)
+
+
 def split_into_tasks(
-    classes: Int[np.ndarray, " classes"], *, tasks: int, first_row: int, seed: int
+    order: Int[np.ndarray, " classes"], *, tasks: int, first_row: int
 ) -> tuple[Task, ...]:
-    """Shuffle `classes` by `seed` and split them; the first tasks take the remainder.
+    """Split the classes in their order of arrival; the first tasks take the remainder.
 
     Raises:
         ExperimentError: If there are more tasks than classes.
     """
-    if tasks > len(classes):
+    if tasks > len(order):
         raise ExperimentError(
-            f"{tasks} tasks were asked for, but only {len(classes)} new classes have training rows",
-            remedy=f"Ask for at most {len(classes)} tasks with --tasks.",
+            f"{tasks} tasks were asked for, but only {len(order)} new classes have training rows",
+            remedy=f"Ask for at most {len(order)} tasks with --tasks.",
         )
-    order = generator(seed, Draw.CLASS_ORDER).permutation(np.sort(classes)).astype(np.int64)
     stream: list[Task] = []
     for number, part in enumerate(np.array_split(order, tasks), start=1):
         stream.append(Task(number, part, stream[-1].stop if stream else first_row))

@@ -25,10 +25,10 @@ CLOSED_METHODS: dict[str, ClosedMethod] = {
 METHODS: tuple[str, ...] = (*TRAINED_METHODS, *CLOSED_METHODS)
 
 
-def method_named(name: str) -> Method:
-    """Return the method of that name."""
+def method_named(name: str, mix: str = "text") -> Method:
+    """Return the method of that name; `mix` is that of rehearsal."""
     if name == "rehearsal":
-        return Rehearsal()
+        return Rehearsal(mix)
     if name == "naive":
         return Naive()
     if name == "joint":

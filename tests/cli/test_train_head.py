@@ -9,8 +9,9 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from clinit.cli.choices import BufferSplit, Init, Loss, Method, Mix, Scale
 from clinit.cli.method_options import MEANINGLESS
-from clinit.cli.train_head import Init, Loss, Method, Scale, train_head
+from clinit.cli.train_head import train_head
 from clinit.errors import CacheError, ClinitError, ExperimentError, RecordError
 from clinit.extract.head import Head, write_head
 from clinit.extract.manifest import Manifest, write_manifest
@@ -20,6 +21,8 @@ from clinit.extract.summary import write_summary
 from clinit.headtrain.init import INITS, SCALES
 from clinit.headtrain.losses import LOSSES
 from clinit.headtrain.methods import METHODS
+from clinit.headtrain.mix import MIXES
+from clinit.headtrain.quotas import BUFFER_SPLITS
 from clinit.headtrain.record import find_records, read_record
 from clinit.headtrain.source import read_source
 
@@ -195,6 +198,8 @@ def test_the_choices_are_those_of_the_library() -> None:
     assert {each.value for each in Init} <= set(INITS)
     assert {each.value for each in Scale} == set(SCALES)
     assert {each.value for each in Loss} <= set(LOSSES)
+    assert tuple(each.value for each in Mix) == MIXES
+    assert tuple(each.value for each in BufferSplit) == BUFFER_SPLITS
     assert tuple(each.value for each in Method) == METHODS == tuple(MEANINGLESS)
 
 
@@ -239,4 +244,84 @@ def test_options_that_a_method_would_ignore_are_refused(
 ) -> None:
     result = run_alone(base, new, tmp_path / "runs", *options)
     assert result.exit_code == 2
-    assert message in " ".join(result.output.replace("│", " ").split())
+    assert message in said(result)
+
+
+def said(result: Result) -> str:
+    """The output of a usage error as one line, without the box around it."""
+    return " ".join(result.output.replace("│", " ").split())
+
+
+def test_a_class_order_decides_when_classes_arrive(base: Path, new: Path, tmp_path: Path) -> None:
+    order = [f"new{index}" for index in (2, 0, 3, 1)]
+    file = tmp_path / "order.txt"
+    file.write_text("\n".join(order) + "\n\n", encoding="utf-8")
+    for seed in ("0", "1"):
+        out = tmp_path / seed
+        options = ["--class-order", str(file), "--seed", seed, "--init", "random"]
+        result = invoke(base, new, out, *options)
+        assert result.exit_code == 0, result.output
+        record = read_record(out / "random")
+        assert record.classes["name"].to_list()[CLASSES:] == order
+        assert record.info["config"]["class_order"] == order
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("new0 new1 new2", "1 class is not named (new3)"),
+        ("new0 new1 new2 new3 new4", "1 class is not in the new data (new4)"),
+        ("new0 new1 new2 new3 new3", "1 class is named more than once (new3)"),
+        ("", "names no class"),
+    ],
+)
+def test_a_class_order_that_does_not_fit_is_refused(
+    names: str, message: str, base: Path, new: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "order.txt").write_text(names.replace(" ", "\n"), encoding="utf-8")
+    error = refused(
+        invoke(base, new, tmp_path / "runs", "--class-order", str(tmp_path / "order.txt"))
+    )
+    assert isinstance(error, ExperimentError)
+    assert message in str(error)
+    assert "one new class a line" in error.remedy or "every new class once" in error.remedy
+
+
+def test_a_missing_class_order_is_refused(base: Path, new: Path, tmp_path: Path) -> None:
+    error = refused(invoke(base, new, tmp_path / "runs", "--class-order", str(tmp_path / "no")))
+    assert str(error) == f"cannot read the class order {tmp_path / 'no'}: No such file or directory"
+
+
+def test_a_buffer_by_class_grows_and_excludes_a_total(
+    base: Path, new: Path, tmp_path: Path
+) -> None:
+    options = ["--init", "random", "--buffer-per-class", "3"]
+    result = invoke(base, new, tmp_path / "runs", *options)
+    assert result.exit_code == 0, result.output
+    record = read_record(tmp_path / "runs" / "random")
+    assert [task["buffer_rows"] for task in record.info["tasks"]] == [12, 18]
+    both = invoke(base, new, tmp_path / "other", *options, "--buffer", "24000")
+    assert both.exit_code == 2
+    assert "buffer and buffer_per_class exclude each other" in said(both)
+
+
+def test_the_split_of_the_buffer_and_the_mix_are_recorded(
+    base: Path, new: Path, tmp_path: Path
+) -> None:
+    options = ["--mix", "sgm", "--buffer-split", "sgm", "--buffer", "40", "--init", "random"]
+    result = invoke(base, new, tmp_path / "runs", *options)
+    assert result.exit_code == 0, result.output
+    record = read_record(tmp_path / "runs" / "random")
+    assert (record.info["config"]["mix"], record.info["config"]["buffer_split"]) == ("sgm", "sgm")
+    assert [task["buffer_rows"] for task in record.info["tasks"]] == [31, 40]
+    steps = record.steps
+    expected = [4 / 8] * 12 + [3 / 8] * 12
+    share = (steps["loss"] - steps["loss_old"]) / (steps["loss_new"] - steps["loss_old"])
+    np.testing.assert_allclose(share, expected, atol=1e-3)
+
+
+def test_a_split_buffer_by_class_is_refused(base: Path, new: Path, tmp_path: Path) -> None:
+    options = ["--buffer-split", "sgm", "--buffer-per-class", "3"]
+    result = invoke(base, new, tmp_path / "runs", *options)
+    assert result.exit_code == 2
+    assert "needs a total buffer, not buffer_per_class" in said(result)

@@ -40,6 +40,10 @@ def test_two_equal_heads_are_refused() -> None:
         ({"seed": -1}, "seed must lie in"),
         ({"seed": 2**32}, "seed must lie in"),
         ({"head_width": "wide"}, "head_width must be one of"),
+        ({"mix": "half"}, "mix must be one of"),
+        ({"buffer_split": "fair"}, "buffer_split must be one of"),
+        ({"buffer_per_class": -1}, "buffer_per_class must be at least 0"),
+        ({"buffer": 5, "buffer_per_class": 5}, "exclude each other"),
         ({"device": "tpu"}, "device must be one of"),
     ],
 )

@@ -19,6 +19,7 @@ from clinit.headtrain.gaps import gaps
 from clinit.headtrain.init.lda import SHRINKAGE
 from clinit.headtrain.methods import CLOSED_METHODS, METHODS, ClosedMethod, method_named
 from clinit.headtrain.pool import Pool
+from clinit.headtrain.quotas import Balanced
 from clinit.headtrain.record import RunRecord
 from clinit.headtrain.scenario import build_scenario
 from clinit.headtrain.schedule import Share
@@ -74,7 +75,7 @@ def accuracy(record: RunRecord, task: int) -> float:
 def test_naive_reads_no_old_row_and_joint_all_of_them() -> None:
     labels = np.repeat(np.arange(6), [3, 2, 4, 1, 5, 2])
     pool = Pool((np.zeros((17, 1), np.float32), labels))
-    buffer = Buffer(pool, size=4, seed=0)
+    buffer = Buffer(pool, Balanced(4), seed=0)
     task = Task(2, np.arange(2), start=4)
     old = {name: method_named(name).old_rows(pool, buffer, task) for name in METHODS}
     assert len(old["naive"]) == 0

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clinit.errors import ExperimentError
-from clinit.headtrain.stream import split_into_tasks
+from clinit.headtrain.stream import shuffled, split_into_tasks
 
 
 @given(
@@ -20,7 +20,7 @@ def test_every_class_arrives_once_and_rows_follow_the_order_of_arrival(
 ) -> None:
     classes = np.arange(num_classes) * 3
     num_tasks = 1 + int(share * (num_classes - 1))
-    tasks = split_into_tasks(classes, tasks=num_tasks, first_row=first_row, seed=seed)
+    tasks = split_into_tasks(shuffled(classes, seed), tasks=num_tasks, first_row=first_row)
     assert sorted(np.concatenate([task.classes for task in tasks])) == list(classes)
     assert [task.number for task in tasks] == list(range(1, num_tasks + 1))
     rows = np.concatenate([task.rows for task in tasks])
@@ -32,7 +32,7 @@ def test_every_class_arrives_once_and_rows_follow_the_order_of_arrival(
 
 def test_the_order_depends_on_the_seed_and_not_on_the_number_of_tasks() -> None:
     def order(seed: int, tasks: int) -> list[int]:
-        stream = split_into_tasks(np.arange(30), tasks=tasks, first_row=0, seed=seed)
+        stream = split_into_tasks(shuffled(np.arange(30), seed), tasks=tasks, first_row=0)
         return [int(label) for task in stream for label in task.classes]
 
     assert order(0, 5) == order(0, 3)
@@ -42,5 +42,5 @@ def test_the_order_depends_on_the_seed_and_not_on_the_number_of_tasks() -> None:
 
 def test_more_tasks_than_classes_are_refused_with_both_numbers() -> None:
     with pytest.raises(ExperimentError, match="4 tasks were asked for, but only 3 new") as caught:
-        split_into_tasks(np.arange(3), tasks=4, first_row=0, seed=0)
+        split_into_tasks(np.arange(3), tasks=4, first_row=0)
     assert caught.value.remedy == "Ask for at most 3 tasks with --tasks."

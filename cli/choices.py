@@ -1,0 +1,87 @@
+"""What the options of `clinit train-head` can be set to."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Init(StrEnum):
+    """Initialisation of new rows."""
+
+    random = "random"
+    class_mean = "class-mean"
+    least_square = "least-square"
+    zero = "zero"
+    imprint = "imprint"
+    lda = "lda"
+
+
+class Method(StrEnum):
+    """Which data a task may look at, and whether its head is trained or solved."""
+
+    rehearsal = "rehearsal"
+    naive = "naive"
+    joint = "joint"
+    ncm = "ncm"
+    ridge = "ridge"
+    lda = "lda"
+
+
+class BufferSplit(StrEnum):
+    """Who shares the buffer."""
+
+    balanced = "balanced"
+    sgm = "sgm"
+
+
+class Mix(StrEnum):
+    """What a batch is made of."""
+
+    text = "text"
+    sgm = "sgm"
+
+
+class Scale(StrEnum):
+    """How initialised rows are brought to the scale of the head."""
+
+    none = "none"
+    norm = "norm"
+    row_norm = "row-norm"
+    calibrated = "calibrated"
+
+
+class ClassMean(StrEnum):
+    """Which mean of a class."""
+
+    raw = "raw"
+    unit = "unit"
+
+
+class HeadWidth(StrEnum):
+    """When head rows appear."""
+
+    grow = "grow"
+    full = "full"
+
+
+class Bias(StrEnum):
+    """What becomes of the bias of a new row."""
+
+    write = "write"
+    keep = "keep"
+
+
+class Loss(StrEnum):
+    """Training loss."""
+
+    ce = "ce"
+    mse = "mse"
+    sqen = "sqen"
+
+
+class Device(StrEnum):
+    """Where to train."""
+
+    auto = "auto"
+    cuda = "cuda"
+    cpu = "cpu"

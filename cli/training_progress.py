@@ -1,0 +1,81 @@
+"""The progress bar of a training, and what is said beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from clinit.cli.console import err, note, say
+
+if TYPE_CHECKING:
+    from clinit.headtrain.events import Event, Initialised, Observer
+    from clinit.headtrain.init import LambdaCurve
+
+
+@contextmanager
+def training_progress(*, verbose: bool) -> Iterator[Observer]:
+    """Show what an experiment tells; `verbose` shows what each initialisation chose too."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from clinit.headtrain import events
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("steps"),
+        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[losses]}"),
+        console=err,
+        disable=not err.is_terminal,
+    )
+    with bar:
+        steps = bar.add_task("Preparing", total=None, losses="")
+
+        def observe(event: Event) -> None:
+            match event:
+                case events.Noted(text):
+                    note(text)
+                case events.LambdaChosen(task, curve):
+                    say(_chosen(task, curve))
+                case events.TaskStarted(task, tasks, iterations):
+                    bar.update(steps, description=f"Task {task}/{tasks}", total=tasks * iterations)
+                case events.Stepped(done):
+                    bar.advance(steps, done)
+                case events.Evaluated():
+                    losses = " ".join(f"{value:.2f}" for value in event.loss_new.values())
+                    bar.update(steps, losses=f"new-task loss {losses}")
+                case events.Initialised():
+                    if verbose:
+                        say(_initialised(event))
+
+        yield observe
+
+
+def _chosen(task: int, curve: LambdaCurve) -> str:
+    """Say which lambda was chosen, with the curve from the least lambda to the largest."""
+    low, high = min(curve.errors), max(curve.errors)
+    steps = [int(7 * (error - low) / (high - low or 1)) for error in curve.errors]
+    drawn = "".join("▁▂▃▄▅▆▇█"[step] for step in steps)
+    return (
+        f"Task {task}, lambda {curve.best:g}: held-out error {low:.4g} in"
+        f" {curve.lams[0]:g} {drawn} {curve.lams[-1]:g} (at most {high:.4g})"
+    )
+
+
+def _initialised(event: Initialised) -> str:
+    start = event.start
+    line = f"Task {event.task}, {event.head_id}: factor {start.factor:.4g}, shift {start.shift:.4g}"
+    if start.loss_before is None or start.loss_after is None:
+        return line
+    return (
+        f"{line}, class-balanced loss {start.loss_before:.4f} -> {start.loss_after:.4f}"
+        f" in {start.steps} Newton steps"
+    )
