@@ -119,6 +119,7 @@ def _record(
         steps=pl.concat(entry.steps(index) for entry in learner.entries),
         evaluations=pl.concat(evaluations),
         points=pl.concat(entry.point_table(index) for entry in learner.entries),
+        head=learner.head(index),
     )
 
 

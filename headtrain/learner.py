@@ -63,6 +63,7 @@ class Learner:
         self._config = config
         self._observe = observer
         self._diagnose = diagnose
+        self._fingerprint = head.fingerprint
         self._own_seconds = np.zeros(len(heads))
         self._bank = Bank(_as_rows(head), heads, device)
         self._method = method_named(config.method, config.mix)
@@ -112,9 +113,15 @@ class Learner:
             with self.watch.phase("diagnose"):
                 entry.diagnoses = self._diagnoses(task, start.statistics(), self._diagnose)
 
-    def head(self, index: int) -> Rows:
-        """Copy one head as it is now."""
-        return self._bank.rows(index)
+    def head(self, index: int) -> Head:
+        """Copy one head as it is now, with the names of its classes."""
+        rows = self._bank.rows(index)
+        return Head(
+            weight=rows.weight.astype(np.float32),
+            bias=rows.bias.astype(np.float32),
+            class_names=self._scenario.class_names[: len(rows.bias)],
+            fingerprint=self._fingerprint,
+        )
 
     def _diagnoses(
         self, task: Task, statistics: ClassStatistics, diagnose: Diagnose

@@ -5,6 +5,7 @@
     steps.parquet        task, iteration, loss, loss_new, loss_old: before that update
     evaluations.parquet  task, iteration, row, correct, total: after that many updates
     points.parquet       task, iteration, loss_new, elapsed_s
+    head.safetensors     the head after the last task (absent in older records)
 
 The folder is written under a temporary name and renamed: a record is complete, or not there.
 """
@@ -21,11 +22,13 @@ from typing import Any
 
 import polars as pl
 
-from clinit.errors import RecordError
+from clinit.errors import ClinitError, RecordError
 from clinit.extract.commit import flush_file, flush_folder, temporary
+from clinit.extract.head import Head, read_head, write_head
 
 FORMAT = "clinit-run/1"
 INFO = "run.json"
+HEAD = "head.safetensors"
 
 TABLES: Mapping[str, Mapping[str, Any]] = {
     "classes": {
@@ -71,6 +74,8 @@ class RunRecord:
     steps: pl.DataFrame
     evaluations: pl.DataFrame
     points: pl.DataFrame
+    head: Head | None = None
+    """The head after the last task, to be written; `final_head` reads it again."""
 
 
 def check_free(folders: Iterable[Path]) -> None:
@@ -108,10 +113,11 @@ def write_record(record: RunRecord, folder: Path) -> None:
         _write_files(record, draft)
         draft.rename(folder)
         flush_folder(folder.parent)
-    except OSError as error:
+    except (OSError, ClinitError) as error:  # the latter from the head file, with its cause
         shutil.rmtree(draft, ignore_errors=True)
+        cause = error if isinstance(error, OSError) else error.__cause__
         raise RecordError(
-            f"cannot write the record {folder}: {error.strerror or error}",
+            f"cannot write the record {folder}: {getattr(cause, 'strerror', None) or error}",
             remedy="Free space or choose a folder you can write with --out, then run it again.",
         ) from error
     except BaseException:
@@ -124,6 +130,8 @@ def _write_files(record: RunRecord, folder: Path) -> None:
         table: pl.DataFrame = getattr(record, name)
         table.write_parquet(folder / f"{name}.parquet")
     text = json.dumps(record.info, indent=2, ensure_ascii=False, allow_nan=False)
+    if record.head is not None:
+        write_head(record.head, folder / HEAD)
     (folder / INFO).write_text(text + "\n", encoding="utf-8")
     for file in folder.iterdir():
         flush_file(file)
@@ -186,6 +194,21 @@ def _damaged(path: Path, error: Exception) -> RecordError:
         f"cannot read {path}: {error}",
         remedy="The record is damaged: remove its folder and run `clinit train-head` again.",
     )
+
+
+def final_head(folder: Path) -> Head:
+    """Read the head that the record in `folder` ended with.
+
+    Raises:
+        RecordError: If the record holds none.
+        HeadError: If it is damaged, or its training has diverged.
+    """
+    if not (folder / HEAD).is_file():
+        raise RecordError(
+            f"the record {folder} holds no {HEAD}",
+            remedy="Run it again: `clinit train-head` stores the final head in every record.",
+        )
+    return read_head(folder / HEAD)
 
 
 def find_records(path: Path) -> list[Path]:

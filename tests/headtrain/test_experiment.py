@@ -15,7 +15,7 @@ from clinit.extract.head import Head
 from clinit.headtrain import events
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.experiment import run_experiment
-from clinit.headtrain.record import TABLES, RunRecord, read_record, write_record
+from clinit.headtrain.record import TABLES, RunRecord, final_head, read_record, write_record
 from clinit.headtrain.source import Source
 
 DIM, BASE, NEW = 24, 8, 7
@@ -207,6 +207,19 @@ def test_a_record_of_a_run_can_be_written_and_read(records: list[RunRecord], tmp
     read = read_record(tmp_path / "run")
     assert read.evaluations.equals(records[2].evaluations)
     assert read.info["tasks"] == records[2].info["tasks"]
+
+
+def test_the_record_holds_the_final_head(records: list[RunRecord], tmp_path: Any) -> None:
+    write_record(records[2], tmp_path / "run")
+    head = final_head(tmp_path / "run")
+    assert head.class_names == tuple(records[2].classes["name"])
+    val = [make_base().val, make_new().val]
+    rows = {name: row for row, name in enumerate(head.class_names or ())}
+    features = np.concatenate([side.features for side in val]).astype(np.float32)
+    labels = np.array([rows[side.class_names[label]] for side in val for label in side.labels])
+    right = (features @ head.weight.T + head.bias).argmax(1) == labels
+    last = records[2].evaluations.filter(pl.col("task") == 3, pl.col("iteration") == 30)
+    assert np.bincount(labels[right], minlength=BASE + NEW).tolist() == last["correct"].to_list()
 
 
 def test_a_full_head_starts_with_all_rows_and_its_unseen_classes_compete() -> None:

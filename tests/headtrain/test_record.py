@@ -2,21 +2,27 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
 from clinit.errors import RecordError
+from clinit.extract.head import Head
 from clinit.headtrain.record import (
     TABLES,
     RunRecord,
     check_free,
+    final_head,
     find_records,
     read_record,
     write_record,
 )
+
+HEAD = Head(np.eye(2, 3, dtype=np.float32), np.ones(2, np.float32), ("cat", "dog"), "abc")
 
 
 def make_record(**info: Any) -> RunRecord:
@@ -78,6 +84,35 @@ def test_a_full_disk_leaves_no_half_record(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(RecordError, match=r"cannot write .*random: No space left on device"):
         write_record(make_record(), tmp_path / "random")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_is_full_at_the_head_leaves_no_half_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    record = replace(make_record(), head=HEAD)
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(RecordError, match="random: No space left on device"):
+        write_record(record, tmp_path / "random")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_final_head_is_stored_beside_the_tables(tmp_path: Path) -> None:
+    write_record(replace(make_record(), head=HEAD), tmp_path / "random")
+    head = final_head(tmp_path / "random")
+    assert head.class_names == HEAD.class_names
+    assert (head.weight == HEAD.weight).all()
+    assert read_record(tmp_path / "random").info["id"] == "random"
+
+
+def test_a_record_without_a_head_is_read_and_its_head_is_missed_by_name(tmp_path: Path) -> None:
+    write_record(make_record(), tmp_path / "random")
+    assert read_record(tmp_path / "random").head is None
+    with pytest.raises(RecordError, match=r"random holds no head\.safetensors") as caught:
+        final_head(tmp_path / "random")
+    assert "clinit train-head" in caught.value.remedy
 
 
 def test_an_interrupted_write_leaves_no_half_record(
