@@ -96,7 +96,7 @@ def gain(run: pl.DataFrame, random: pl.DataFrame) -> Gain:
 
 
 def comparison_key(info: Mapping[str, Any]) -> str:
-    """Return what runs must share to be compared: data, stream and training settings."""
+    """Return what runs must share to be compared: data, base head, stream and training."""
     config = {
         name: value
         for name, value in info["config"].items()
@@ -106,7 +106,8 @@ def comparison_key(info: Mapping[str, Any]) -> str:
         {name: value for name, value in info[side].items() if name != "path"}
         for side in ("base", "new")
     ]
-    return json.dumps([config, data], sort_keys=True, default=str)
+    head = (info.get("head") or {}).get("digest")
+    return json.dumps([config, data, head], sort_keys=True, default=str)
 
 
 def _task_gain(task: int, run: pl.DataFrame, random: pl.DataFrame) -> TaskGain | None:

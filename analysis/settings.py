@@ -34,6 +34,7 @@ _COMMON = (
 _WORDS = {
     "backbone": "{}",
     "loss": "loss {}",
+    "head": "base head {}",
     "head_width": "head {}",
     "tasks": "{} tasks",
     "iterations": "{} iterations a task",
@@ -83,7 +84,7 @@ def settings(run: RunSummary) -> dict[str, Any]:
     config = {name: value for name, value in run.config.items() if name not in left_out}
     names = {"base": _data_name(run, "base"), "new": _data_name(run, "new")}
     fingerprint = run.record.info.get("base", {}).get("fingerprint") or {}
-    return {**names, "backbone": fingerprint.get("backbone"), **config}
+    return {**names, "backbone": fingerprint.get("backbone"), "head": _head_name(run), **config}
 
 
 def shown(run: RunSummary, name: str, runs: Sequence[RunSummary] = ()) -> str:
@@ -142,6 +143,14 @@ def _text(value: object) -> str:
         text = "\n".join(map(str, value))
         return f"given ({hashlib.sha256(text.encode()).hexdigest()[:6]})"
     return str(value)
+
+
+def _head_name(run: RunSummary) -> str | None:
+    """Return the file of the base head, `stored` for the one in the base cache."""
+    head = run.record.info.get("head")
+    if not head:
+        return None
+    return Path(head["path"]).name if head.get("path") else "stored"
 
 
 def _data_name(run: RunSummary, side: str) -> str | None:

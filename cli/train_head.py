@@ -59,6 +59,13 @@ def train_head(
             " nearest class mean, ridge or LDA.",
         ),
     ] = Method.rehearsal,
+    head: Annotated[
+        Path | None,
+        typer.Option(
+            help="Head of the base classes to start from, as `clinit align` writes it.",
+            show_default="the head in the base cache",
+        ),
+    ] = None,
     tasks: Annotated[int, typer.Option(min=1, help="Tasks that the new classes arrive in.")] = 5,
     init: Annotated[
         list[Init] | None,
@@ -205,7 +212,7 @@ def train_head(
     heads = heads[:1] if config.is_closed else heads
     folders = [out / name for name in head_ids(heads, config.method)]
     check_free(folders)
-    records = _train(base, new, config, heads, diagnose=diagnose, verbose=verbose)
+    records = _train(base, new, head, config, heads, diagnose=diagnose, verbose=verbose)
     _write_and_show(records, folders)
 
 
@@ -221,6 +228,7 @@ def _lambda(text: str) -> float | Literal["auto"]:
 def _train(
     base: Path,
     new: Path,
+    head_file: Path | None,
     config: ExperimentConfig,
     heads: list[HeadConfig],
     *,
@@ -228,25 +236,32 @@ def _train(
     verbose: bool,
 ) -> list[RunRecord]:
     from clinit.errors import ExperimentError
+    from clinit.headtrain.base_head import read_base_head
     from clinit.headtrain.experiment import run_experiment
     from clinit.headtrain.source import read_source
 
     with err.status("Reading the feature caches …"):
         base_source, new_source = read_source(base), read_source(new)
-    if base_source.head is None:
+    if head_file is not None:
+        head, head_facts = read_base_head(head_file)
+    elif base_source.head is not None:
+        head, head_facts = base_source.head, {}
+    else:
         raise ExperimentError(
             f"{base} holds no pretrained head to start from",
-            remedy="Extract the base classes with a backbone that has a classifier.",
+            remedy="Extract the base classes with a backbone that has a classifier, or give a"
+            " head with --head FILE.",
         )
     with training_progress(verbose=verbose) as observer:
         return run_experiment(
             base_source,
             new_source,
-            base_source.head,
+            head,
             config,
             heads,
             observer=observer,
             diagnose=_diagnosis if diagnose else None,
+            head_facts=head_facts,
             command=["clinit", *sys.argv[1:]],
         )
 

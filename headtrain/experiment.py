@@ -6,7 +6,7 @@ head, train the bank on shared batches, evaluate before the first step and on th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 
 from clinit.extract.head import Head
 from clinit.headtrain.adamw import BETAS, EPS
+from clinit.headtrain.base_head import head_digest
 from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_settings
 from clinit.headtrain.events import Noted, Observer, ignore
 from clinit.headtrain.gaps import gaps
@@ -37,6 +38,7 @@ def run_experiment(
     *,
     observer: Observer = ignore,
     diagnose: Diagnose | None = None,
+    head_facts: Mapping[str, Any] | None = None,
     command: Sequence[str] = (),
 ) -> list[RunRecord]:
     """Train `heads` on the stream of the new classes; return one record each, in their order.
@@ -52,6 +54,7 @@ def run_experiment(
         heads: Initialisation and optimizer of each head.
         observer: Told what happens as it happens.
         diagnose: Measures each head at the end of each task; its values go into the record.
+        head_facts: Where the head is from, for the record; default: stored in the base cache.
         command: What the user typed, for the record.
 
     Raises:
@@ -63,7 +66,8 @@ def run_experiment(
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
     scenario = build_scenario(base, new, head, config)
-    notes = gaps(scenario, base, new, config, heads)
+    head_facts = {"path": None, "digest": head_digest(head), **(head_facts or {})}
+    notes = gaps(scenario, base, new, config, heads, head_facts)
     for note in notes:
         observer(Noted(note))
     learner = Learner(scenario, head, config, heads, observer, diagnose)
@@ -73,6 +77,7 @@ def run_experiment(
     info = {
         "base": base.description,
         "new": new.description,
+        "head": head_facts,
         "notes": notes,
         "timings_s": _timings(learner, base.load_s + new.load_s),
         "bank_size": len(heads),

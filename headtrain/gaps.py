@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
@@ -19,6 +20,7 @@ def gaps(
     new: Source,
     config: ExperimentConfig,
     heads: Sequence[HeadConfig] = (),
+    head_facts: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Return a note for everything that the user should know about the data, each once."""
     return [
@@ -31,7 +33,7 @@ def gaps(
         *_task_sizes(scenario),
         *_buffer_gaps(scenario, config),
         *_batch_gaps(scenario, config),
-        *_loss_gaps(heads),
+        *_loss_gaps(heads, head_facts or {}),
     ]
 
 
@@ -145,13 +147,18 @@ def _batch_gaps(scenario: Scenario, config: ExperimentConfig) -> list[str]:
     ]
 
 
-def _loss_gaps(heads: Sequence[HeadConfig]) -> list[str]:
-    if all(head.loss != "mse" for head in heads):
-        return []
-    return [
-        "squared error aims at logits of 30 for the right class: a base head that was trained"
-        " with cross entropy first has to come to that scale"
-    ]
+def _loss_gaps(heads: Sequence[HeadConfig], head_facts: Mapping[str, Any]) -> list[str]:
+    aligned = (head_facts.get("alignment") or {}).get("loss")
+    losses = {head.loss for head in heads}
+    notes = []
+    if "mse" in losses and aligned != "mse":
+        notes.append(
+            "squared error aims at logits of 30 for the right class: a base head that was trained"
+            " with cross entropy first has to come to that scale (`clinit align` brings it there)"
+        )
+    if others := sorted(losses - {aligned}) if aligned else []:
+        notes.append(f"the base head is aligned with {aligned}, not with {', '.join(others)}")
+    return notes
 
 
 def _about(names: Sequence[str], which: Bool[np.ndarray, " names"], what: str) -> list[str]:

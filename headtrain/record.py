@@ -145,7 +145,9 @@ def read_record(folder: Path) -> RunRecord:
         RecordError: If there is none, or a file is missing, damaged or of another layout.
     """
     info = read_info(folder)
-    tables = {name: _read_table(folder / f"{name}.parquet", TABLES[name]) for name in TABLES}
+    tables: dict[str, Any] = {
+        name: _read_table(folder / f"{name}.parquet", TABLES[name]) for name in TABLES
+    }
     return RunRecord(path=folder, info=info, **tables)
 
 
@@ -213,8 +215,10 @@ def final_head(folder: Path) -> Head:
 
 def find_records(path: Path) -> list[Path]:
     """Return the records at or below `path`, sorted."""
-    return sorted(file.parent for file in path.rglob(INFO) if not _is_draft(file.relative_to(path)))
-
-
-def _is_draft(file: Path) -> bool:
-    return any(part.startswith(".") for part in file.parts)
+    found = []
+    # Not rglob: it fails where a running sweep renames the draft that it is looking into.
+    for folder, below, files in os.walk(path):
+        below[:] = [name for name in below if not name.startswith(".")]
+        if INFO in files:
+            found.append(Path(folder))
+    return sorted(found)

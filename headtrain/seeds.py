@@ -9,6 +9,7 @@ the class order, the buffer and the random rows as they were.
     BATCHES       index = task       rows of each batch
     RANDOM_ROWS   index = task       random rows of the task's new classes
     LOSS_SAMPLE   index = task       training rows on which the new-task loss is measured
+    ALIGNMENT     index = epoch      order of the rows in the alignment of a base head
 """
 
 import enum
@@ -27,6 +28,7 @@ class Draw(enum.IntEnum):
     BATCHES = 2
     RANDOM_ROWS = 3
     LOSS_SAMPLE = 4
+    ALIGNMENT = 5
 
 
 def generator(seed: int, draw: Draw, index: int = 0) -> np.random.Generator:

@@ -28,7 +28,7 @@ class Training:
         self._weight_gradient = torch.zeros_like(bank.weight)
         self._bias_gradient = torch.zeros_like(bank.bias)
         settings = [(head.lr, head.weight_decay) for head in bank.heads]
-        self._optimizer = adamw(
+        self.optimizer = adamw(
             bank.weight, bank.bias, self._weight_gradient, self._bias_gradient, settings
         )
 
@@ -47,7 +47,7 @@ class Training:
         weight_gradient = self._weight_gradient.view(-1, self._bank.dim)
         torch.mm(flat.t(), self._features, out=weight_gradient)
         torch.sum(flat, dim=0, out=self._bias_gradient.view(-1))
-        self._optimizer.step()
+        self.optimizer.step()
         return losses
 
     def _losses_and_gradient(

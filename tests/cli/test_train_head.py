@@ -9,15 +9,20 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from clinit.analysis.efficiency import comparison_key
+from clinit.analysis.report import load_report
+from clinit.analysis.settings import differences, shown
+from clinit.cli.align import align
 from clinit.cli.choices import BufferSplit, Init, Loss, Method, Mix, Scale
 from clinit.cli.method_options import MEANINGLESS
 from clinit.cli.train_head import train_head
 from clinit.errors import CacheError, ClinitError, ExperimentError, RecordError
-from clinit.extract.head import Head, write_head
+from clinit.extract.head import Head, read_head, write_head
 from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.plan import Plan, backbone_identifier, settle_plan, shard_name
 from clinit.extract.shard import assemble, write_shard
 from clinit.extract.summary import write_summary
+from clinit.headtrain.base_head import head_digest
 from clinit.headtrain.init import INITS, SCALES
 from clinit.headtrain.losses import LOSSES
 from clinit.headtrain.methods import METHODS
@@ -325,3 +330,78 @@ def test_a_split_buffer_by_class_is_refused(base: Path, new: Path, tmp_path: Pat
     result = invoke(base, new, tmp_path / "runs", *options)
     assert result.exit_code == 2
     assert "needs a total buffer, not buffer_per_class" in said(result)
+
+
+aligner = typer.Typer()
+aligner.command()(align)
+
+
+def run_align(cache: Path, out: Path, *options: str) -> Result:
+    return CliRunner().invoke(
+        aligner, [str(cache), "--out", str(out), "--device", "cpu", "--epochs", "3", *options]
+    )
+
+
+def test_an_aligned_head_is_what_mse_runs_start_from(base: Path, new: Path, tmp_path: Path) -> None:
+    aligned = tmp_path / "mse.safetensors"
+    result = run_align(base, aligned)
+    assert result.exit_code == 0, result.output
+    for text in ("mse loss ", "0 views", "Top-1 on 48 validation rows", f"Head at {aligned}"):
+        assert text in result.output
+    for name, options in {"stored": [], "aligned": ["--head", str(aligned)]}.items():
+        out = tmp_path / name
+        result = invoke(base, new, out, "--init", "random", "--loss", "mse", *options)
+        assert result.exit_code == 0, result.output
+    stored, started = (
+        read_record(tmp_path / name / "random").info for name in ("stored", "aligned")
+    )
+    assert stored["head"]["path"] is None
+    assert "alignment" not in stored["head"]
+    assert started["head"]["path"] == str(aligned)
+    assert started["head"]["alignment"]["loss"] == "mse"
+    assert started["head"]["alignment"]["views"] == 0
+    assert started["head"]["digest"] == head_digest(read_head(aligned))
+    assert comparison_key(stored) != comparison_key(started)
+    assert any("clinit align" in note for note in stored["notes"])
+    assert not any("clinit align" in note for note in started["notes"])
+    runs = load_report([tmp_path / "stored", tmp_path / "aligned"]).runs
+    assert "head" in differences(runs).of_training
+    assert {shown(run, "head") for run in runs} == {"mse.safetensors", "stored"}
+
+
+def test_another_loss_than_that_of_the_alignment_is_noted(
+    base: Path, new: Path, tmp_path: Path
+) -> None:
+    run_align(base, tmp_path / "mse.safetensors")
+    options = ["--init", "random", "--head", str(tmp_path / "mse.safetensors")]
+    result = invoke(base, new, tmp_path / "runs", *options)
+    assert "the base head is aligned with mse, not with ce" in result.output
+
+
+def test_the_same_head_from_a_file_gives_comparable_runs(
+    base: Path, new: Path, tmp_path: Path
+) -> None:
+    for name, options in {"a": [], "b": ["--head", str(base / "head.safetensors")]}.items():
+        invoke(base, new, tmp_path / name, "--init", "random", *options)
+    infos = [read_record(tmp_path / name / "random").info for name in ("a", "b")]
+    assert comparison_key(infos[0]) == comparison_key(infos[1])
+
+
+def test_what_cannot_be_aligned_is_refused(base: Path, new: Path, tmp_path: Path) -> None:
+    missing = refused(run_align(new, tmp_path / "head.safetensors"))
+    assert f"{new} holds no pretrained head to align" in str(missing)
+    assert "--head FILE" in missing.remedy
+    present = refused(run_align(base, base / "head.safetensors"))
+    assert "a head is never overwritten" in str(present)
+    named = run_align(base, tmp_path / "head.pt")
+    assert named.exit_code == 2
+    assert "--out is the head file to write, .safetensors" in said(named)
+
+
+def test_damaged_facts_beside_a_head_are_reported(base: Path, new: Path, tmp_path: Path) -> None:
+    run_align(base, tmp_path / "mse.safetensors")
+    (tmp_path / "mse.alignment.json").write_text("{", encoding="utf-8")
+    options = ["--head", str(tmp_path / "mse.safetensors")]
+    error = refused(invoke(base, new, tmp_path / "runs", *options))
+    assert "cannot read" in str(error)
+    assert "run `clinit align` again" in error.remedy

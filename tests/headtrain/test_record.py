@@ -4,7 +4,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -33,7 +33,7 @@ def make_record(**info: Any) -> RunRecord:
     return RunRecord(
         path=None,
         info={"format": "clinit-run/1", "id": "random", **info},
-        **{name: table(name) for name in TABLES},
+        **cast(dict[str, Any], {name: table(name) for name in TABLES}),
     )
 
 

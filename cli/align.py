@@ -1,0 +1,138 @@
+"""`clinit align`: fine-tune the base head with another loss, on cached features."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clinit.cli.choices import Device, Loss
+from clinit.cli.console import err, note, say
+
+if TYPE_CHECKING:
+    from clinit.extract.head import Head
+    from clinit.headtrain.align import AlignConfig, Alignment
+    from clinit.headtrain.source import Source
+
+
+def align(
+    cache: Annotated[
+        Path, typer.Argument(help="Feature cache of the base classes.", show_default=False)
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Head file to write, .safetensors.", show_default=False)
+    ],
+    loss: Annotated[Loss, typer.Option(help="The loss to align with.")] = Loss.mse,
+    head: Annotated[
+        Path | None,
+        typer.Option(help="Head file to start from.", show_default="the head in the cache"),
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training rows.")] = 50,
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows a batch.")] = 512,
+    lr: Annotated[
+        float, typer.Option(help="First learning rate of AdamW; a cosine takes it to zero.")
+    ] = 1e-3,
+    weight_decay: Annotated[float, typer.Option(min=0, help="Decoupled weight decay.")] = 0.05,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the order of rows.")] = 0,
+    device: Annotated[
+        Device, typer.Option(help="Where to train; auto takes CUDA where there is one.")
+    ] = Device.auto,
+) -> None:
+    """Align the head of the base classes with a loss before runs that train with it.
+
+    Squared error aims at logits that a head trained with cross entropy does not have. Use the
+    result with `clinit train-head --loss mse --head FILE`.
+    """
+    from clinit.extract.commit import commit_json
+    from clinit.extract.head import write_head
+    from clinit.headtrain.align import AlignConfig
+    from clinit.headtrain.base_head import facts_path
+    from clinit.headtrain.source import read_source
+
+    try:
+        config = AlignConfig(
+            loss=loss.value,
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            weight_decay=weight_decay,
+            seed=seed,
+            device=device.value,
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    _check_out(out)
+    with err.status("Reading the feature cache …"):
+        source = read_source(cache)
+    for text in source.notes:
+        note(text)
+    aligned = _align(source, _start(head, source), config)
+    write_head(aligned.head, out)
+    commit_json(facts_path(out), aligned.facts)
+    _show(aligned, out)
+
+
+def _check_out(out: Path) -> None:
+    from clinit.errors import HeadError
+
+    if out.suffix != ".safetensors":
+        raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {out}")
+    if out.exists():
+        raise HeadError(
+            f"there is already something at {out}: a head is never overwritten",
+            remedy="Choose another --out, or remove the old head first.",
+        )
+
+
+def _start(head: Path | None, source: Source) -> Head:
+    from clinit.errors import HeadError
+    from clinit.extract.head import read_head
+
+    if head is not None:
+        return read_head(head)
+    if source.head is None:
+        raise HeadError(
+            f"{source.path} holds no pretrained head to align",
+            remedy="Give one with --head FILE, or extract the base classes with a backbone that"
+            " has a classifier.",
+        )
+    return source.head
+
+
+def _align(source: Source, head: Head, config: AlignConfig) -> Alignment:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    from clinit.headtrain.align import align as align_head
+
+    columns = (BarColumn(bar_width=None), MofNCompleteColumn(), TextColumn("epochs"))
+    loss = TextColumn("{task.fields[loss]}")
+    bar = Progress(
+        *columns, Remaining(compact=True), loss, console=err, disable=not err.is_terminal
+    )
+    with bar:
+        epochs = bar.add_task("Aligning", total=config.epochs, loss="")
+        return align_head(
+            source,
+            head,
+            config,
+            on_epoch=lambda done, value: bar.update(
+                epochs, completed=done, loss=f"{config.loss} loss {value:.4g}"
+            ),
+        )
+
+
+def _show(aligned: Alignment, out: Path) -> None:
+    facts = aligned.facts
+    first, last = facts["loss_by_epoch"][0], facts["loss_by_epoch"][-1]
+    say(
+        f"{facts['loss']} loss {first:.4g} in the first epoch, {last:.4g} in the last, on"
+        f" {facts['train_rows']:,} rows without augmentation (0 views)"
+    )
+    if facts["top1_before"] is not None:
+        say(
+            f"Top-1 on {facts['val_rows']:,} validation rows: {facts['top1_before']:.2f} % before,"
+            f" {facts['top1_after']:.2f} % after"
+        )
+    say(f"Head at {out}")
