@@ -27,6 +27,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from clinit.headtrain.array import to_numpy
+from clinit.headtrain.moments import Block
 from clinit.headtrain.statistics import ClassStatistics
 
 RANK_TOLERANCE = 1e-4
@@ -96,10 +97,11 @@ def mean_directions(
 
 def class_nc1(
     statistics: ClassStatistics,
-    blocks: Iterable[tuple[Float[np.ndarray, "rows dim"], Int[np.ndarray, " rows"]]],
+    blocks: Iterable[Block],
 ) -> Float[np.ndarray, " classes"]:
     """Return NC1 a class, tr(Sigma_{W,c} pinv(Sigma_B)) / C, in a second pass; NC1 is its mean.
 
+    `blocks` are pairs of features (rows, dim) and labels (rows,), each of its own length.
     NaN for a class without rows.
     """
     basis, singular = mean_directions(statistics)
