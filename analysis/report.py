@@ -66,6 +66,19 @@ class Report:
 
         return run_table(self.runs, width, reading)
 
+    @property
+    def has_several_seeds(self) -> bool:
+        """Whether there are runs of more than one seed."""
+        from clinit.analysis.ranking import num_seeds
+
+        return num_seeds(self.runs) > 1
+
+    def ranking(self, *, width: int = 80) -> RenderableType:
+        """Return the runs ranked, those that differ only in their seed as one line."""
+        from clinit.analysis.ranking import ranking
+
+        return ranking(self.runs, width)
+
     def task_table(self, *, width: int = 80, reading: Reading = "peak") -> RenderableType:
         """Return the table of every task of the runs, to be printed `width` columns wide."""
         from clinit.analysis.tables import task_table

@@ -43,6 +43,13 @@ def report(
     per_task: Annotated[
         bool, typer.Option("--per-task", help="Each task too (CSV: a line a run and task).")
     ] = False,
+    by_seed: Annotated[
+        bool,
+        typer.Option(
+            "--by-seed",
+            help="Show each run where there are several seeds, not only their mean and deviation.",
+        ),
+    ] = False,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -78,7 +85,7 @@ def report(
     elif format is Format.CSV:
         typer.echo(loaded.csv(per_task=per_task), nl=False)
     else:
-        show(loaded, gain=gain, per_task=per_task, curves=curves)
+        show(loaded, gain=gain, per_task=per_task, by_seed=by_seed, curves=curves)
 
 
 def show(
@@ -86,13 +93,20 @@ def show(
     *,
     gain: GainReading = GainReading.PEAK,
     per_task: bool = False,
+    by_seed: bool = False,
     curves: bool = True,
     notes: bool = True,
 ) -> None:
-    """Print a report: the table, the tasks if asked for, diagnoses, notes and curves."""
+    """Print a report: the table, the tasks if asked for, diagnoses, notes and curves.
+
+    Where there are several seeds, the table is that of means and deviations over seeds.
+    """
     from rich.text import Text
 
-    out.print(report.table(width=out.width, reading=gain.value))
+    if report.has_several_seeds:
+        out.print(report.ranking(width=out.width))
+    if by_seed or not report.has_several_seeds:
+        out.print(report.table(width=out.width, reading=gain.value))
     if per_task:
         out.print(report.task_table(width=out.width, reading=gain.value))
     if report.is_diagnosed:

@@ -18,6 +18,7 @@ from clinit.headtrain.config import ExperimentConfig, HeadConfig
 Value = bool | int | float | str | None
 OTHER_NAMES = {"lambda": "lam"}
 """Names that the command line has for fields."""
+OWNERS = (ExperimentConfig, HeadConfig)
 _WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a word"}
 _TRUTH = {"true": True, "false": False}
 
@@ -94,7 +95,7 @@ class Field:
 def fields() -> dict[str, Field]:
     """Return the fields that a sweep can vary, those of the experiment first."""
     found = {}
-    for owner in (ExperimentConfig, HeadConfig):
+    for owner in OWNERS:
         hints = get_type_hints(owner)
         for field in dataclasses.fields(owner):
             kinds, words = _alternatives(hints[field.name])
@@ -113,6 +114,11 @@ def field_named(name: str) -> Field:
     plain = OTHER_NAMES.get(name, name.replace("-", "_"))
     if plain in fields():
         return fields()[plain]
+    if plain in {field.name for owner in OWNERS for field in dataclasses.fields(owner)}:
+        raise ExperimentError(
+            f"{plain} cannot be varied: each of its values is a list",
+            remedy="Vary seed, which draws class orders, or use `clinit train-head`.",
+        )
     raise ExperimentError(
         f"a sweep has no field {name!r}",
         remedy=nearest(name, [*fields(), *OTHER_NAMES]),
@@ -125,7 +131,7 @@ def nearest(name: str, known: list[str]) -> str:
     return f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(known)}."
 
 
-def _alternatives(hint: Any) -> tuple[tuple[type, ...], tuple[Any, ...]]:
+def _alternatives(hint: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Split a type into plain types and literal values."""
     if get_origin(hint) in (Union, types.UnionType):
         parts = [_alternatives(each) for each in get_args(hint)]

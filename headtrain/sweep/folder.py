@@ -9,7 +9,6 @@ of other data are refused.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -22,6 +21,7 @@ from clinit.errors import CacheError, RecordError
 from clinit.extract.commit import commit_json
 from clinit.extract.head import Head
 from clinit.extract.lock import only_writer
+from clinit.headtrain.base_head import head_digest
 from clinit.headtrain.record import INFO, find_records, read_info
 from clinit.headtrain.source import Source
 from clinit.headtrain.sweep.run import Run, identity
@@ -40,10 +40,16 @@ class SweepData:
     """The pretrained head that runs start from."""
     heads: Mapping[str, Head] = field(default_factory=dict)
     """By loss, where runs of that loss start from another head: an aligned one."""
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What records say about the heads, by loss; "" for `head`."""
 
     def head_for(self, loss: str) -> Head:
         """Return the pretrained head that runs of `loss` start from."""
         return self.heads.get(loss, self.head)
+
+    def facts_for(self, loss: str) -> Mapping[str, Any]:
+        """Return what a record says about the head that runs of `loss` start from."""
+        return self.facts.get(loss if loss in self.heads else "", {})
 
     @property
     def num_classes(self) -> int:
@@ -112,7 +118,7 @@ def hold_folder(path: Path, data: SweepData, losses: set[str]) -> Iterator[Sweep
 
 def _settle(path: Path, data: SweepData, losses: set[str], num_records: int) -> None:
     """Compare the data with what the folder was made with, or write it down."""
-    heads = {loss: _digest(data.head_for(loss)) for loss in sorted(losses)}
+    heads = {loss: head_digest(data.head_for(loss)) for loss in sorted(losses)}
     if path.is_file():
         stored = _read(path)
         _check_sides(data.sides, stored, str(path), num_records)
@@ -179,12 +185,6 @@ def _flat(side: Mapping[str, Any]) -> dict[str, Any]:
 
 def _short(value: object) -> str:
     return "absent" if value is None else str(value)[:16]
-
-
-def _digest(head: Head) -> str:
-    digest = hashlib.sha256(head.weight.tobytes())
-    digest.update(head.bias.tobytes())
-    return digest.hexdigest()
 
 
 def _remove_drafts(path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from clinit.headtrain.config import ExperimentConfig, HeadConfig
+from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_ids
 from clinit.headtrain.device import choose_device
 from clinit.headtrain.sweep.run import PLACES, Run
 
@@ -118,13 +118,14 @@ def run_names(runs: Sequence[Run], recorded: Iterable[Mapping[str, Any]] = ()) -
     varied = [
         name
         for name in (configs[0] if configs else {})
-        if name not in ("init", "scale", *PLACES) and len({str(each[name]) for each in known}) > 1
+        if name not in ("method", "init", "scale", *PLACES)
+        and len({str(each[name]) for each in known}) > 1
     ]
-    return [_name(config, varied) for config in configs]
+    return [_name(run, varied) for run in runs]
 
 
-def _name(config: Mapping[str, Any], varied: Sequence[str]) -> str:
-    random = config["init"] == "random"
-    start = config["init"] if random else f"{config['init']}-{config['scale']}"
-    parts = [f"{name.replace('_', '-')}={config[name]}" for name in varied]
+def _name(run: Run, varied: Sequence[str]) -> str:
+    (start,) = head_ids([run.head], run.experiment.method)
+    told = [name for name in varied if name not in run.idle and run.config[name] is not None]
+    parts = [f"{name.replace('_', '-')}={run.config[name]}" for name in told]
     return "-".join([start, *parts]).replace("/", "_")

@@ -11,7 +11,7 @@ from typing import Any
 
 from clinit.errors import ExperimentError
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
-from clinit.headtrain.sweep.fields import Value
+from clinit.headtrain.methods import CLOSED_METHODS
 from clinit.headtrain.sweep.grid import Grid, Interval
 
 PLACES = ("device",)
@@ -26,7 +26,7 @@ class Run:
     head: HeadConfig
 
     @classmethod
-    def of(cls, settings: Mapping[str, Value]) -> Run:
+    def of(cls, settings: Mapping[str, Any]) -> Run:
         """Return the run with these settings, all others at their default.
 
         Raises:
@@ -51,13 +51,25 @@ class Run:
     @property
     def identity(self) -> str:
         """Text that is the same for the same run, wherever it is computed."""
-        return identity(self.config)
+        return _text(self.config)
+
+    @property
+    def idle(self) -> set[str]:
+        """Settings that change nothing in this run."""
+        return _without_effect(self.experiment, self.head)
 
 
 def identity(config: Mapping[str, Any]) -> str:
-    """Return the identity of a run by its settings; what is missing has its default."""
-    known = {**Run(ExperimentConfig(), HeadConfig()).config, **config}
-    kept = {name: value for name, value in known.items() if name not in PLACES}
+    """Return the identity of a run by its recorded settings; what is missing has its default."""
+    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}
+    try:
+        return _text({**settings, **Run.of(settings).config})
+    except ExperimentError:  # recorded by another version: none of the runs of this one
+        return _text(settings)
+
+
+def _text(config: Mapping[str, Any]) -> str:
+    kept = {name: value for name, value in config.items() if name not in PLACES}
     return json.dumps(kept, sort_keys=True, default=str)
 
 
@@ -85,11 +97,11 @@ def distinct(runs: Iterable[Run]) -> list[Run]:
     return list({run.identity: run for run in reversed(list(runs))}.values())[::-1]
 
 
-def _build(settings: Mapping[str, Value]) -> tuple[ExperimentConfig, HeadConfig]:
+def _build(settings: Mapping[str, Any]) -> tuple[ExperimentConfig, HeadConfig]:
     return _make(ExperimentConfig, settings), _make(HeadConfig, settings)
 
 
-def _make(owner: Any, settings: Mapping[str, Value]) -> Any:
+def _make(owner: Any, settings: Mapping[str, Any]) -> Any:
     names = {field.name for field in dataclasses.fields(owner)}
     return owner(**{name: value for name, value in settings.items() if name in names})
 
@@ -97,7 +109,10 @@ def _make(owner: Any, settings: Mapping[str, Value]) -> Any:
 def _without_effect(experiment: ExperimentConfig, head: HeadConfig) -> set[str]:
     """Return the fields that change nothing in this run."""
     idle = set()
-    if head.init not in ("least-square", "lda"):
+    if experiment.is_closed:
+        reads = CLOSED_METHODS[experiment.method].reads
+        idle |= {field.name for field in dataclasses.fields(head)} - set(reads)
+    elif head.init not in ("least-square", "lda"):
         idle.add("lam")
     if head.init != "class-mean":
         idle.add("class_mean")

@@ -135,13 +135,15 @@ def train_bank(
     data: SweepData, bank: Bank, observer: SweepObserver, *, command: Sequence[str] = ()
 ) -> list[RunRecord]:
     """Train one bank; return a record a run, in their order."""
+    loss = bank.runs[0].head.loss
     return run_experiment(
         data.base,
         data.new,
-        data.head_for(bank.runs[0].head.loss),
+        data.head_for(loss),
         bank.experiment,
         bank.heads,
         observer=observer,
+        head_facts=data.facts_for(loss),
         command=command,
     )
 

@@ -58,6 +58,7 @@ def test_a_value_that_comes_twice_counts_once() -> None:
         ("lrr=1", "a sweep has no field 'lrr'", "Did you mean lr?"),
         ("head-widht=grow", "a sweep has no field 'head-widht'", "Did you mean head_width?"),
         ("xyz=1", "a sweep has no field 'xyz'", "Known are: "),
+        ("class-order=a", "class_order cannot be varied: each of its values is a list", "seed"),
         ("seed", "'seed' is not of the form field=values", "seed=0:5"),
         ("seed=", "seed has no value", "seed=0"),
         ("seed=1,,2", "seed has no value", "seed=0"),

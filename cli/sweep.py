@@ -1,0 +1,172 @@
+"""`clinit sweep`: many runs from one grid, in banks, each recorded as soon as it is trained."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clinit.cli.console import err, note, say
+from clinit.cli.sweep_progress import progress
+
+if TYPE_CHECKING:
+    from clinit.headtrain.sweep.folder import SweepData, SweepFolder
+    from clinit.headtrain.sweep.grid import Choice
+    from clinit.headtrain.sweep.run import Run
+    from clinit.headtrain.sweep.runner import SweepPlan
+
+
+def sweep(
+    base: Annotated[
+        Path, typer.Option(help="Feature cache of the base classes.", show_default=False)
+    ],
+    new: Annotated[
+        Path, typer.Option(help="Feature cache of the new classes.", show_default=False)
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(help="Folder of the sweep, one run record a sub-folder.", show_default=False),
+    ],
+    grid: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="GRID...",
+            help="Values of each field that varies: init=random,least-square seed=0:5"
+            " lr=1e-4..1e-2:log5 (lin for even steps). Fields are the options of train-head.",
+            show_default=False,
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file with a [grid] table; the command line wins.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    head: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Pretrained head to start from instead of the base cache's, for all runs or for"
+            " those of one loss; repeatable.",
+            metavar="[LOSS=]FILE",
+            show_default=False,
+        ),
+    ] = None,
+    bank_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Most runs trained together. A kill loses at most the bank in training.",
+            show_default="what fits into half of the free memory; 12 on a CPU",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs and banks; train nothing.")
+    ] = False,
+) -> None:
+    """Train every combination of a grid in banks of heads; continue where an earlier call was.
+
+    Runs of one stream and seed share their batches. A run that is recorded in the folder is
+    not trained again, so a grid may grow, and a killed sweep goes on by the same command.
+    """
+    from clinit.headtrain.sweep.folder import hold_folder
+    from clinit.headtrain.sweep.run import distinct, runs_of
+    from clinit.headtrain.sweep.runner import plan_sweep, run_sweep, train_here
+
+    combinations = list(runs_of(_grid(grid or [], config)))
+    runs = distinct(combinations)
+    if len(runs) < len(combinations):
+        note(
+            f"{len(combinations) - len(runs):,} of {len(combinations):,} combinations differ only"
+            " in settings without an effect on them (random rows have no scale, lambda is of least"
+            f" squares): {len(runs):,} runs"
+        )
+    data = read_data(base, new, head or [])
+    with ExitStack() as stack:
+        folder = stack.enter_context(hold_folder(out, data, {run.head.loss for run in runs}))
+        plan = plan_sweep(runs, folder, data, bank_size=bank_size)
+        _announce(plan, runs)
+        if dry_run:
+            _list(plan)
+            return
+        observer = stack.enter_context(progress(total=len(runs), done=len(plan.done)))
+        train = train_here(data, observer, command=["clinit", *sys.argv[1:]])
+        run_sweep(plan, folder, train, observer)
+        records = _records(folder, runs)
+    show_ranking(records)
+    say(f"{len(runs):,} run records at {out}; each run: clinit report --by-seed {out}")
+
+
+def read_data(base: Path, new: Path, heads: list[str]) -> SweepData:
+    """Read both caches and the pretrained heads.
+
+    Raises:
+        ExperimentError: If there is no pretrained head, or two for the same runs.
+    """
+    from clinit.errors import ExperimentError
+    from clinit.headtrain.base_head import read_base_head
+    from clinit.headtrain.losses import LOSSES
+    from clinit.headtrain.source import read_source
+    from clinit.headtrain.sweep.folder import SweepData
+
+    paths: dict[str, Path] = {}
+    for word in heads:
+        loss, equals, path = word.partition("=")
+        if not equals or loss not in LOSSES:
+            loss, path = "", word
+        if loss in paths:
+            raise ExperimentError(
+                f"--head is given twice for {f'the loss {loss}' if loss else 'all runs'}",
+                remedy="Name the loss that each head is for: --head mse=aligned.safetensors.",
+            )
+        paths[loss] = Path(path)
+    read = {loss: read_base_head(path) for loss, path in paths.items()}
+    chosen = {loss: found for loss, (found, _) in read.items()}
+    facts = {loss: about for loss, (_, about) in read.items()}
+    with err.status("Reading the feature caches …"):
+        base_source, new_source = read_source(base), read_source(new)
+    start = chosen.pop("", base_source.head)
+    if start is None:
+        raise ExperimentError(
+            f"{base} holds no pretrained head to start from",
+            remedy="Extract the base classes with a backbone that has a classifier, or give"
+            " one with --head.",
+        )
+    return SweepData(base_source, new_source, start, chosen, facts)
+
+
+def show_ranking(records: list[Path]) -> None:
+    """Print the runs at `records`, the best first, with mean and deviation over seeds."""
+    from clinit.analysis.report import load_report
+    from clinit.cli.console import out
+
+    out.print(load_report(records).ranking(width=out.width))
+
+
+def _grid(words: list[str], config: Path | None) -> dict[str, Choice]:
+    from clinit.headtrain.sweep.grid import merge, parse_grid, read_grid
+
+    return merge(read_grid(config) if config else {}, parse_grid(words))
+
+
+def _announce(plan: SweepPlan, runs: list[Run]) -> None:
+    streams = len({run.experiment for run in runs})
+    line = f"{len(runs):,} runs on {streams:,} streams, {len(plan.done):,} recorded already"
+    if plan.banks:
+        line += f"; {plan.num_left:,} runs to train in {len(plan.banks):,} banks"
+    say(line)
+
+
+def _list(plan: SweepPlan) -> None:
+    for number, bank in enumerate(plan.banks, start=1):
+        say(f"Bank {number}, seed {bank.experiment.seed}:")
+        for run in bank.runs:
+            say(f"  {plan.names[run.identity]}")
+
+
+def _records(folder: SweepFolder, runs: list[Run]) -> list[Path]:
+    return [path for run in runs if (path := folder.record_of(run)) is not None]

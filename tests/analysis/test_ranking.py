@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import io
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from rich.console import Console, RenderableType
+from typer.testing import CliRunner
+
+from clinit.analysis.ranking import Spread, seed_groups
+from clinit.analysis.report import load_report
+from clinit.cli.report import report
+from clinit.headtrain.record import RunRecord
+
+MakeRun = Callable[..., RunRecord]
+WriteRuns = Callable[..., Path]
+app = typer.Typer()
+app.command()(report)
+
+
+def printed(renderable: RenderableType, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(renderable)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+@pytest.fixture
+def seeded(make_run: MakeRun, write_runs: WriteRuns) -> Path:
+    """Three initialisations, three seeds each; a later seed learns a little more."""
+    height = {"random": 0.5, "class-mean": 0.7, "least-square": 0.9}
+    return write_runs(
+        *(
+            make_run(init, seed=seed, accuracy=lambda t, i, h=height[init], s=seed: h + 0.05 * s)
+            for seed in range(3)
+            for init in height
+        )
+    )
+
+
+def test_runs_that_differ_only_in_their_seed_are_one_group(seeded: Path) -> None:
+    groups = seed_groups(load_report([seeded]).runs)
+    assert [(group.runs[0].init, len(group.runs)) for group in groups] == [
+        ("least-square", 3),
+        ("class-mean", 3),
+        ("random", 3),
+    ]
+
+
+def test_mean_and_deviation_are_those_of_the_rows(seeded: Path) -> None:
+    loaded = load_report([seeded])
+    for group in seed_groups(loaded.runs):
+        rows = [row for row in loaded.rows() if row["init"] == group.runs[0].init]
+        for name in ("acc_all", "acc_new", "loss_new"):
+            spread = group.values[name]
+            assert spread is not None
+            assert spread.mean == pytest.approx(statistics.mean(row[name] for row in rows))
+            assert spread.deviation == pytest.approx(statistics.stdev(row[name] for row in rows))
+
+
+def test_the_deviation_is_that_of_a_sample_and_one_value_has_none() -> None:
+    spread = Spread.of([1.0, 3.0])
+    assert spread is not None
+    assert spread.mean == 2.0
+    assert spread.deviation == pytest.approx(2**0.5)
+    assert Spread.of([]) is None
+    assert Spread.of([2.0]) == Spread(2.0, None)
+    assert Spread(2.0, None).text(2) == "2.00"
+    assert spread.text(2) == "2.00 ±1.41"
+
+
+def test_the_ranking_fits_80_columns_and_says_what_it_leaves_out(seeded: Path) -> None:
+    loaded = load_report([seeded])
+    text = printed(loaded.ranking())
+    assert max(map(len, text.splitlines())) <= 80
+    (line,) = [line for line in text.splitlines() if line.startswith("1 ")]
+    assert line.split()[:4] == ["1", "least-square", "calibrated", "3"]
+    assert "±" in line
+    assert "Not shown in this width: " in text
+    assert "Not shown" not in printed(loaded.ranking(width=140), 140)
+
+
+def test_settings_that_differ_have_a_column_and_groups_of_unequal_size_are_said(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    runs = [make_run("random", seed=seed, lr=lr) for seed in (0, 1) for lr in (0.1, 0.2)]
+    text = printed(load_report([write_runs(*runs[:3])]).ranking(width=120), 120)
+    assert " lr " in text
+    assert "Not all have the same number of seeds (1 to 2)" in " ".join(text.split())
+
+
+def test_the_report_shows_the_ranking_where_there_are_several_seeds(seeded: Path) -> None:
+    def run(*words: str) -> str:
+        result = CliRunner().invoke(app, [str(seeded), "--no-curves", *words])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert "Ranked by A_all" in run()
+    assert "gain, peak" not in run()
+    assert "Ranked by A_all" in run("--by-seed")
+    assert "gain, peak" in run("--by-seed")
+    rows = json.loads(run("--format", "json"))
+    assert sorted(row["seed"] for row in rows) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_the_report_of_one_seed_stays_as_it_was(three_inits: Path) -> None:
+    result = CliRunner().invoke(app, [str(three_inits), "--no-curves"])
+    assert "Ranked by" not in result.stdout

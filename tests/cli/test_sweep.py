@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from clinit.cli.sweep import sweep
+from clinit.errors import CacheError, ClinitError, ExperimentError
+from clinit.extract.head import Head, write_head
+from clinit.extract.manifest import Manifest, write_manifest
+from clinit.extract.plan import Plan, backbone_identifier, settle_plan, shard_name
+from clinit.extract.shard import assemble, write_shard
+from clinit.extract.summary import write_summary
+from clinit.headtrain.record import find_records, read_record
+
+DIM, CLASSES = 8, 4
+SMALL = ("device=cpu", "tasks=2", "iterations=4", "eval_every=2", "batch_size=8", "buffer=10")
+app = typer.Typer()
+app.command()(sweep)
+
+
+def write_cache(cache: Path, seed: int, weights: str = "1") -> Path:
+    """Write a cache of four Gaussian classes and a head that knows them."""
+    centres = np.random.default_rng(seed).normal(size=(CLASSES, DIM))
+    names = tuple(f"{cache.name}{index}" for index in range(CLASSES))
+    backbone = {"backbone": "made", "weights": weights}
+    for split in ("train", "val"):
+        labels = np.repeat(np.arange(CLASSES), 10)
+        table = pl.DataFrame(
+            {
+                "path": [f"{names[label]}/{row:03}.png" for row, label in enumerate(labels)],
+                "label": labels,
+                "class_name": [names[label] for label in labels],
+                "size_bytes": np.full(len(labels), 7, dtype=np.int64),
+            }
+        )
+        manifest = Manifest("made", split, names, table)
+        plan = Plan(
+            dataset="made",
+            split=split,
+            num_rows=len(labels),
+            dim=DIM,
+            dtype="float16",
+            shard_rows=40,
+            batch_size=40,
+            fingerprint={**backbone, "manifest": manifest.digest},
+        )
+        noise = np.random.default_rng(len(split)).normal(size=(len(labels), DIM))
+        features = (centres[labels] + 0.5 * noise).astype(np.float32)
+        settle_plan(plan, cache / split)
+        write_manifest(manifest, cache / split / "manifest.parquet")
+        shard = assemble(features, labels, {}, dtype="float16")
+        write_shard(shard, cache / split / shard_name(0), plan_identifier=plan.identifier)
+        write_summary(cache / split, plan, manifest, head=None, head_classes="none", run={})
+    weight, bias = (10 * centres).astype(np.float32), (-5 * (centres**2).sum(1)).astype(np.float32)
+    head = Head(weight, bias, names, backbone_identifier(backbone))
+    write_head(head, cache / "head.safetensors")
+    return cache
+
+
+@pytest.fixture
+def caches(tmp_path: Path) -> list[str]:
+    base, new = (write_cache(tmp_path / name, seed) for seed, name in enumerate(("base", "new")))
+    return ["--base", str(base), "--new", str(new)]
+
+
+def invoke(caches: list[str], out: Path, *words: str) -> Result:
+    return CliRunner().invoke(app, [*caches, "--out", str(out), *SMALL, *words])
+
+
+def done(result: Result) -> str:
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output
+
+
+def refused(result: Result) -> ClinitError:
+    assert isinstance(result.exception, ClinitError), result.output
+    return result.exception
+
+
+def test_a_grid_is_trained_recorded_and_ranked(caches: list[str], tmp_path: Path) -> None:
+    grid = ["init=random,least-square", "scale=norm,calibrated", "seed=0:2"]
+    text = done(invoke(caches, tmp_path / "out", *grid))
+    assert "2 of 8 combinations differ only in settings without an effect" in text
+    assert "6 runs on 2 streams, 0 recorded already; 6 runs to train in 2 banks" in text
+    assert "3 of 6 runs are recorded" in text
+    assert "6 of 6 runs are recorded" in text
+    assert "±" in text
+    assert "Ranked by A_all" in text
+    assert "6 run records at" in text
+    assert len(find_records(tmp_path / "out")) == 6
+    again = done(invoke(caches, tmp_path / "out", *grid))
+    assert "6 runs on 2 streams, 6 recorded already\n" in again
+    assert "are recorded\n" not in again
+    assert "Ranked by A_all" in again
+
+
+def test_a_study_file_and_the_command_line_make_one_grid(caches: list[str], tmp_path: Path) -> None:
+    study = tmp_path / "study.toml"
+    study.write_text('[grid]\ninit = ["random", "lda"]\nseed = "0:9"\nlr = 0.01\n')
+    done(invoke(caches, tmp_path / "out", "seed=3", "--config", str(study)))
+    configs = [read_record(path).info["config"] for path in find_records(tmp_path / "out")]
+    assert {config["init"] for config in configs} == {"random", "lda"}
+    assert {(config["seed"], config["lr"]) for config in configs} == {(3, 0.01)}
+
+
+def test_a_dry_run_lists_the_runs_and_trains_none(caches: list[str], tmp_path: Path) -> None:
+    text = done(invoke(caches, tmp_path / "out", "init=random,lda", "--dry-run"))
+    assert "Bank 1, seed 0:\n" in text
+    assert "  lda-calibrated\n" in text
+    assert find_records(tmp_path / "out") == []
+
+
+def test_a_cache_replaced_between_two_calls_is_refused_and_the_runs_stay(
+    caches: list[str], tmp_path: Path
+) -> None:
+    done(invoke(caches, tmp_path / "out", "seed=0"))
+    others = [
+        str(write_cache(tmp_path / "other" / name, seed, weights="2"))
+        for seed, name in enumerate(("base", "new"))
+    ]
+    replaced = ["--base", others[0], "--new", others[1]]
+    error = refused(invoke(replaced, tmp_path / "out", "seed=0:2"))
+    assert isinstance(error, CacheError)
+    assert "base weights (1 there, 2 now)" in str(error)
+    assert "The 1 runs recorded there are kept" in error.remedy
+    assert len(find_records(tmp_path / "out")) == 1
+
+
+def test_heads_are_given_by_loss(caches: list[str], tmp_path: Path) -> None:
+    head = str(tmp_path / "base" / "head.safetensors")
+    options = ["--head", f"mse={head}", "--head", head]
+    text = done(invoke(caches, tmp_path / "out", "loss=ce,mse", *options))
+    assert "2 runs to train in 2 banks" in text
+    assert set(json.loads((tmp_path / "out" / "sweep.json").read_text())["heads"]) == {"ce", "mse"}
+    records = [read_record(path) for path in find_records(tmp_path / "out")]
+    assert all(record.info["head"]["path"] == head for record in records)
+    error = refused(invoke(caches, tmp_path / "out", "--head", head, "--head", head))
+    assert "--head is given twice for all runs" in str(error)
+
+
+def test_a_cache_without_a_head_is_refused(caches: list[str], tmp_path: Path) -> None:
+    (tmp_path / "base" / "head.safetensors").unlink()
+    error = refused(invoke(caches, tmp_path / "out"))
+    assert isinstance(error, ExperimentError)
+    assert "holds no pretrained head to start from" in str(error)
+
+
+def test_what_is_no_grid_is_refused_before_a_cache_is_read(tmp_path: Path) -> None:
+    nothing = ["--base", "absent", "--new", "absent"]
+    error = refused(invoke(nothing, tmp_path / "out", "lerning_rate=1"))
+    assert "a sweep has no field 'lerning_rate'" in str(error)
+    error = refused(CliRunner().invoke(app, [*nothing, "--out", str(tmp_path / "out")]))
+    assert "the grid is empty" in str(error)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_sweep_killed_at_several_moments_loses_no_recorded_run(
+    caches: list[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    grid = ["init=random,class-mean,least-square", "seed=0:6", "--bank-size=3"]
+    code = "from clinit.cli.sweep import sweep; import typer; typer.run(sweep)"
+    command = [sys.executable, "-c", code, *caches, "--out", str(out), *SMALL, *grid]
+
+    def recorded() -> dict[Path, bytes]:
+        return {path: (path / "run.json").read_bytes() for path in find_records(out)}
+
+    kept: dict[Path, bytes] = {}
+    moments: list[Callable[[], bool]] = [
+        lambda: len(find_records(out)) >= 1,
+        lambda: any(out.glob(".*.tmp-*")),
+        lambda: len(find_records(out)) >= 10,
+    ]
+    for moment in moments:
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
+            deadline = time.monotonic() + 120
+            while not moment() and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.0005)
+            os.kill(process.pid, signal.SIGKILL)
+        assert kept.items() <= recorded().items()
+        kept = recorded()
+    assert 10 <= len(kept) < 18, "the process was meant to die before it had finished"
+    finished = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert f"{len(kept)} recorded already" in finished.stdout
+    assert kept.items() <= recorded().items()
+    assert len(find_records(out)) == 18
+    assert not list(out.glob(".*.tmp-*"))
+    for path in find_records(out):
+        read_record(path)
