@@ -9,12 +9,14 @@ import typer
 from rich.text import Text
 
 from clinit.cli import cache, manifest
+from clinit.cli.align import align
 from clinit.cli.cache_import import import_
 from clinit.cli.console import err
 from clinit.cli.demo import demo
 from clinit.cli.diagnose import diagnose
 from clinit.cli.extract import extract
 from clinit.cli.report import report
+from clinit.cli.sweep import sweep
 from clinit.cli.train_head import train_head
 from clinit.errors import ClinitError
 
@@ -53,7 +55,9 @@ app.add_typer(manifest.app, name="manifest")
 app.command()(extract)
 cache.app.command("import")(import_)
 app.add_typer(cache.app, name="cache")
+app.command()(align)
 app.command()(train_head)
+app.command()(sweep)
 app.command()(report)
 app.command()(diagnose)
 
