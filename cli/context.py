@@ -20,4 +20,9 @@ def given(context: Context, name: str) -> str | None:
     return None if where == "default" else where
 
 
-__all__ = ["Context", "given"]
+def overridden(context: Context, name: str, by: str) -> bool:
+    """Tell whether a file gives `name` and the command line gives `by`, which wins."""
+    return given(context, name) == "default_map" and given(context, by) == "commandline"
+
+
+__all__ = ["Context", "given", "overridden"]

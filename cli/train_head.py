@@ -20,8 +20,9 @@ from clinit.cli.choices import (
     Mix,
     Scale,
 )
+from clinit.cli.config_file import read_config
 from clinit.cli.console import err, say
-from clinit.cli.context import Context
+from clinit.cli.context import Context, overridden
 from clinit.cli.method_options import reject_meaningless
 from clinit.cli.training_progress import training_progress
 
@@ -162,6 +163,16 @@ def train_head(
             "--diagnose", help="Measure NC1 to NC4 and D_LS of each head at the end of each task."
         ),
     ] = False,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            is_eager=True,
+            callback=read_config,
+            help="TOML file of options by their names, `iterations = 600`; the command line wins.",
+            show_default=False,
+        ),
+    ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show what each initialisation chose.")
     ] = False,
@@ -181,8 +192,10 @@ def train_head(
             method=method.value,
             tasks=tasks,
             iterations=iterations,
-            buffer=buffer,
-            buffer_per_class=buffer_per_class,
+            buffer=None if overridden(context, "buffer", "buffer_per_class") else buffer,
+            buffer_per_class=None
+            if overridden(context, "buffer_per_class", "buffer")
+            else buffer_per_class,
             buffer_split=buffer_split.value,
             mix=mix.value,
             batch_size=batch_size,

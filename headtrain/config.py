@@ -127,10 +127,6 @@ class ExperimentConfig:
                 raise ValueError(
                     f"buffer_split {self.buffer_split!r} needs a total buffer, not buffer_per_class"
                 )
-        if self.is_closed and self.head_width == "full":
-            raise ValueError(
-                f"method {self.method!r} solves for the classes seen: not with a full head_width"
-            )
         self._drop_what_does_not_apply()
 
     def _drop_what_does_not_apply(self) -> None:
@@ -146,8 +142,9 @@ class ExperimentConfig:
                 object.__setattr__(self, name, value)
         elif self.buffer is None and self.buffer_per_class is None:
             object.__setattr__(self, "buffer", DEFAULT_BUFFER)
-        if self.is_closed:
+        if self.is_closed:  # over the classes seen, which other rows would only disturb
             object.__setattr__(self, "iterations", 0)
+            object.__setattr__(self, "head_width", "grow")
 
     @property
     def is_closed(self) -> bool:

@@ -222,9 +222,8 @@ def test_naive_heads_are_named_by_method_and_initialisation() -> None:
     ]
 
 
-def test_a_solved_head_over_a_full_head_width_is_refused() -> None:
-    with pytest.raises(ValueError, match="method 'ncm' solves for the classes seen"):
-        config("ncm", head_width="full")
+def test_a_solved_head_is_never_wider_than_the_classes_seen() -> None:
+    assert config("ncm", head_width="full").head_width == "grow"
 
 
 def test_an_unknown_method_is_refused_by_name() -> None:
