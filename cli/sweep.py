@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,12 +12,26 @@ import typer
 
 from clinit.cli.console import err, note, say
 from clinit.cli.sweep_progress import progress
+from clinit.cli.sweep_search import SearchOptions, run_search
 
 if TYPE_CHECKING:
     from clinit.headtrain.sweep.folder import SweepData, SweepFolder
     from clinit.headtrain.sweep.grid import Choice
     from clinit.headtrain.sweep.run import Run
     from clinit.headtrain.sweep.runner import SweepPlan
+
+
+class Search(StrEnum):
+    """Who proposes settings."""
+
+    optuna = "optuna"
+
+
+class Direction(StrEnum):
+    """Which direction of the objective is better."""
+
+    maximize = "maximize"
+    minimize = "minimize"
 
 
 def sweep(
@@ -64,6 +79,48 @@ def sweep(
             show_default="what fits into half of the free memory; 12 on a CPU",
         ),
     ] = None,
+    search: Annotated[
+        Search | None,
+        typer.Option(
+            help="Let Optuna propose the settings instead of training all combinations: lists"
+            " are choices, lr=1e-4..1e-1:log any value between; each trial is repeated for every"
+            " seed. Judged on held-out training rows, never on the test rows.",
+            show_default=False,
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Trials of the search.", show_default="50")
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="What the search improves: acc_all, acc_new, acc_old, acc_pre, loss_new,"
+            " average_incremental_accuracy or forgetting.",
+            show_default="acc_all",
+        ),
+    ] = None,
+    direction: Annotated[
+        Direction | None,
+        typer.Option(help="Which direction is better.", show_default="that of the objective"),
+    ] = None,
+    held_out: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            max=0.9,
+            help="Share of the training rows of each class that the search judges by.",
+            show_default="0.1",
+        ),
+    ] = None,
+    search_seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=2**32 - 1,
+            help="Seed of the proposals and of the held-out rows.",
+            show_default="0",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the runs and banks; train nothing.")
     ] = False,
@@ -73,11 +130,34 @@ def sweep(
     Runs of one stream and seed share their batches. A run that is recorded in the folder is
     not trained again, so a grid may grow, and a killed sweep goes on by the same command.
     """
+    asked = SearchOptions(
+        trials, objective, direction.value if direction else None, held_out, search_seed
+    )
+    if search is None:
+        asked.reject()
+        _sweep(_grid(grid or [], config), (base, new, head or []), out, bank_size, dry_run=dry_run)
+        return
+    if dry_run:
+        raise typer.BadParameter("--dry-run lists the runs of a grid; a search has no list")
+    asked.checked_objective()
+    chosen = _grid(grid or [], config)
+    run_search(chosen, read_data(base, new, head or []), out, asked, bank_size)
+
+
+def _sweep(
+    grid: dict[str, Choice],
+    places: tuple[Path, Path, list[str]],
+    out: Path,
+    bank_size: int | None,
+    *,
+    dry_run: bool,
+) -> None:
+    """Train what is left of a grid and print the ranked runs."""
     from clinit.headtrain.sweep.folder import hold_folder
     from clinit.headtrain.sweep.run import distinct, runs_of
     from clinit.headtrain.sweep.runner import plan_sweep, run_sweep, train_here
 
-    combinations = list(runs_of(_grid(grid or [], config)))
+    combinations = list(runs_of(grid))
     runs = distinct(combinations)
     if len(runs) < len(combinations):
         note(
@@ -85,7 +165,7 @@ def sweep(
             " in settings without an effect on them (random rows have no scale, lambda is of least"
             f" squares): {len(runs):,} runs"
         )
-    data = read_data(base, new, head or [])
+    data = read_data(*places)
     with ExitStack() as stack:
         folder = stack.enter_context(hold_folder(out, data, {run.head.loss for run in runs}))
         plan = plan_sweep(runs, folder, data, bank_size=bank_size)

@@ -10,6 +10,7 @@ the class order, the buffer and the random rows as they were.
     RANDOM_ROWS   index = task       random rows of the task's new classes
     LOSS_SAMPLE   index = task       training rows on which the new-task loss is measured
     ALIGNMENT     index = epoch      order of the rows in the alignment of a base head
+    HELD_OUT      index = side       training rows kept aside by a search; 0 base, 1 new
 """
 
 import enum
@@ -29,6 +30,7 @@ class Draw(enum.IntEnum):
     RANDOM_ROWS = 3
     LOSS_SAMPLE = 4
     ALIGNMENT = 5
+    HELD_OUT = 6
 
 
 def generator(seed: int, draw: Draw, index: int = 0) -> np.random.Generator:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +165,39 @@ def test_what_is_no_grid_is_refused_before_a_cache_is_read(tmp_path: Path) -> No
     error = refused(CliRunner().invoke(app, [*nothing, "--out", str(tmp_path / "out")]))
     assert "the grid is empty" in str(error)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("optuna") is None, reason="Optuna is not installed")
+def test_a_search_prints_the_held_out_and_the_test_value(caches: list[str], tmp_path: Path) -> None:
+    words = ["lr=1e-4..1e-1:log", "seed=0:2", "--search", "optuna", "--trials", "3"]
+    text = done(invoke(caches, tmp_path / "out", *words))
+    assert "3 trials of 2 seeds, 1 at a time, judged by acc_all on 8 held-out" in text
+    assert "optuna-dashboard sqlite:///" in text
+    assert "on held-out training rows (the best of the search" in text
+    assert "on the test rows after training on all training rows" in text
+    assert len(find_records(tmp_path / "out" / "trials")) == 6
+    tested = [read_record(path) for path in find_records(tmp_path / "out" / "chosen")]
+    assert [record.classes["val_rows"].sum() for record in tested] == [80, 80]
+    assert [record.classes["train_rows"].sum() for record in tested] == [80, 80]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--trials", "3"], "--trials is for a search"),
+        (["--held-out", "0.2"], "--held-out is for a search"),
+        (["--direction", "maximize"], "--direction is for a search"),
+        (["--search", "optuna", "--dry-run"], "a search has no list"),
+        (["--search", "optuna", "--objective", "acc_al"], "Did you mean acc_all?"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    tmp_path: Path, words: list[str], message: str
+) -> None:
+    result = invoke(["--base", "absent", "--new", "absent"], tmp_path, *words)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.replace("│", " ").split())
 
 
 @pytest.mark.slow

@@ -1,0 +1,53 @@
+"""Training rows kept aside, class by class, to choose settings by instead of the test rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from clinit.extract.features import FeatureSet
+from clinit.headtrain.seeds import Draw, generator
+from clinit.headtrain.source import Source
+from clinit.headtrain.sweep.folder import SweepData
+
+
+def hold_out(data: SweepData, fraction: float, *, seed: int) -> SweepData:
+    """Return the data with a part of the training rows as test rows; the test rows are gone.
+
+    Raises:
+        ValueError: If `fraction` is not between 0 and 1.
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"the held-out fraction must lie between 0 and 1, got {fraction}")
+    sides = [
+        _hold_out(side, fraction, seed, index) for index, side in enumerate((data.base, data.new))
+    ]
+    return replace(data, base=sides[0], new=sides[1])
+
+
+def held_out_rows(
+    labels: Int[np.ndarray, " rows"], fraction: float, random: np.random.Generator
+) -> Bool[np.ndarray, " rows"]:
+    """Choose a fraction of the rows of each class: at least one, and never its last row."""
+    held = np.zeros(len(labels), dtype=bool)
+    order = np.argsort(labels, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1):
+        wanted = min(max(1, round(fraction * len(rows))), len(rows) - 1)
+        held[random.permutation(rows)[: max(0, wanted)]] = True
+    return held
+
+
+def _hold_out(side: Source, fraction: float, seed: int, index: int) -> Source:
+    held = held_out_rows(side.train.labels, fraction, generator(seed, Draw.HELD_OUT, index))
+    return replace(
+        side,
+        train=_part(side.train, ~held),
+        val=_part(side.train, held),
+        val_manifest=f"held-out:{fraction:g}:{seed}",
+    )
+
+
+def _part(rows: FeatureSet, chosen: Bool[np.ndarray, " rows"]) -> FeatureSet:
+    return FeatureSet(rows.features[chosen], rows.labels[chosen], rows.class_names)

@@ -1,0 +1,282 @@
+"""Search settings with Optuna: it is asked for a bank of trials at a time, and told their values.
+
+The study is a SQLite file, which `optuna-dashboard` reads. A trial is a run for each seed of
+the grid, its value their mean: seeds are not searched. A search that was killed goes on with
+the trials that it had asked for; the sampler is seeded anew for each trial by its number, so
+that it proposes what it would have proposed without the interruption.
+
+Source: T. Akiba, S. Sano, T. Yanase, T. Ohta, M. Koyama, "Optuna: a next-generation
+hyperparameter optimization framework", KDD 2019.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clinit.errors import ExperimentError, RecordError
+from clinit.headtrain.config import HeadConfig
+from clinit.headtrain.sweep.fields import Value, field_named
+from clinit.headtrain.sweep.folder import SweepData, SweepFolder
+from clinit.headtrain.sweep.grid import Grid, Interval
+from clinit.headtrain.sweep.run import Run, distinct
+from clinit.headtrain.sweep.runner import SweepObserver, Train, plan_sweep, run_sweep
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
+
+STUDY = "study.db"
+NAME = "clinit"
+ROUNDS = 5
+"""A search asks at least this many times, however many trials a bank could hold."""
+_DIGITS = 6
+
+Measure = Callable[[Path], float | None]
+"""Reads the objective out of a record; None where the record has no such value."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchConfig:
+    """What a search is asked to do."""
+
+    trials: int
+    """Number of trials, those of earlier calls included; >= 1."""
+    objective: str = "acc_all"
+    """Name of the value, for the study."""
+    maximise: bool = True
+    """Whether more of it is better."""
+    seed: int = 0
+    """Seed of the sampler."""
+
+    def batch(self, bank_size: int) -> int:
+        """Return how many trials to ask for at a time."""
+        return max(1, min(bank_size, self.trials // ROUNDS))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Space:
+    """What a search varies, what it keeps, and the seeds that each trial is repeated for."""
+
+    varied: Mapping[str, Interval | tuple[Value, ...]]
+    fixed: Mapping[str, Value]
+    seeds: tuple[Value, ...]
+
+    @property
+    def losses(self) -> set[str]:
+        """The losses of all runs that can come."""
+        choice = self.varied.get("loss", (self.fixed.get("loss", HeadConfig().loss),))
+        return set(map(str, choice)) if isinstance(choice, tuple) else set()
+
+    @classmethod
+    def of(cls, grid: Grid) -> Space:
+        """Split a grid.
+
+        Raises:
+            ExperimentError: If nothing varies.
+        """
+        rest = {name: choice for name, choice in grid.items() if name != "seed"}
+        fixed = {
+            name: choice[0]
+            for name, choice in rest.items()
+            if isinstance(choice, tuple) and len(choice) == 1
+        }
+        varied = {name: choice for name, choice in rest.items() if name not in fixed}
+        seeds = grid.get("seed", (0,))
+        if not varied or isinstance(seeds, Interval):
+            raise ExperimentError(
+                "there is nothing to search: no field but the seed has several values",
+                remedy="Give a range or a list: lr=1e-4..1e-1:log scale=norm,calibrated.",
+            )
+        return cls(varied, fixed, seeds)
+
+    def runs(self, params: Mapping[str, Value]) -> list[Run]:
+        """Return the runs of a trial, one a seed."""
+        settings = {name: _rounded(value) for name, value in params.items()}
+        return [Run.of({**self.fixed, **settings, "seed": seed}) for seed in self.seeds]
+
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """Return what Optuna draws from: numbers of an interval, or one of a list."""
+        from optuna.distributions import (
+            CategoricalDistribution,
+            FloatDistribution,
+            IntDistribution,
+        )
+
+        found: dict[str, BaseDistribution] = {}
+        for name, choice in self.varied.items():
+            if not isinstance(choice, Interval):
+                found[name] = CategoricalDistribution(choice)
+            elif field_named(name).is_integer:
+                found[name] = IntDistribution(int(choice.low), int(choice.high), log=choice.log)
+            else:
+                found[name] = FloatDistribution(choice.low, choice.high, log=choice.log)
+        return found
+
+    def content(self) -> dict[str, Any]:
+        """Return plain values that tell one space from another."""
+        varied = {
+            name: str(choice) if isinstance(choice, Interval) else list(choice)
+            for name, choice in self.varied.items()
+        }
+        return {"varied": varied, "fixed": dict(self.fixed), "seeds": list(self.seeds)}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best trial."""
+
+    number: int
+    params: Mapping[str, Value]
+    value: float
+    """On the held-out rows, mean over seeds."""
+    runs: tuple[Run, ...]
+    num_trials: int
+
+
+def search(
+    space: Space,
+    config: SearchConfig,
+    folder: SweepFolder,
+    data: SweepData,
+    train: Train,
+    measure: Measure,
+    *,
+    study_path: Path,
+    bank_size: int,
+    observer: SweepObserver,
+) -> Found:
+    """Try settings until there are `config.trials` trials; return the best.
+
+    Args:
+        space: What to vary.
+        config: Number of trials, objective, seed.
+        folder: Where the runs of trials are recorded; what is recorded is not trained again.
+        data: What runs read: its test rows must be held-out training rows.
+        train: Trains banks.
+        measure: Reads the objective of a record.
+        study_path: The SQLite file; made if it is not there.
+        bank_size: Most runs of a bank.
+        observer: Told of the runs that are recorded.
+
+    Raises:
+        ExperimentError: If Optuna is not installed, the study was begun with another space or
+            objective, or no trial has a value.
+        RecordError: If a record or the study cannot be written.
+    """
+    with _storage_errors(study_path):
+        study = _open_study(study_path, space, config)
+        while batch := _next_batch(study, space, config, bank_size):
+            runs = distinct(run for trial in batch for run in space.runs(trial.params))
+            plan = plan_sweep(runs, folder, data, bank_size=bank_size)
+            run_sweep(plan, folder, train, observer)
+            for trial in batch:
+                _tell(study, trial, [measure(_record(folder, r)) for r in space.runs(trial.params)])
+        return _best(study, space)
+
+
+def _next_batch(
+    study: optuna.Study, space: Space, config: SearchConfig, bank_size: int
+) -> list[FrozenTrial]:
+    """Return the trials that wait for a value, filled up to a whole batch."""
+    from optuna.samplers import TPESampler
+    from optuna.trial import TrialState
+
+    distributions = space.distributions()
+    for trial in study.get_trials(states=(TrialState.RUNNING,)):
+        if trial.params.keys() != distributions.keys():  # killed while it was asked for
+            study.tell(trial.number, state=TrialState.FAIL)
+    size = config.batch(bank_size)
+    asked = len(study.get_trials(deepcopy=False))
+    waiting = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    # Those of a search that was killed: up to the end of their batch, as it would have been.
+    batches = -(-asked // size) if waiting else asked // size + 1
+    stop = min(batches * size, config.trials)
+    for number in range(asked, stop):
+        study.sampler = TPESampler(seed=config.seed * 1_000_003 + number, constant_liar=True)
+        study.ask(distributions)
+    return study.get_trials(states=(TrialState.RUNNING,))
+
+
+def _tell(study: optuna.Study, trial: FrozenTrial, values: list[float | None]) -> None:
+    from optuna.trial import TrialState
+
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if len(known) < len(values):  # diverged, or nothing to measure
+        study.tell(trial.number, state=TrialState.FAIL)
+    else:
+        study.tell(trial.number, statistics.fmean(known))
+
+
+def _best(study: optuna.Study, space: Space) -> Found:
+    from optuna.trial import TrialState
+
+    if not (complete := study.get_trials(states=(TrialState.COMPLETE,))):
+        raise ExperimentError(
+            "no trial of the search has a value: the objective is unknown for all of them",
+            remedy="Choose another --objective, or a narrower range of the learning rate.",
+        )
+    best = study.best_trial
+    assert best.value is not None
+    runs = tuple(space.runs(best.params))
+    return Found(best.number, best.params, best.value, runs, len(complete))
+
+
+def _open_study(path: Path, space: Space, config: SearchConfig) -> optuna.Study:
+    try:
+        import optuna
+    except ImportError as error:
+        raise ExperimentError(
+            "--search optuna needs Optuna, which is not installed",
+            remedy='Install it: pip install "clinit[search]".',
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(
+        storage=f"sqlite:///{path}",
+        study_name=NAME,
+        direction="maximize" if config.maximise else "minimize",
+        load_if_exists=True,
+    )
+    wanted = {**space.content(), "objective": config.objective, "maximise": config.maximise}
+    wanted = json.loads(json.dumps({**wanted, "seed": config.seed}))
+    begun = study.user_attrs.get("search")
+    if begun is None:
+        study.set_user_attr("search", wanted)
+    elif begun != wanted:
+        differing = [name for name in wanted if begun.get(name) != wanted[name]]
+        raise ExperimentError(
+            f"the study {path} was begun with other settings ({', '.join(differing)})",
+            remedy="Give the same grid and objective to continue it, or another --out.",
+        )
+    return study
+
+
+@contextmanager
+def _storage_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if type(error).__name__ not in ("StorageInternalError", "OperationalError"):
+            raise
+        raise RecordError(
+            f"cannot read or write the study {path}: {error}",
+            remedy="Free space, or remove the file if it is damaged, then run the same command"
+            " again: recorded runs are kept.",
+        ) from error
+
+
+def _record(folder: SweepFolder, run: Run) -> Path:
+    path = folder.record_of(run)
+    assert path is not None
+    return path
+
+
+def _rounded(value: Value) -> Value:
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value

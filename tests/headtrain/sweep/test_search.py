@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clinit.errors import CacheError, ExperimentError
+from clinit.headtrain.record import find_records, read_info
+from clinit.headtrain.sweep.folder import SweepData, hold_folder
+from clinit.headtrain.sweep.grid import Interval, parse_grid
+from clinit.headtrain.sweep.held_out import held_out_rows, hold_out
+from clinit.headtrain.sweep.plan import Bank
+from clinit.headtrain.sweep.runner import Trained, train_here
+from clinit.headtrain.sweep.search import STUDY, Found, SearchConfig, Space, search
+
+needs_optuna = pytest.mark.skipif(
+    importlib.util.find_spec("optuna") is None, reason="Optuna is not installed"
+)
+SMALL = ("device=cpu", "tasks=1", "iterations=2", "eval_every=2", "batch_size=8", "buffer=10")
+GRID = (*SMALL, "lr=1e-4..1e-1:log", "scale=norm,calibrated")
+
+
+def distance(folder: Path) -> float:
+    """A made objective: best at a learning rate of 0.01 and the scale norm."""
+    config = read_info(folder)["config"]
+    wrong = float(config["scale"] != "norm")
+    return float(abs(np.log10(config["lr"]) + 2) + wrong + 0.1 * config["seed"])
+
+
+def run(
+    out: Path,
+    data: SweepData,
+    *words: str,
+    trials: int = 10,
+    fail_after: int | None = None,
+    measure: Callable[[Path], float | None] = distance,
+) -> Found:
+    space = Space.of(parse_grid([*GRID, *words]))
+    config = SearchConfig(trials=trials, objective="distance", maximise=False)
+    calls = 0
+
+    def observer(event: object) -> None:
+        return None
+
+    with hold_folder(out / "trials", data, {"ce"}) as folder:
+        here = train_here(data, observer)
+
+        def train(banks: Sequence[Bank]) -> Trained:
+            nonlocal calls
+            for bank, records in here(banks):
+                calls += 1
+                if fail_after is not None and calls > fail_after:
+                    raise KeyboardInterrupt
+                yield bank, records
+
+        return search(
+            space,
+            config,
+            folder,
+            data,
+            train,
+            measure,
+            study_path=out / STUDY,
+            bank_size=2,
+            observer=observer,
+        )
+
+
+def params(out: Path) -> list[dict[str, object]]:
+    import optuna
+
+    study = optuna.load_study(storage=f"sqlite:///{out / STUDY}", study_name="clinit")
+    return [trial.params for trial in study.trials]
+
+
+@pytest.mark.parametrize(("rows", "held"), [(1, 0), (2, 1), (3, 1), (10, 2), (100, 20)])
+def test_each_class_gives_its_share_and_keeps_a_row(rows: int, held: int) -> None:
+    labels = np.repeat(np.arange(3), rows)
+    chosen = held_out_rows(labels, 0.2, np.random.default_rng(0))
+    assert np.bincount(labels[chosen], minlength=3).tolist() == [held] * 3
+
+
+def test_held_out_rows_come_from_the_training_rows_and_the_test_rows_are_gone(
+    data: SweepData,
+) -> None:
+    held = hold_out(data, 0.25, seed=0)
+    for before, after in ((data.base, held.base), (data.new, held.new)):
+        parts = np.concatenate([after.train.features, after.val.features])
+        assert len(after.val.labels) == len(before.train.labels) // 4
+        np.testing.assert_array_equal(
+            np.sort(parts, axis=0), np.sort(before.train.features, axis=0)
+        )
+        assert after.val_manifest == "held-out:0.25:0"
+    again, other = hold_out(data, 0.25, seed=0), hold_out(data, 0.25, seed=1)
+    np.testing.assert_array_equal(held.base.val.features, again.base.val.features)
+    assert not np.array_equal(held.base.val.features, other.base.val.features)
+
+
+def test_a_fraction_outside_of_0_and_1_is_refused(data: SweepData) -> None:
+    with pytest.raises(ValueError, match="must lie between 0 and 1, got 1"):
+        hold_out(data, 1.0, seed=0)
+
+
+def test_seeds_are_not_searched_and_single_values_are_kept() -> None:
+    space = Space.of(parse_grid([*GRID, "seed=0:3"]))
+    assert space.varied == {"lr": Interval(1e-4, 1e-1, True), "scale": ("norm", "calibrated")}
+    assert space.fixed["buffer"] == 10
+    assert [r.experiment.seed for r in space.runs({"lr": 0.123456789, "scale": "norm"})] == [
+        0,
+        1,
+        2,
+    ]
+    assert {r.head.lr for r in space.runs({"lr": 0.123456789, "scale": "norm"})} == {0.123457}
+
+
+def test_a_search_over_seeds_alone_is_refused() -> None:
+    with pytest.raises(ExperimentError, match="there is nothing to search"):
+        Space.of(parse_grid(["seed=0:3", "lr=1e-3"]))
+
+
+@needs_optuna
+@pytest.mark.slow
+def test_a_search_finds_the_better_half_and_its_value_is_the_mean_over_seeds(
+    data: SweepData, tmp_path: Path
+) -> None:
+    found = run(tmp_path, data, "seed=0:2", trials=20)
+    assert found.num_trials == 20
+    assert found.params["scale"] == "norm"
+    assert found.value < 0.5
+    assert [r.experiment.seed for r in found.runs] == [0, 1]
+    lr = found.runs[0].head.lr
+    assert found.value == pytest.approx(abs(np.log10(lr) + 2) + 0.05)
+
+
+@needs_optuna
+@pytest.mark.slow
+def test_an_interrupted_search_goes_on_with_what_it_had_asked_for(
+    data: SweepData, tmp_path: Path
+) -> None:
+    whole = run(tmp_path / "whole", data)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "cut", data, fail_after=3)
+    recorded = len(find_records(tmp_path / "cut"))
+    assert 0 < recorded < 10
+    cut = run(tmp_path / "cut", data)
+    assert params(tmp_path / "cut") == params(tmp_path / "whole")
+    assert (cut.number, cut.value) == (whole.number, whole.value)
+
+
+@needs_optuna
+@pytest.mark.slow
+def test_a_longer_search_continues_and_another_space_is_refused(
+    data: SweepData, tmp_path: Path
+) -> None:
+    run(tmp_path, data, trials=3)
+    first = params(tmp_path)
+    assert run(tmp_path, data, trials=5).num_trials == 5
+    assert params(tmp_path)[:3] == first
+    with pytest.raises(ExperimentError, match=r"begun with other settings \(fixed\)") as caught:
+        run(tmp_path, data, "weight_decay=0")
+    assert "another --out" in caught.value.remedy
+
+
+@needs_optuna
+def test_other_held_out_rows_are_other_data(data: SweepData, tmp_path: Path) -> None:
+    run(tmp_path, hold_out(data, 0.1, seed=0), trials=1)
+    with pytest.raises(CacheError, match=r"held-out:0.1:0 there, held-out:0.2:0 now"):
+        run(tmp_path, hold_out(data, 0.2, seed=0), trials=1)
+
+
+@needs_optuna
+def test_a_search_without_a_single_value_says_so(data: SweepData, tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match="no trial of the search has a value"):
+        run(tmp_path, data, trials=1, measure=lambda path: None)
+
+
+def test_a_missing_optuna_is_reported_with_its_remedy(
+    data: SweepData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ExperimentError, match="which is not installed") as caught:
+        run(tmp_path, data)
+    assert 'pip install "clinit[search]"' in caught.value.remedy
