@@ -161,7 +161,7 @@ def _order(run: RunSummary) -> tuple[bool, str, int, Path]:
 def _notes(runs: Sequence[RunSummary]) -> tuple[str, ...]:
     notes: list[str] = [note for run in runs for note in run.record.info.get("notes", [])]
     randoms = {run.key for run in runs if run.init == "random"}
-    if any(run.key not in randoms for run in runs):
+    if any(run.key not in randoms and not run.is_solved for run in runs):
         notes.append(
             "No gain without a random run of the same stream and settings: add `--init random`"
             " to the training command, or give the record of such a run too."

@@ -53,6 +53,11 @@ class RunSummary:
         return str(self.config.get("init") or self.config["method"])
 
     @property
+    def is_solved(self) -> bool:
+        """Whether the head is solved as a whole: no rows are initialised, so there is no gain."""
+        return "init" not in self.config
+
+    @property
     def scale(self) -> str:
         """The scale of new rows."""
         return str(self.config.get("scale", "none"))

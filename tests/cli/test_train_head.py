@@ -221,6 +221,7 @@ def test_a_solved_head_is_one_record_named_by_its_method(
     assert result.exit_code == 0, result.output
     assert [folder.name for folder in find_records(tmp_path / "runs")] == [method]
     assert method in result.output
+    assert "No gain without a random run" not in result.output
     assert read_record(tmp_path / "runs" / method).info["tasks"][1]["diagnosis"]
 
 
