@@ -15,6 +15,7 @@ from clinit.analysis.neural_collapse import NeuralCollapse, class_nc1, neural_co
 from clinit.errors import HeadError
 from clinit.extract.cache import CacheSplit
 from clinit.extract.head import Head
+from clinit.extract.plan import backbone_identifier
 from clinit.extract.top1 import head_rows
 from clinit.headtrain.array import to_numpy
 from clinit.headtrain.moments import Block
@@ -170,6 +171,13 @@ def matching_rows(head: Head, split: CacheSplit) -> Int[np.ndarray, " classes"]:
             f"the head reads features of width {head.dim}, {split.path} holds width {split.dim}",
             remedy="Give a head that was trained on features of this backbone.",
         )
+    expected = backbone_identifier(split.fingerprint)
+    if head.fingerprint not in ("", expected):
+        raise HeadError(
+            f"the head belongs to the backbone {head.fingerprint[:12]}, the features of"
+            f" {split.path} to {expected[:12]}",
+            remedy="Give a head that was trained on features of this backbone.",
+        )
     if head.class_names is None:
         if head.num_classes != len(split.class_names):
             raise HeadError(
@@ -180,7 +188,7 @@ def matching_rows(head: Head, split: CacheSplit) -> Int[np.ndarray, " classes"]:
             )
         return np.arange(head.num_classes)
     rows = head_rows(head, split.class_names)
-    known = np.unique(rows[np.unique(split.labels)])
+    known = np.unique(rows[np.unique(split.labels[split.valid])])
     if (known >= 0).sum() < 2:
         raise HeadError(
             f"fewer than two classes of {split.path} are among the"

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clinit.analysis.run_summary import RunSummary
-from clinit.analysis.settings import NOTHING
+from clinit.analysis.settings import NOTHING, SHORT, differences, shown
 
 COLUMNS = {
     "NC1": "nc1",
@@ -19,7 +19,7 @@ COLUMNS = {
     "floor": "nc2_floor",
     "NC4": "nc4",
     "D_LS": "d_ls",
-    "D_LS rel.": "d_ls_relative",
+    "rel.": "d_ls_relative",
 }
 
 
@@ -27,16 +27,18 @@ def diagnosis_table(runs: Sequence[RunSummary], *, per_task: bool) -> Table:
     """Return a line a run: its head at the end of the last task, or of every task."""
     table = Table(
         box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
         pad_edge=False,
         show_edge=False,
         title=Text("At the end of every task" if per_task else "At the end of the last task"),
         title_justify="left",
         caption_justify="left",
         caption="Over buffer and new training rows. 0 is full collapse; floor: the least NC2 and"
-        " NC3 of a head of this width. D_LS rel.: D_LS / size of the head's outputs.",
+        " NC3 of a head of this width. rel.: D_LS / size of the head's outputs.",
     )
-    for name in ("init", "scale", "task"):
-        table.add_column(name, no_wrap=True)
+    extra = differences(runs).names
+    for name in ("init", "scale", *(SHORT.get(name, name) for name in extra), "task"):
+        table.add_column(Text(name), no_wrap=True)
     for name in COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
     for run in runs:
@@ -44,11 +46,12 @@ def diagnosis_table(runs: Sequence[RunSummary], *, per_task: bool) -> Table:
         for task in tasks if per_task else tasks[-1:]:
             values = (task["diagnosis"].get(name) for name in COLUMNS.values())
             scale = NOTHING if run.init == "random" else run.scale
-            table.add_row(run.init, scale, str(task["task"]), *map(_number, values))
+            names = (run.init, scale, *(shown(run, name, runs) for name in extra))
+            table.add_row(*map(Text, names), str(task["task"]), *map(_number, values))
         if per_task:
             table.add_section()
     return table
 
 
 def _number(value: Any) -> str:
-    return NOTHING if value is None else f"{value:.3g}"
+    return NOTHING if value is None else f"{value:.3g}".replace("e+0", "e")

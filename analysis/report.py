@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -16,7 +15,7 @@ from clinit.analysis.efficiency import Reading, gain
 from clinit.analysis.run_summary import Row, RunSummary
 from clinit.analysis.settings import labels
 from clinit.errors import RecordError
-from clinit.headtrain.record import find_records, read_record
+from clinit.headtrain.record import find_records, finite, read_record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +39,7 @@ class Report:
 
     def json(self) -> str:
         """Return the rows as JSON."""
-        return json.dumps(_finite(self.rows()), indent=2, ensure_ascii=False, allow_nan=False)
+        return json.dumps(finite(self.rows()), indent=2, ensure_ascii=False, allow_nan=False)
 
     def csv(self, *, per_task: bool = False) -> str:
         """Return a line a run, or a line a run and task, as CSV with a header."""
@@ -172,6 +171,11 @@ def _notes(runs: Sequence[RunSummary]) -> tuple[str, ...]:
                 f"{name} reaches 95 % of random's best new-task accuracy in {run.gain.reached} of"
                 f" {len(run.gain.tasks)} tasks; its gain is the mean over those."
             )
+        if run.gain and not run.gain.tasks:
+            notes.append(
+                f"{name} has no gain: random rows recognised nothing of any new task, or the new"
+                " classes have no validation image."
+            )
         if run.not_finite:
             notes.append(
                 f"{name}: the loss on the new task is not a finite number at {run.not_finite} of"
@@ -182,14 +186,3 @@ def _notes(runs: Sequence[RunSummary]) -> tuple[str, ...]:
 
 def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, str | int | float)
-
-
-def _finite(value: Any) -> Any:
-    """Replace what JSON has no number for, the loss of a diverged run, by null."""
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -26,7 +26,7 @@ SHORT = {
 }
 """Column headings for settings whose name is too long for one."""
 
-_APPLIES_TO = {"lam": ("least-square", "lda"), "class_mean": ("class-mean",)}
+_APPLIES_TO = {"lam": ("least-square", "ridge"), "class_mean": ("class-mean",)}
 _COMMON = (
     *("backbone", "method", "loss", "head_width", "tasks", "iterations"),
     *("buffer", "buffer_per_class", "lr", "seed"),

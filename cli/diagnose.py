@@ -55,6 +55,7 @@ def diagnose(
     """
     from clinit.analysis.diagnosis import diagnose_split
     from clinit.extract.cache import open_cache
+    from clinit.headtrain.record import finite
 
     opened = open_cache(cache)
     name = split.value if split else ("train" if "train" in opened.splits else "val")
@@ -63,7 +64,7 @@ def diagnose(
         found = diagnose_split(opened.split(name), chosen, lam=lam, per_class=per_class)
     if output is Format.json:
         content = {"cache": str(cache), "split": name, "head": head, **found.content()}
-        out.print_json(json.dumps(content, ensure_ascii=False))
+        out.print_json(json.dumps(finite(content), ensure_ascii=False, allow_nan=False))
         return
     collapse = found.collapse
     say(f"{cache}, split {name}, head {head}")
@@ -74,6 +75,8 @@ def diagnose(
     out.print(found.table())
     if per_class:
         out.print(found.class_table())
+    if others := len(opened.split(name).class_names) - collapse.classes:
+        note(f"{others:,} classes of the cache have no row in the head, or no features: left out")
     lost = min(collapse.dim, collapse.classes - 1) - collapse.rank
     if lost:
         note(f"the class means do not spread along {lost} of the directions; NC1 leaves them out")

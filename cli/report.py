@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -95,11 +96,12 @@ def show(
     per_task: bool = False,
     by_seed: bool = False,
     curves: bool = True,
-    notes: bool = True,
+    said: Collection[str] = (),
 ) -> None:
     """Print a report: the table, the tasks if asked for, diagnoses, notes and curves.
 
-    Where there are several seeds, the table is that of means and deviations over seeds.
+    Where there are several seeds, the table is that of means and deviations over seeds. Notes
+    that were `said` before are not repeated.
     """
     from rich.text import Text
 
@@ -112,7 +114,9 @@ def show(
     if report.is_diagnosed:
         say()
         out.print(report.diagnosis_table(per_task=per_task))
-    for remark in report.notes if notes else ():
+    for remark in report.notes:
+        if remark in said:
+            continue
         out.print(Text.assemble(("Note: ", "bold cyan"), remark))
     if curves:
         say()

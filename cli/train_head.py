@@ -292,6 +292,7 @@ def _write_and_show(records: list[RunRecord], folders: list[Path]) -> None:
 
     for record, folder in zip(records, folders, strict=True):
         write_record(record, folder)
-    show(load_report(folders), curves=False, notes=False)  # the notes came before the training
+    said = {note for record in records for note in record.info["notes"]}  # before the training
+    show(load_report(folders), curves=False, said=said)
     parent = folders[0].parent
     say(f"{len(folders)} run records at {parent}; curves: clinit report {parent}")

@@ -25,7 +25,7 @@ from clinit.extract.class_names import read_class_names
 from clinit.extract.dataset import SPLITS
 from clinit.extract.head import Head, read_head, write_head
 from clinit.extract.lock import only_writer
-from clinit.extract.manifest import Manifest, write_manifest
+from clinit.extract.manifest import Manifest, read_manifest, write_manifest
 from clinit.extract.plan import Plan, backbone_identifier, read_plan, settle_plan, shard_name
 from clinit.extract.shard import assemble, write_shard
 from clinit.extract.summary import write_summary
@@ -83,6 +83,9 @@ def import_features(
     head = _read_head(
         config.head or (stored if stored.is_file() else None), features.shape[1], fingerprint
     )
+    head, head_classes = _named(head, names)
+    _refuse_other_head(head, stored)
+    _refuse_other_classes(out, config.split, names)
     folder = out / config.split
     plan = Plan(
         dataset=config.dataset,
@@ -118,10 +121,45 @@ def import_features(
             plan,
             manifest,
             head=head,
-            head_classes="stored with the head" if head and head.class_names else "unknown",
+            head_classes=head_classes,
             run=_facts(features_path, labels_path),
         )
     return open_split(folder)
+
+
+def _named(head: Head | None, names: tuple[str, ...]) -> tuple[Head | None, str]:
+    """Give a head without names those of the classes, where it has a row for each of them."""
+    if head is None or head.class_names is not None:
+        return head, "stored with the head" if head is not None else "unknown"
+    if head.num_classes != len(names):
+        return head, "unknown"
+    return replace(head, class_names=names), "the classes of the data set"
+
+
+def _refuse_other_head(head: Head | None, stored: Path) -> None:
+    if head is None or not stored.is_file():
+        return
+    other = read_head(stored)
+    same = (
+        other.class_names == head.class_names
+        and np.array_equal(other.weight, head.weight)
+        and np.array_equal(other.bias, head.bias)
+    )
+    if not same:
+        raise HeadError(
+            f"{stored} holds another head than the one given",
+            remedy="Leave out `--head` for the second split, or import into another folder.",
+        )
+
+
+def _refuse_other_classes(out: Path, split: str, names: tuple[str, ...]) -> None:
+    for name in SPLITS:
+        path = out / name / "manifest.parquet"
+        if name != split and path.is_file() and read_manifest(path).class_names != names:
+            raise CacheError(
+                f"the classes of this split are not those of {out / name}",
+                remedy="Import both splits with the same `--classes FILE`.",
+            )
 
 
 def _refuse_other_backbone(out: Path, plan: Plan) -> None:
@@ -169,6 +207,11 @@ def _read_labels(
         known = names if names is not None else tuple(sorted(set(array.tolist())))
         return _by_name(array, known, path), known
     labels = array.astype(np.int64)
+    if names is None and labels.max() >= len(labels):
+        raise CacheError(
+            f"{path} holds the label {labels.max():,}, but only {len(labels):,} rows",
+            remedy="Number the classes from 0 without gaps, or name them with `--classes`.",
+        )
     if names is None:
         names = tuple(map(str, range(int(labels.max()) + 1)))
     if labels.min() < 0 or labels.max() >= len(names):

@@ -13,7 +13,10 @@ from clinit.extract.plan import backbone_identifier
 from clinit.headtrain.examples import examples
 from clinit.headtrain.source import Source
 
-NAMES_REMEDY = "Give one class name a row: run `clinit extract` with --head-classes FILE."
+NAMES_REMEDY = (
+    "Give one class name a row: run `clinit extract` with --head-classes FILE, or"
+    " `clinit cache import` with --classes FILE."
+)
 
 
 def check_head(head: Head, base: Source, new: Source) -> None:

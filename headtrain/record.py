@@ -13,6 +13,7 @@ The folder is written under a temporary name and renamed: a record is complete, 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterable, Mapping
@@ -129,13 +130,24 @@ def _write_files(record: RunRecord, folder: Path) -> None:
     for name in TABLES:
         table: pl.DataFrame = getattr(record, name)
         table.write_parquet(folder / f"{name}.parquet")
-    text = json.dumps(record.info, indent=2, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(finite(record.info), indent=2, ensure_ascii=False, allow_nan=False)
     if record.head is not None:
         write_head(record.head, folder / HEAD)
     (folder / INFO).write_text(text + "\n", encoding="utf-8")
     for file in folder.iterdir():
         flush_file(file)
     flush_folder(folder)
+
+
+def finite(value: Any) -> Any:
+    """Replace numbers that JSON does not know, such as the loss of a diverged head, by None."""
+    if isinstance(value, dict):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def read_record(folder: Path) -> RunRecord:

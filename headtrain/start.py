@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.init import Initialisation, LambdaCurve, NewClasses, Rows, initialise
+from clinit.headtrain.init.config import READ_NO_STATISTICS
 from clinit.headtrain.lambda_curve import lambda_curve
 from clinit.headtrain.methods import ClosedMethod, Method
 from clinit.headtrain.statistics import ClassStatistics
@@ -80,10 +81,12 @@ class TaskStart:
         return start, seconds + sum(each.seconds for each in needed)
 
     def _needed(self, config: HeadConfig) -> list[Once[Any]]:
-        if self._closed is None and config.init == "random":
-            return []
         reads_lam = "lam" in self._closed.reads if self._closed else config.init == "least-square"
         chooses = reads_lam and config.lam == "auto"
+        if self._closed is None and config.init in READ_NO_STATISTICS:
+            return []
+        if config.init == "class-mean" and config.class_mean == "unit" and self._closed is None:
+            return []
         return [self.statistics, self.curve] if chooses else [self.statistics]
 
     def _solved(self, config: HeadConfig, method: ClosedMethod) -> Initialisation:

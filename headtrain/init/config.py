@@ -9,6 +9,8 @@ from typing import Literal
 from clinit.headtrain.losses import loss_named
 
 INITS: tuple[str, ...] = ("random", "class-mean", "least-square", "zero", "imprint", "lda")
+READ_NO_STATISTICS = ("random", "zero", "imprint")
+"""Initialisations that look at the rows themselves, or at nothing."""
 SCALES: tuple[str, ...] = ("none", "norm", "row-norm", "calibrated")
 
 

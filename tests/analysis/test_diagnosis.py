@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -161,3 +162,17 @@ def test_the_import_command_says_what_it_wrote(tmp_path: Path) -> None:
     assert "200 rows of 5 classes, 8 x float32" in result.stdout
     assert "1 rows are not finite" in result.stderr
     assert open_cache(tmp_path / "new").split("val").num_valid == 199
+
+
+def test_a_head_of_another_backbone_is_refused(split: CacheSplit) -> None:
+    head = replace(make_head(), fingerprint="0" * 64)
+    with pytest.raises(HeadError, match="the head belongs to the backbone 000000000000"):
+        diagnose_split(split, head, lam=0.1)
+
+
+def test_classes_that_the_head_does_not_know_are_said(cache: Path, tmp_path: Path) -> None:
+    write_head(make_head(NAMES[:3], rows=3), tmp_path / "three.safetensors")
+    command = ["diagnose", str(cache), "--head", str(tmp_path / "three.safetensors")]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0, shown.output
+    assert "2 classes of the cache have no row in the head" in shown.output

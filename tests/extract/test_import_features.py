@@ -7,7 +7,7 @@ import pytest
 
 from clinit.errors import CacheError, HeadError
 from clinit.extract import import_features as module
-from clinit.extract.cache import open_cache
+from clinit.extract.cache import CacheSplit, open_cache
 from clinit.extract.head import Head, write_head
 from clinit.extract.import_features import ImportConfig, import_features
 
@@ -161,3 +161,43 @@ def test_a_head_of_another_width_is_refused(
     write_head(Head(np.eye(4, 5), np.zeros(4)), head)
     with pytest.raises(HeadError, match="features of width 5, these have width 6"):
         import_features(*save(tmp_path, *arrays), tmp_path / "c", ImportConfig(head=head))
+
+
+def import_with_head(folder: Path, head: Head, split: str = "train") -> CacheSplit:
+    labels = np.arange(12) % 4
+    paths = save(folder, np.eye(4, 6, dtype=np.float32)[labels], labels)
+    write_head(head, folder / "head.safetensors")
+    config = ImportConfig(split=split, head=folder / "head.safetensors")
+    return import_features(*paths, folder / "c", config)
+
+
+def test_a_head_without_names_takes_those_of_the_classes(tmp_path: Path) -> None:
+    split = import_with_head(tmp_path, Head(np.eye(4, 6), np.zeros(4)))
+    head = open_cache(tmp_path / "c").head
+    assert head is not None
+    assert head.class_names == ("0", "1", "2", "3")
+    assert split.summary["head"]["top1_percent"] == 100
+
+
+def test_a_second_head_is_refused(tmp_path: Path) -> None:
+    import_with_head(tmp_path, Head(np.eye(4, 6), np.zeros(4)))
+    import_with_head(tmp_path, Head(np.eye(4, 6), np.zeros(4)), "val")
+    (tmp_path / "c" / "val" / "cache.json").unlink()
+    with pytest.raises(HeadError, match="holds another head than the one given"):
+        import_with_head(tmp_path, Head(2 * np.eye(4, 6), np.zeros(4)), "val")
+
+
+def test_a_label_beyond_the_number_of_rows_is_refused(tmp_path: Path) -> None:
+    paths = save(tmp_path, np.ones((3, 2), np.float32), np.array([0, 1, 2**40]))
+    with pytest.raises(CacheError, match=r"holds the label 1,099,511,627,776, but only 3 rows"):
+        import_features(*paths, tmp_path / "c", ImportConfig())
+
+
+def test_a_split_of_other_classes_is_refused(tmp_path: Path) -> None:
+    features = np.ones((4, 2), np.float32)
+    paths = save(tmp_path, features, np.array(["a", "b", "c", "c"]))
+    import_features(*paths, tmp_path / "c", ImportConfig())
+    paths = save(tmp_path, features, np.array(["a", "b", "b", "b"]))
+    with pytest.raises(CacheError, match="the classes of this split are not those of") as caught:
+        import_features(*paths, tmp_path / "c", ImportConfig(split="val"))
+    assert "--classes FILE" in caught.value.remedy

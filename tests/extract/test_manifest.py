@@ -219,5 +219,5 @@ def test_an_absent_manifest_is_reported_with_the_command_that_writes_it(tmp_path
 
 
 def test_a_split_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="the split is '../out', expected train or val"):
+    with pytest.raises(ValueError, match=r"the split is '\.\./out', expected train or val"):
         Manifest("folder", "../out", NAMES, table(ROWS))

@@ -47,6 +47,13 @@ def test_a_record_reads_as_it_was_written(tmp_path: Path) -> None:
         assert getattr(read, name).equals(getattr(record, name))
 
 
+def test_numbers_that_json_does_not_know_are_null(tmp_path: Path) -> None:
+    values = {"nc1": float("nan"), "all": [float("inf"), 1.5], "factor": -float("inf")}
+    write_record(make_record(tasks=[values]), tmp_path / "random")
+    expected = {"nc1": None, "all": [None, 1.5], "factor": None}
+    assert read_record(tmp_path / "random").info["tasks"] == [expected]
+
+
 def test_a_record_in_a_folder_with_brackets_is_read(tmp_path: Path) -> None:
     write_record(make_record(), tmp_path / "runs [old]" / "random")
     assert read_record(tmp_path / "runs [old]" / "random").info["id"] == "random"
