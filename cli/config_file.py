@@ -8,11 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clinit.cli.context import Context
-from clinit.errors import ClinitError
-
-
-class ConfigFileError(ClinitError):
-    """A file of options cannot be read, or names what is no option."""
+from clinit.errors import ConfigFileError
 
 
 def read_config(context: Context, path: Path | None) -> Path | None:

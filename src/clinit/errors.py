@@ -8,6 +8,7 @@
     ├── HeadError         a classifier head: missing, of another width, of other classes
     ├── StatisticsError   class statistics that cannot be merged or solved
     ├── ExperimentError   a class-incremental experiment that cannot be run as asked
+    ├── ConfigFileError   a file of options: missing, damaged, with a key that is no option
     └── RecordError       a run record: missing, incomplete, of another layout
 
 Wrong arguments of library functions raise `ValueError`; what cannot happen is asserted.
@@ -55,3 +56,7 @@ class ExperimentError(ClinitError):
 
 class RecordError(ClinitError):
     """A run record is missing, incomplete or of another layout."""
+
+
+class ConfigFileError(ClinitError):
+    """A file of options cannot be read, or names what is no option."""

@@ -8,8 +8,9 @@ import typer
 from typer.testing import CliRunner, Result
 
 from clinit.cli.choices import Init
-from clinit.cli.config_file import ConfigFileError, read_config
+from clinit.cli.config_file import read_config
 from clinit.cli.context import Context, given, overridden
+from clinit.errors import ConfigFileError
 
 app = typer.Typer()
 
