@@ -79,6 +79,15 @@ def sweep(
             show_default="what fits into half of the free memory; 12 on a CPU",
         ),
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            help="Train the banks as tasks of the Ray cluster at this address, one GPU each where"
+            " it has GPUs; smaller banks (--bank-size) are spread over more nodes.",
+            metavar="ADDRESS",
+            show_default=False,
+        ),
+    ] = None,
     search: Annotated[
         Search | None,
         typer.Option(
@@ -135,8 +144,11 @@ def sweep(
     )
     if search is None:
         asked.reject()
-        _sweep(_grid(grid or [], config), (base, new, head or []), out, bank_size, dry_run=dry_run)
+        places = (base, new, head or [])
+        _sweep(_grid(grid or [], config), places, out, bank_size, ray=ray, dry_run=dry_run)
         return
+    if ray is not None:
+        raise typer.BadParameter("--ray trains the banks of a grid; a search runs in one process")
     if dry_run:
         raise typer.BadParameter("--dry-run lists the runs of a grid; a search has no list")
     asked.checked_objective()
@@ -150,6 +162,7 @@ def _sweep(
     out: Path,
     bank_size: int | None,
     *,
+    ray: str | None,
     dry_run: bool,
 ) -> None:
     """Train what is left of a grid and print the ranked runs."""
@@ -174,7 +187,13 @@ def _sweep(
             _list(plan)
             return
         observer = stack.enter_context(progress(total=len(runs), done=len(plan.done)))
-        train = train_here(data, observer, command=["clinit", *sys.argv[1:]])
+        command = ["clinit", *sys.argv[1:]]
+        if ray is None or not plan.banks:
+            train = train_here(data, observer, command=command)
+        else:
+            from clinit.headtrain.sweep.cluster import train_on_ray
+
+            train = stack.enter_context(train_on_ray(data, ray, command=command))
         run_sweep(plan, folder, train, observer)
         records = _records(folder, runs)
     show_ranking(records)

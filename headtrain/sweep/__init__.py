@@ -6,6 +6,7 @@
     plan        runs under names of their own, put into banks that fit into memory
     folder      what a sweep's folder holds: runs that are done, and the data they saw
     runner      trains the banks that are left and records their runs
+    cluster     the same on a Ray cluster
     held_out    training rows kept aside to choose settings by
     search      settings proposed by Optuna, a bank of trials at a time
 

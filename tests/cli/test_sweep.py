@@ -188,6 +188,7 @@ def test_a_search_prints_the_held_out_and_the_test_value(caches: list[str], tmp_
         (["--trials", "3"], "--trials is for a search"),
         (["--held-out", "0.2"], "--held-out is for a search"),
         (["--direction", "maximize"], "--direction is for a search"),
+        (["--search", "optuna", "--ray", "auto"], "a search runs in one process"),
         (["--search", "optuna", "--dry-run"], "a search has no list"),
         (["--search", "optuna", "--objective", "acc_al"], "Did you mean acc_all?"),
     ],

@@ -41,6 +41,8 @@ def test_a_grid_is_every_combination_with_all_else_at_its_default() -> None:
         (("init=random,zero", "bias=write,keep"), 1 + 2),
         (("init=least-square", "iterations=0,5", "lr=1e-3,1e-2"), 1 + 2),
         (("init=least-square", "device=cpu"), 1),
+        (("method=ncm,ridge", "init=random,lda", "lam=0.05,1", "lr=1e-3,1e-2"), 1 + 2),
+        (("method=naive,joint", "buffer=10,20"), 2),
     ],
 )
 def test_settings_without_an_effect_do_not_make_another_run(
@@ -80,6 +82,8 @@ def test_names_hold_what_varies_and_nothing_else() -> None:
     assert names[0] in ("random-seed=0-lr=0.001", "random-lr=0.001-seed=0")
     assert len(set(names)) == len(names)
     assert run_names(runs("init=random,lda")) == ["random", "lda-calibrated"]
+    solved = run_names(runs("method=rehearsal,ncm,ridge", "init=lda"))
+    assert [name.split("-")[0] for name in solved] == ["lda", "ncm", "ridge"]
 
 
 def test_a_name_in_the_folder_never_means_two_runs() -> None:

@@ -230,3 +230,14 @@ def test_a_bank_that_does_not_fit_into_memory_is_halved(
     sweep(make_runs("lr=1e-3..1e-2:log5"), data, tmp_path, observer=events.append)
     assert [event.runs for event in events if isinstance(event, BankHalved)] == [5, 3]
     assert len(by_id(tmp_path)) == 5
+
+
+def test_solved_heads_are_runs_like_others(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    grid = ("method=rehearsal,joint,ncm,ridge", "init=random,lda", "lam=0.05,1", "seed=0:2")
+    runs = make_runs(*grid)
+    sweep(runs, data, tmp_path)
+    assert len(by_id(tmp_path)) == len(runs)
+    again = sweep(make_runs(*grid), data, tmp_path)
+    assert (len(again.done), again.num_left) == (len(runs), 0)

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clinit.errors import CacheError, ExperimentError
+from clinit.headtrain.record import find_records, read_record
+from clinit.headtrain.sweep.cluster import Refusal, train_on_ray
+from clinit.headtrain.sweep.folder import SweepData
+
+
+def no_namespace() -> str | None:
+    """Say why a cluster cannot be started apart from the network; None where it can."""
+    if importlib.util.find_spec("ray") is None:
+        return "Ray is not installed"
+    if not (shutil.which("unshare") and shutil.which("ip")):
+        return "needs the commands unshare and ip"
+    tried = subprocess.run(["unshare", "--net", "true"], capture_output=True)
+    return None if tried.returncode == 0 else "may not make a network namespace"
+
+
+NO_NAMESPACE = no_namespace()
+
+SCRIPT = """
+import pickle, sys
+from pathlib import Path
+from ray.cluster_utils import Cluster
+from clinit.headtrain.sweep.cluster import train_on_ray
+from clinit.headtrain.sweep.folder import hold_folder
+from clinit.headtrain.sweep.grid import parse_grid
+from clinit.headtrain.sweep.run import distinct, runs_of
+from clinit.headtrain.sweep.runner import plan_sweep, run_sweep
+
+data = pickle.loads(Path(sys.argv[1]).read_bytes())
+runs = distinct(runs_of(parse_grid(sys.argv[3:])))
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+cluster.add_node(num_cpus=1)
+try:
+    with hold_folder(Path(sys.argv[2]), data, {"ce"}) as folder:
+        plan = plan_sweep(runs, folder, data)
+        with train_on_ray(data, cluster.address) as train:
+            run_sweep(plan, folder, train, print)
+finally:
+    cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(NO_NAMESPACE is not None, reason=str(NO_NAMESPACE))
+def test_banks_are_trained_on_both_nodes_of_a_cluster(data: SweepData, tmp_path: Path) -> None:
+    stored, out = tmp_path / "data", tmp_path / "out"
+    stored.write_bytes(pickle.dumps(data))
+    words = ["init=random,lda", "seed=0:6", "device=cpu", "tasks=2", "iterations=6", "buffer=20"]
+    apart = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+    python = [sys.executable, "-W", "ignore", "-c", SCRIPT]
+    subprocess.run(
+        [*apart, *python, str(stored), str(out), *words],
+        check=True,
+        timeout=240,
+        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
+    )
+    records = [read_record(path) for path in find_records(out)]
+    assert len(records) == 12
+    assert len({record.info["ray_node"] for record in records}) == 2
+    assert {record.info["bank_size"] for record in records} == {2}
+
+
+def test_an_error_of_a_task_is_the_same_error_here() -> None:
+    with pytest.raises(CacheError, match="other data") as caught:
+        Refusal("CacheError", "other data", "another --out").raise_again()
+    assert caught.value.remedy == "another --out"
+
+
+def test_a_missing_ray_is_reported_with_its_remedy(
+    data: SweepData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ExperimentError, match="not installed") as caught, train_on_ray(data, "x"):
+        pass
+    assert 'pip install "clinit[ray]"' in caught.value.remedy
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+def test_an_address_where_nobody_listens_is_reported_at_once() -> None:
+    script = (
+        "from clinit.headtrain.sweep.cluster import _connect; from clinit.errors import *\n"
+        "try: _connect('127.0.0.1:1')\n"
+        "except ExperimentError as error: print(error, error.remedy)"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "cannot connect to a Ray cluster at 127.0.0.1:1: " in shown.stdout
+    assert "ray start --head" in shown.stdout
