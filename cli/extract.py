@@ -150,7 +150,7 @@ def extract(
     clinit extract --dataset imagenet1k --root /data/imagenet --out caches/imagenet1k
     """
     from clinit.extract.backbone import BackboneConfig, parse_model_args
-    from clinit.extract.device import resolve_device
+    from clinit.extract.device import choose_device
     from clinit.extract.run import ExtractConfig
     from clinit.extract.run import extract as run
 
@@ -159,7 +159,7 @@ def extract(
             name=backbone,
             weights=weights,
             model_args=parse_model_args(model_arg or ()),
-            device=resolve_device(device.value),
+            device=str(choose_device(device.value)),
             autocast=autocast.value,
         ),
         transform=transform.value,

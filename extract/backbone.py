@@ -27,6 +27,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError
+from clinit.extract.device import choose_device
 from clinit.extract.head import Head
 
 AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -122,13 +123,10 @@ def load_backbone(config: BackboneConfig) -> Backbone:
 
     Raises:
         BackboneError: If timm does not know the name, the weights cannot be had or do not fit,
-            the device is absent, or the classifier is not one linear layer.
+            or the classifier is not one linear layer.
+        DeviceError: If the device is absent.
     """
-    if config.device.startswith("cuda") and not torch.cuda.is_available():
-        raise BackboneError(
-            f"device {config.device} was asked for, but torch sees no CUDA device",
-            remedy="Use `--device cpu`, or check the driver with `nvidia-smi`.",
-        )
+    choose_device(config.device)
     if config.name.split(".")[0] not in timm.list_models():
         near = difflib.get_close_matches(config.name.split(".")[0], timm.list_models(), n=5)
         raise BackboneError(

@@ -1,21 +1,25 @@
 """Where to compute."""
 
-from clinit.errors import BackboneError
+from __future__ import annotations
+
+import torch
+
+from clinit.errors import DeviceError
 
 
-def resolve_device(name: str) -> str:
-    """Return the torch device for `auto`, `cpu` or `cuda`.
+def choose_device(name: str) -> torch.device:
+    """Return the device called `name`; `auto` is CUDA where there is a device, else the CPU.
 
     Raises:
-        BackboneError: If CUDA was asked for and there is none.
+        DeviceError: If CUDA is asked for and there is no CUDA device.
     """
-    import torch
-
+    available = torch.cuda.is_available()
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise BackboneError(
-            f"device {name} was asked for, but torch sees no CUDA device",
-            remedy="Use `--device cpu`, or check the driver with `nvidia-smi`.",
+        return torch.device("cuda" if available else "cpu")
+    if name.startswith("cuda") and not available:
+        raise DeviceError(
+            f"--device {name} was asked for, but PyTorch finds no CUDA device",
+            remedy="Use --device cpu, or install a CUDA build of PyTorch and its driver"
+            " (`nvidia-smi` shows the driver).",
         )
-    return name
+    return torch.device(name)

@@ -22,12 +22,12 @@ import numpy as np
 import torch
 
 from clinit.errors import HeadError
+from clinit.extract.device import choose_device
 from clinit.extract.head import Head
 from clinit.headtrain.bank import Bank
 from clinit.headtrain.base_head import head_digest
 from clinit.headtrain.class_map import check_head, map_to_head
 from clinit.headtrain.config import DEVICES, HeadConfig
-from clinit.headtrain.device import choose_device
 from clinit.headtrain.evaluation import LabelledRows, count_correct
 from clinit.headtrain.init import Rows
 from clinit.headtrain.provenance import git_commit, versions
@@ -98,7 +98,8 @@ def align(
 
     Raises:
         HeadError: If the head does not read these features, or its loss stops being a number.
-        ExperimentError: If the head's classes are unknown, or there is no such device.
+        ExperimentError: If the head's classes are unknown.
+        DeviceError: If there is no such device.
     """
     started, clock = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     check_head(head, base, base)

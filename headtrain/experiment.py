@@ -61,8 +61,8 @@ def run_experiment(
         ValueError: If there is no head, or two are the same.
         CacheError: If the two sides hold features of different backbones.
         HeadError: If the head does not read these features.
-        ExperimentError: If the head's classes are unknown, there are too many tasks, or there
-            is no such device.
+        ExperimentError: If the head's classes are unknown or there are too many tasks.
+        DeviceError: If there is no such device.
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
     scenario = build_scenario(base, new, head, config)

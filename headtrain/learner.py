@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from clinit.extract.device import choose_device
 from clinit.extract.head import Head
 from clinit.headtrain.bank import Bank
 from clinit.headtrain.buffer import Buffer
 from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_ids
-from clinit.headtrain.device import choose_device
 from clinit.headtrain.evaluation import LabelledRows, count_correct, mean_losses
 from clinit.headtrain.events import (
     Evaluated,

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from clinit.extract.device import choose_device
 from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_ids
-from clinit.headtrain.device import choose_device
 from clinit.headtrain.sweep.run import PLACES, Run
 
 MEMORY_SHARE = 0.5

@@ -4,6 +4,7 @@
     ├── ManifestError     a data set on disk, its description or its manifest
     ├── ImageError        one image that cannot be decoded
     ├── BackboneError     a network that cannot serve as a frozen backbone
+    ├── DeviceError       a device that is not there
     ├── CacheError        a feature cache: missing, incomplete, damaged, of another fingerprint
     ├── HeadError         a classifier head: missing, of another width, of other classes
     ├── StatisticsError   class statistics that cannot be merged or solved
@@ -36,6 +37,10 @@ class ImageError(ClinitError):
 
 class BackboneError(ClinitError):
     """A network cannot serve as a frozen backbone."""
+
+
+class DeviceError(ClinitError):
+    """A device was asked for that is not there."""
 
 
 class CacheError(ClinitError):

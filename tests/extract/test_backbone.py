@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from clinit.errors import BackboneError
+from clinit.errors import BackboneError, DeviceError
 from clinit.extract.backbone import (
     BackboneConfig,
     check_penultimate,
@@ -124,7 +124,7 @@ def test_a_cuda_device_that_is_not_there_is_refused(
     tiny_weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(BackboneError, match="torch sees no CUDA device"):
+    with pytest.raises(DeviceError, match="PyTorch finds no CUDA device"):
         load_backbone(config(tiny_weights, device="cuda"))
 
 

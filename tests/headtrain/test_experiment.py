@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 import torch
 
-from clinit.errors import ExperimentError
+from clinit.errors import DeviceError
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
 from clinit.headtrain import events
@@ -284,7 +284,7 @@ def test_no_head_is_refused() -> None:
 
 def test_cuda_without_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ExperimentError, match="--device cuda was asked for") as caught:
+    with pytest.raises(DeviceError, match="--device cuda was asked for") as caught:
         run(replace(CONFIG, device="cuda"))
     assert "--device cpu" in caught.value.remedy
 
