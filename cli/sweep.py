@@ -57,7 +57,7 @@ def sweep(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file with a [grid] table; the command line wins.",
+            help="TOML file with a table `grid`; the command line wins.",
             metavar="FILE",
             show_default=False,
         ),

@@ -112,7 +112,7 @@ def _without_effect(experiment: ExperimentConfig, head: HeadConfig) -> set[str]:
     if experiment.is_closed:
         reads = CLOSED_METHODS[experiment.method].reads
         idle |= {field.name for field in dataclasses.fields(head)} - set(reads)
-    elif head.init not in ("least-square", "lda"):
+    elif head.init != "least-square":
         idle.add("lam")
     if head.init != "class-mean":
         idle.add("class_mean")
