@@ -36,7 +36,7 @@ def test_a_grid_is_every_combination_with_all_else_at_its_default() -> None:
     [
         (("init=random", "scale=norm,calibrated"), 1),
         (("init=random,least-square", "scale=norm,calibrated", "lam=0.05,1"), 1 + 4),
-        (("init=class-mean,lda", "lam=0.05,1"), 1 + 2),
+        (("init=class-mean,lda", "lam=0.05,1"), 1 + 1),
         (("init=class-mean,least-square", "class-mean=raw,unit"), 2 + 1),
         (("init=random,zero", "bias=write,keep"), 1 + 2),
         (("init=least-square", "iterations=0,5", "lr=1e-3,1e-2"), 1 + 2),
