@@ -40,6 +40,7 @@ class NeuralCollapse:
     """The four metrics over the classes that have rows; 0 is full collapse."""
 
     nc1: float
+    """NaN where all class means are the same; the others where the head is not finite."""
     nc2: float
     nc3: float
     nc4: float
@@ -72,7 +73,8 @@ def neural_collapse(
     spread = np.einsum("dr,dr->r", basis, within @ basis)  # along each direction
     floor = etf_floor(len(present), statistics.dim)
     return NeuralCollapse(
-        nc1=float((spread / singular**2).sum()),  # C of Sigma_B cancels 1 / C
+        # C of Sigma_B cancels 1 / C. Class means that are all the same separate nothing.
+        nc1=float((spread / singular**2).sum()) if len(singular) else math.nan,
         nc2=distance_to_etf(weight @ weight.T),
         nc3=distance_to_etf(weight @ centred.T),
         nc4=float(np.linalg.norm(bias + weight @ to_numpy(statistics.mean))),
@@ -116,7 +118,9 @@ def class_nc1(
 
 
 def distance_to_etf(gram: Float[np.ndarray, "classes classes"]) -> float:
-    """Return | gram / |gram| - E |; 1 for a matrix of zeros."""
+    """Return | gram / |gram| - E |; 1 for a matrix of zeros, NaN where one is not finite."""
+    if not np.isfinite(gram).all():
+        return math.nan
     classes = len(gram)
     norm = np.linalg.norm(gram)
     difference = gram / norm if norm > 0 else np.zeros_like(gram)

@@ -61,12 +61,13 @@ def lambda_curve(
         seed: Of the draw of the held-out rows.
 
     Raises:
-        StatisticsError: If no class has two rows.
+        StatisticsError: If none of `classes` has two rows.
     """
     held = held_out(labels, seed)
-    if not held.any():
+    if not count(labels[held], num_classes)[classes].any():
         raise StatisticsError(
-            "lambda cannot be chosen from data: no class has two rows, one to fit and one to judge",
+            "lambda cannot be chosen from data: no class that is judged has two rows, one to fit"
+            " and one to judge",
             remedy="Give a number (the paper: 0.05) instead of `auto`.",
         )
     fitted = ClassStatistics.of(features[~held], labels[~held], num_classes=num_classes)

@@ -93,7 +93,8 @@ def widen(features: Num[Any, "rows dim"]) -> Num[Any, "rows dim"]:
         return features
     import torch
 
-    writable = features if features.flags.writeable else features.copy()  # else torch warns
+    # torch takes no negative strides, and warns of memory that may not be written.
+    writable = np.ascontiguousarray(features) if features.flags.writeable else features.copy()
     return torch.from_numpy(writable).float().numpy()
 
 

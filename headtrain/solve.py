@@ -12,6 +12,11 @@ class-balanced averages Ave[y z^T] = M^T / C. Written for W = (V, b) about the m
     V = (T + rho p mu^T) (Sigma_T + lam I + rho mu mu^T)^-1,    b = (p - V mu) / (1 + lam),
     T = Ave[y (h - mu)^T],    p = Ave[y],    rho = lam / (1 + lam).
 
+The term rho mu mu^T does not enter the system that is solved: it would drown Sigma_T where the
+mean is large. By the formula of Sherman and Morrison, with A = Sigma_T + lam I,
+
+    V = V_0 + rho / (1 + rho mu.a) (p - V_0 mu) a^T,    V_0 = T A^-1,    a = A^-1 mu.
+
 The bias is penalised too, as in the paper: hence rho. A class without rows gets a row of zeros.
 """
 
@@ -55,12 +60,14 @@ def least_squares_head(statistics: ClassStatistics, lam: float) -> LeastSquaresH
         _require_full_rank(statistics, lam)
     rho = lam / (1 + lam)
     shares = xp.asarray(statistics.shares)
-    target = statistics.target_covariance + rho * xp.linalg.outer(shares, mean)
-    system = covariance + rho * xp.linalg.outer(mean, mean)
-    system[xp.arange(len(mean)), xp.arange(len(mean))] += lam
+    system = covariance + lam * xp.eye(len(mean))
     factor = xp.linalg.cholesky(system)
-    half = linalg.solve_triangular(factor, target.T, lower=True)
-    weight = linalg.solve_triangular(factor, half, lower=True, trans=1).T
+    right = xp.concat([statistics.target_covariance, mean[None]])  # V_0 and a in one solve
+    half = linalg.solve_triangular(factor, right.T, lower=True)
+    solved = linalg.solve_triangular(factor, half, lower=True, trans=1).T
+    weight, direction = solved[:-1], solved[-1]
+    pull = rho / (1 + rho * float(mean @ direction))
+    weight = weight + pull * xp.linalg.outer(shares - weight @ mean, direction)
     return LeastSquaresHead(weight, (shares - weight @ mean) / (1 + lam), lam)
 
 

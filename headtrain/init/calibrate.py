@@ -56,6 +56,10 @@ TOLERANCE = 1e-10
 """Stop when a Newton step promises to lower the loss by less, relative to 1 + |loss|."""
 
 
+Expansion = tuple[float, Float[np.ndarray, " 2"], Float[np.ndarray, "2 2"]]
+"""Value, gradient and Hessian."""
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """What calibration found."""
@@ -92,10 +96,11 @@ def calibrate(
     """
     objective = Objective.of(raw, data, loss, kept_bias, balanced_draw(data.labels, max_rows))
     starts = [np.array([1.0, 0.0]), np.array([norm_factor(raw, data), 0.0])]
-    values = [objective.value(start) for start in starts]
-    best = int(np.argmin(values))
-    point, _, steps = minimise(objective, starts[best], values[best])
-    before, after = objective.training_loss(starts[0]), objective.training_loss(point)
+    expansions = [objective.expansion(start) for start in starts]
+    best = int(np.argmin([value for value, _, _ in expansions]))
+    point, lowest, steps = minimise(objective, starts[best], expansions[best])
+    before = expansions[0][0] - objective.penalty(starts[0])
+    after = lowest - objective.penalty(point)
     return Calibration(float(point[0]), float(point[1]), before, after, steps)
 
 
@@ -162,16 +167,14 @@ class Objective:
         """Return F and the prior at (s, t)."""
         return self.expansion(point)[0]
 
-    def training_loss(self, point: Float[np.ndarray, " 2"]) -> float:
-        """Return F alone at (s, t)."""
-        return self.value(point) - self.prior / 2 * float(point[0]) ** 2
+    def penalty(self, point: Float[np.ndarray, " 2"]) -> float:
+        """Return the prior at (s, t)."""
+        return self.prior / 2 * float(point[0]) ** 2
 
-    def expansion(
-        self, point: Float[np.ndarray, " 2"]
-    ) -> tuple[float, Float[np.ndarray, " 2"], Float[np.ndarray, "2 2"]]:
+    def expansion(self, point: Float[np.ndarray, " 2"]) -> Expansion:
         """Return F and the prior, their gradient and their Hessian at (s, t)."""
         s = float(point[0])
-        value, gradient = self.prior / 2 * s**2, np.array([self.prior * s, 0.0])
+        value, gradient = self.penalty(point), np.array([self.prior * s, 0.0])
         hessian = np.diag([self.prior, 0.0])
         for rows in _slices(len(self.logits)):
             g, w = self.logits[rows], self.weight[rows]
@@ -195,26 +198,29 @@ class Objective:
 
 
 def minimise(
-    objective: Objective, point: Float[np.ndarray, " 2"], lowest: float
+    objective: Objective, point: Float[np.ndarray, " 2"], expansion: Expansion
 ) -> tuple[Float[np.ndarray, " 2"], float, int]:
-    """Descend from `point`, whose value is `lowest`; return the end, its value, the steps."""
+    """Descend from `point` with its expansion; return the end, its value, the steps.
+
+    The expansion of a candidate is the next step's when it is accepted, as it nearly always is.
+    """
     for steps in range(MAX_STEPS):
-        value, gradient, hessian = objective.expansion(point)
+        value, gradient, hessian = expansion
         step = newton_step(gradient, hessian + np.diag(DAMPING * objective.squares()))
         promise = -float(gradient @ step) / 2
         if not promise > TOLERANCE * (1 + abs(value)):
-            return point, lowest, steps
+            return point, value, steps
         length = 1.0
         while True:
             candidate = point + length * step
-            reached = objective.value(candidate)
-            if reached <= value - 1e-4 * length * 2 * promise:
+            reached = objective.expansion(candidate)
+            if reached[0] <= value - 1e-4 * length * 2 * promise:
                 break
             length /= 2
             if length < 1e-16:  # no descent left in floating point
-                return point, lowest, steps
-        point, lowest = candidate, reached
-    return point, lowest, MAX_STEPS
+                return point, value, steps
+        point, expansion = candidate, reached
+    return point, expansion[0], MAX_STEPS
 
 
 def newton_step(

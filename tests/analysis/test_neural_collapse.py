@@ -167,3 +167,12 @@ def test_one_class_or_sample_weights_are_refused() -> None:
     by_sample = ClassStatistics.of(features, labels, weighting="sample")
     with pytest.raises(ValueError, match="class-balanced"):
         neural_collapse(by_sample, *head(6, 9))
+
+
+def test_what_is_not_defined_is_not_a_number() -> None:
+    labels = np.arange(20) % 4
+    constant = ClassStatistics.of(np.ones((20, 3)), labels)
+    assert np.isnan(neural_collapse(constant, np.eye(4, 3), np.zeros(4)).nc1)
+    spread = ClassStatistics.of(np.random.default_rng(0).normal(size=(20, 3)), labels)
+    broken = neural_collapse(spread, np.full((4, 3), np.nan), np.zeros(4))
+    assert np.isnan([broken.nc2, broken.nc3, broken.nc4]).all()

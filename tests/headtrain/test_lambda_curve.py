@@ -52,6 +52,13 @@ def test_the_curve_scales_with_the_features() -> None:
 
 
 def test_classes_of_one_row_cannot_choose() -> None:
-    with pytest.raises(StatisticsError, match="no class has two rows") as caught:
+    with pytest.raises(StatisticsError, match="no class that is judged has two rows") as caught:
         lambda_curve(np.eye(3), np.arange(3), 3)
     assert "0.05" in caught.value.remedy
+
+
+def test_one_row_a_judged_class_is_not_enough() -> None:
+    labels = np.array([0] * 10 + [1] * 10 + [2, 3])
+    features = np.random.default_rng(0).normal(size=(22, 5))
+    with pytest.raises(StatisticsError, match="no class that is judged has two rows"):
+        lambda_curve(features, labels, 4, classes=slice(2, 4))

@@ -122,3 +122,12 @@ def test_cupy_arrays_take_every_step_that_numpy_arrays_take(lam: float) -> None:
     expected = least_squares_head(near, lam).weight
     np.testing.assert_allclose(least_squares_head(far, lam).weight.get(), expected, atol=1e-10)
     np.testing.assert_allclose(LambdaPath.of(far).head(lam).weight.get(), expected, atol=1e-10)
+
+
+def test_rows_in_reverse_order_give_the_same_head() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(40) % 3
+    features = rng.normal(size=(40, 5)).astype(np.float16)
+    forward = clinit.least_squares(features, labels)
+    backward = clinit.least_squares(features[::-1], labels[::-1])
+    np.testing.assert_allclose(backward.weight, forward.weight, rtol=1e-9, atol=1e-12)

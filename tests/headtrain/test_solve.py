@@ -238,3 +238,18 @@ def test_a_negative_ridge_is_refused() -> None:
     features, labels = sample()
     with pytest.raises(ValueError, match="lam is -1"):
         solve(features, labels, -1.0)
+
+
+@pytest.mark.parametrize("mean", [1e4, 1e6, 1e8])
+def test_a_large_mean_does_not_drown_the_spread(mean: float) -> None:
+    rng = np.random.default_rng(5)
+    labels = np.arange(120) % 4
+    # Whole numbers far below 2^53: the shift itself is exact, and so are the two problems.
+    spread = rng.integers(-50, 50, (120, 6)).astype(np.float64) + 10 * np.eye(4, 6)[labels]
+    far = ClassStatistics.of(spread + mean, labels)
+    exact = LambdaPath.of(far).head(0.5)
+    found = least_squares_head(far, 0.5)
+    np.testing.assert_allclose(found.weight, exact.weight, rtol=1e-7, atol=1e-12)
+    # As mean^2 grows, the penalised bias pins the logits of the mean: V mu tends to p.
+    logits = found.weight @ (spread + mean).mean(axis=0) + found.bias
+    np.testing.assert_allclose(logits.sum(), 1, atol=1e-5)
