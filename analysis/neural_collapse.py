@@ -34,13 +34,17 @@ RANK_TOLERANCE = 1e-4
 """Directions in which the class means spread less, relative to the widest, are taken for
 rounding of the stored features: float16 leaves 1e-5 along a null direction."""
 
+LARGEST = 1e70
+"""Entries of a head beyond this are taken for infinite: NC2 needs their fourth power."""
+
 
 @dataclass(frozen=True, slots=True)
 class NeuralCollapse:
     """The four metrics over the classes that have rows; 0 is full collapse."""
 
     nc1: float
-    """NaN where all class means are the same; the others where the head is not finite."""
+    """NaN where all class means are the same; the others where the head is not finite,
+    or so large that its squares are not."""
     nc2: float
     nc3: float
     nc4: float
@@ -72,6 +76,8 @@ def neural_collapse(
     within = to_numpy(statistics.within_covariance)
     spread = np.einsum("dr,dr->r", basis, within @ basis)  # along each direction
     floor = etf_floor(len(present), statistics.dim)
+    if not (np.abs(weight).max() < LARGEST and np.abs(bias).max() < LARGEST):
+        weight, bias = np.full_like(weight, np.nan), np.full_like(bias, np.nan)
     return NeuralCollapse(
         # C of Sigma_B cancels 1 / C. Class means that are all the same separate nothing.
         nc1=float((spread / singular**2).sum()) if len(singular) else math.nan,
@@ -104,9 +110,11 @@ def class_nc1(
     """Return NC1 a class, tr(Sigma_{W,c} pinv(Sigma_B)) / C, in a second pass; NC1 is its mean.
 
     `blocks` are pairs of features (rows, dim) and labels (rows,), each of its own length.
-    NaN for a class without rows.
+    NaN for a class without rows, and for all where all class means are the same.
     """
     basis, singular = mean_directions(statistics)
+    if not len(singular):
+        return np.full(statistics.num_classes, np.nan)
     projection = basis / singular
     means = to_numpy(statistics.class_means) @ projection
     sums = np.zeros(statistics.num_classes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -45,6 +47,7 @@ def least_squares(
         the library and on the device of `features`.
 
     Raises:
+        ValueError: If an argument has a wrong shape, type or range.
         StatisticsError: If a feature is not finite, or lam = 0 and the system is singular; the
             message names the directions along which the features do not vary.
 
@@ -55,8 +58,9 @@ def least_squares(
         >>> (features @ head.weight.T + head.bias).argmax(axis=1).tolist()
         [0, 0, 1, 1]
     """
+    lam = _ridge(lam)
     with torch_stream(features):
-        array = as_array(features)
+        array = _matrix(features)
         statistics = ClassStatistics.of(
             array, _integers(labels), num_classes=num_classes, weighting=weighting
         )
@@ -68,4 +72,24 @@ def _integers(labels: Any) -> Int[np.ndarray, " rows"]:
     array = to_numpy(as_array(labels))
     if not np.issubdtype(array.dtype, np.integer):
         raise ValueError(f"labels are {array.dtype}, expected integers")
+    if array.ndim != 1:
+        raise ValueError(f"labels have shape {array.shape}, expected (rows,)")
+    if len(array) and array.min() < 0:
+        raise ValueError(f"the smallest label is {array.min()}, expected labels from 0 on")
     return array.astype(np.int64)
+
+
+def _matrix(features: Any) -> Any:
+    array = as_array(features)
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"features are {array.dtype}, expected real numbers")
+    if array.ndim != 2:
+        raise ValueError(f"features have shape {array.shape}, expected (rows, dim)")
+    return array
+
+
+def _ridge(lam: Any) -> float:
+    value = float(lam) if isinstance(lam, Real) else math.nan
+    if not 0 <= value < math.inf:
+        raise ValueError(f"lam is {lam!r}, expected a finite number >= 0")
+    return value

@@ -56,9 +56,8 @@ class MomentSums:
         xp = namespace(self.shift)
         rows = xp.astype(widen(xp.asarray(features)), xp.float64)
         rows -= self.shift
-        classes, column = np.unique(labels, return_inverse=True)
         self.counts += np.bincount(labels, minlength=len(self.counts))
-        self.sums[xp.asarray(classes)] += _membership(column, len(classes), rows) @ rows
+        add_by_class(self.sums, rows, labels)
         rows *= xp.asarray(np.sqrt(self.weights[labels]))[:, None]
         if on_gpu(rows):
             self.lower += rows.T @ rows
@@ -71,14 +70,22 @@ class MomentSums:
         return xp.tril(self.lower) + xp.tril(self.lower, k=-1).T
 
 
+def add_by_class(
+    sums: Float[Any, "classes dim"], rows: Float[Any, "rows dim"], labels: Int[np.ndarray, " rows"]
+) -> None:
+    """Add each row to the sum of its class, in place."""
+    classes, column = np.unique(labels, return_inverse=True)
+    sums[namespace(sums).asarray(classes)] += _membership(column, len(classes), rows) @ rows
+
+
 def cut(features: Any, labels: Any, order: np.ndarray | None = None) -> Iterator[Block]:
-    """Cut rows, in the given order if there is one, into blocks that suit `MomentSums.add`.
+    """Cut rows, or those of `order` in that order, into blocks that suit `MomentSums.add`.
 
     On the CPU a block is 2 MiB wide in float64, to stay in the caches; on the GPU 256 MiB.
     """
     size = 2**28 if on_gpu(features) else 2**21
     block_rows = max(256, size // (8 * max(1, features.shape[1])))
-    for start in range(0, len(labels), block_rows):
+    for start in range(0, len(labels if order is None else order), block_rows):
         rows = slice(start, start + block_rows)
         if order is None:
             yield features[rows], labels[rows]

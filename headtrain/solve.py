@@ -15,7 +15,10 @@ class-balanced averages Ave[y z^T] = M^T / C. Written for W = (V, b) about the m
 The term rho mu mu^T does not enter the system that is solved: it would drown Sigma_T where the
 mean is large. By the formula of Sherman and Morrison, with A = Sigma_T + lam I,
 
-    V = V_0 + rho / (1 + rho mu.a) (p - V_0 mu) a^T,    V_0 = T A^-1,    a = A^-1 mu.
+    b = (p - V_0 mu) / (1 + lam + lam mu.a),    V = V_0 + lam b a^T,    V_0 = T A^-1,
+    a = A^-1 mu.
+
+There p - V mu, which loses all its digits where the mean is large, has been left out.
 
 The bias is penalised too, as in the paper: hence rho. A class without rows gets a row of zeros.
 """
@@ -58,25 +61,22 @@ def least_squares_head(statistics: ClassStatistics, lam: float) -> LeastSquaresH
     covariance, mean = statistics.total_covariance, statistics.mean
     if lam <= resolution(statistics):
         _require_full_rank(statistics, lam)
-    rho = lam / (1 + lam)
-    shares = xp.asarray(statistics.shares)
     system = covariance + lam * xp.eye(len(mean))
     factor = xp.linalg.cholesky(system)
     right = xp.concat([statistics.target_covariance, mean[None]])  # V_0 and a in one solve
     half = linalg.solve_triangular(factor, right.T, lower=True)
     solved = linalg.solve_triangular(factor, half, lower=True, trans=1).T
-    weight, direction = solved[:-1], solved[-1]
-    pull = rho / (1 + rho * float(mean @ direction))
-    weight = weight + pull * xp.linalg.outer(shares - weight @ mean, direction)
-    return LeastSquaresHead(weight, (shares - weight @ mean) / (1 + lam), lam)
+    free, direction = solved[:-1], solved[-1]
+    shares = xp.asarray(statistics.shares)
+    bias = (shares - free @ mean) / (1 + lam + lam * float(mean @ direction))
+    return LeastSquaresHead(free + lam * xp.linalg.outer(bias, direction), bias, lam)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LambdaPath:
     """W_LS for any number of lambdas, after one eigendecomposition Sigma_T = U diag(e) U^T.
 
-    (D + rho v v^T)^-1 with D = diag(e + lam), v = U^T mu, is the formula of Sherman and
-    Morrison, so that a lambda costs O(C d) in the eigenbasis and O(C d^2) to leave it.
+    There A is diag(e + lam), so that a lambda costs O(C d), and O(C d^2) to leave the basis.
     """
 
     statistics: ClassStatistics
@@ -102,17 +102,13 @@ class LambdaPath:
         if lam <= resolution(self.statistics):
             _require_full_rank(self.statistics, lam)
         xp = namespace(self.basis)
-        rho = lam / (1 + lam)
-        mean, shares = self.statistics.mean, xp.asarray(self.statistics.shares[classes])
-        rotated_mean = self.basis.T @ mean
+        mean, shares = self.basis.T @ self.statistics.mean, self.statistics.shares[classes]
         target = self.statistics.target_covariance[classes] @ self.basis
-        target += rho * xp.linalg.outer(shares, rotated_mean)
-        scaled = target / (self.eigenvalues + lam)
-        scaled_mean = rotated_mean / (self.eigenvalues + lam)
-        pull = rho / (1 + rho * float(rotated_mean @ scaled_mean))
-        scaled -= pull * xp.linalg.outer(scaled @ rotated_mean, scaled_mean)
-        weight = scaled @ self.basis.T
-        return LeastSquaresHead(weight, (shares - weight @ mean) / (1 + lam), lam)
+        free = target / (self.eigenvalues + lam)
+        direction = mean / (self.eigenvalues + lam)
+        bias = (xp.asarray(shares) - free @ mean) / (1 + lam + lam * float(mean @ direction))
+        weight = (free + lam * xp.linalg.outer(bias, direction)) @ self.basis.T
+        return LeastSquaresHead(weight, bias, lam)
 
 
 def resolution(statistics: ClassStatistics) -> float:

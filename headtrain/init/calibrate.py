@@ -31,7 +31,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -42,6 +41,7 @@ from clinit.headtrain.init.data import NewClasses, Rows
 from clinit.headtrain.init.scale import norm_factor
 from clinit.headtrain.losses import Loss
 from clinit.headtrain.losses.interface import FixedPart
+from clinit.headtrain.moments import widen
 from clinit.headtrain.statistics import row_weights
 
 MAX_ROWS = 32_768
@@ -137,13 +137,18 @@ class Objective:
         weights = row_weights(np.bincount(labels, minlength=data.stop), "class")[labels]
         new = (labels >= data.start) & (labels < data.stop)
         bias = raw.bias if kept_bias is None else np.zeros_like(raw.bias)
-        parts = [
-            _logits(raw, bias, data, loss, rows[block], weights[block])
-            for block in _slices(len(rows))
-        ]
-        logits = torch.cat([part.logits for part in parts])
-        old = _variance(np.sum([part.old for part in parts], axis=0))
-        arrived = _variance(_moments(logits.numpy(), weights))
+        negatives = _negatives(data)
+        logits = torch.empty((len(rows), len(bias)), dtype=torch.float64)
+        fixed = []
+        old_moments, new_moments = np.zeros((2, data.start)), np.zeros((2, len(bias)))
+        for block in _slices(len(rows)):
+            features = _floats(data.features[rows[block]])
+            others = features @ negatives.weight.T + negatives.bias
+            fixed.append(_fixed_part(others, labels[block], data, loss))
+            old_moments += _moments(others[:, : data.start], weights[block])
+            logits[block] = torch.from_numpy(features.astype(np.float64) @ raw.weight.T + bias)
+            new_moments += _moments(logits[block].numpy(), weights[block])
+        old, arrived = _variance(old_moments), _variance(new_moments)
         return cls(
             loss=loss,
             num_classes=len(data.head.weight),
@@ -154,13 +159,16 @@ class Objective:
             shifts=kept_bias is None,
             target=torch.from_numpy(np.where(new, labels - data.start, -1)),
             weight=torch.from_numpy(weights),
-            fixed=FixedPart(*map(torch.cat, zip(*(part.fixed for part in parts), strict=True))),
+            fixed=FixedPart(*map(torch.cat, zip(*fixed, strict=True))),
             prior=PRIOR * arrived / old if old > 0 else 0.0,
         )
 
     def squares(self) -> Float[np.ndarray, " 2"]:
         """Return sum_i w (|g_i|^2, number of new rows): the curvature of half the squares."""
-        square = float(self.weight @ self.logits.square().sum(1))
+        square = sum(
+            float(self.weight[rows] @ self.logits[rows].square().sum(1))
+            for rows in _slices(len(self.logits))
+        )
         return np.array([square, self.logits.shape[1] if self.shifts else 0.0])
 
     def value(self, point: Float[np.ndarray, " 2"]) -> float:
@@ -204,9 +212,10 @@ def minimise(
 
     The expansion of a candidate is the next step's when it is accepted, as it nearly always is.
     """
+    damping = np.diag(DAMPING * objective.squares())
     for steps in range(MAX_STEPS):
         value, gradient, hessian = expansion
-        step = newton_step(gradient, hessian + np.diag(DAMPING * objective.squares()))
+        step = newton_step(gradient, hessian + damping)
         promise = -float(gradient @ step) / 2
         if not promise > TOLERANCE * (1 + abs(value)):
             return point, value, steps
@@ -257,45 +266,37 @@ def balanced_draw(
     return np.sort(order[place_in_class < quota])
 
 
-class _Part(NamedTuple):
-    """What a block of rows contributes."""
+def _negatives(data: NewClasses) -> Rows:
+    # The product with all fixed rows is the bulk of the work: float32 unless stored wider.
+    dtype = np.float64 if data.features.dtype == np.float64 else np.float32
+    new = slice(data.start, data.stop)
+    weight, bias = np.delete(data.head.weight, new, axis=0), np.delete(data.head.bias, new)
+    return Rows(weight.astype(dtype), bias.astype(dtype))
 
-    logits: Tensor
-    fixed: FixedPart
-    old: np.ndarray
-    """Weighted sums of the logits of the old rows and of their squares."""
+
+def _floats(features: np.ndarray) -> np.ndarray:
+    wide = features.dtype == np.float64
+    floats: np.ndarray = widen(features).astype(np.float64 if wide else np.float32, copy=False)
+    return floats
+
+
+def _fixed_part(others: np.ndarray, labels: np.ndarray, data: NewClasses, loss: Loss) -> FixedPart:
+    target = torch.from_numpy(np.where(labels < data.start, labels, -1))
+    part = loss.fixed_part(torch.from_numpy(others), target, len(data.head.weight))
+    return FixedPart(part.log_sum.double(), part.constant.double())
 
 
 def _moments(logits: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    return np.stack([weights @ logits, weights @ logits**2])
+    """Return the weighted sums of each column and of its squares."""
+    columns = logits.astype(np.float64)
+    sums = weights @ columns
+    return np.stack([sums, weights @ np.square(columns, out=columns)])
 
 
 def _variance(moments: np.ndarray) -> float:
     """Return the variance of a column, averaged over columns; 0 where there is none."""
     means, squares = moments
     return float(np.maximum(squares - means**2, 0.0).mean()) if moments.size else 0.0
-
-
-def _logits(
-    raw: Rows,
-    bias: np.ndarray,
-    data: NewClasses,
-    loss: Loss,
-    rows: np.ndarray,
-    weights: np.ndarray,
-) -> _Part:
-    # The product with all fixed rows is the bulk of the work: float32 unless stored wider.
-    wide = data.features.dtype == np.float64
-    features = data.features[rows].astype(np.float64 if wide else np.float32)
-    new = slice(data.start, data.stop)
-    weight = np.delete(data.head.weight, new, axis=0).astype(features.dtype)
-    fixed = features @ weight.T + np.delete(data.head.bias, new).astype(features.dtype)
-    labels = data.labels[rows]
-    target = np.where(labels < data.start, labels, -1)
-    part = loss.fixed_part(torch.from_numpy(fixed), torch.from_numpy(target), len(data.head.weight))
-    logits = torch.from_numpy(features.astype(np.float64) @ raw.weight.T + bias)
-    old = _moments(fixed[:, : data.start].astype(np.float64), weights)
-    return _Part(logits, FixedPart(part.log_sum.double(), part.constant.double()), old)
 
 
 def _slices(rows: int) -> Iterator[slice]:

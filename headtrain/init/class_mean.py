@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from clinit.headtrain.init.data import NewClasses, Rows
+from clinit.headtrain.moments import add_by_class, cut, widen
 from clinit.headtrain.statistics import ClassStatistics
 
 
@@ -20,13 +21,12 @@ def class_mean_rows(data: NewClasses, statistics: ClassStatistics) -> Rows:
 
 def unit_class_mean_rows(data: NewClasses) -> Rows:
     """Return (mean of h / |h|, 0) for each new class; a feature of zeros stays one."""
-    new = data.labels >= data.start
-    features = data.features[new].astype(np.float64)
-    labels = data.labels[new] - data.start
-    norms = np.linalg.norm(features, axis=1, keepdims=True)
-    features /= np.where(norms > 0, norms, 1.0)
-    classes = data.stop - data.start
-    sums = np.zeros((classes, features.shape[1]))
-    np.add.at(sums, labels, features)
-    counts = np.bincount(labels, minlength=classes)
-    return Rows(sums / counts[:, None], np.zeros(classes))
+    new = np.flatnonzero(data.labels >= data.start)
+    order = new[np.argsort(data.labels[new], kind="stable")]
+    sums = np.zeros((data.stop - data.start, data.features.shape[1]))
+    for block, labels in cut(data.features, data.labels, order):
+        features = widen(block).astype(np.float64)
+        norms = np.linalg.norm(features, axis=1, keepdims=True)
+        features /= np.where(norms > 0, norms, 1.0)
+        add_by_class(sums, features, labels - data.start)
+    return Rows(sums / data.counts[data.start :, None], np.zeros(len(sums)))

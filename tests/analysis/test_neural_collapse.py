@@ -169,6 +169,27 @@ def test_one_class_or_sample_weights_are_refused() -> None:
         neural_collapse(by_sample, *head(6, 9))
 
 
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e200])
+@pytest.mark.parametrize("where", ["everywhere", "one weight", "one bias"])
+def test_a_head_that_is_not_finite_has_no_metrics(value: float, where: str) -> None:
+    features, labels = sample(6, 9)
+    w, b = head(6, 9)
+    if where == "one bias":
+        b[2] = value
+    else:
+        w[slice(None) if where == "everywhere" else 3] = value
+    found = metrics(features, labels, w, b)
+    assert np.isfinite(found[0])
+    assert np.isnan(found[1:]).all()
+
+
+def test_nc1_of_classes_whose_means_are_the_same_is_not_zero() -> None:
+    features, labels = np.full((23, 3), 0.1), np.arange(23) % 4
+    each = class_nc1(ClassStatistics.of(features, labels), [(features, labels)])
+    assert np.isnan(each).all()
+    assert np.isnan(metrics(features, labels, *head(4, 3))[0])
+
+
 def test_what_is_not_defined_is_not_a_number() -> None:
     labels = np.arange(20) % 4
     constant = ClassStatistics.of(np.ones((20, 3)), labels)

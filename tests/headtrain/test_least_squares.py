@@ -9,7 +9,7 @@ import torch
 
 import clinit
 from clinit.errors import StatisticsError
-from clinit.headtrain.least_squares import _integers
+from clinit.headtrain.least_squares import _integers, _matrix, _ridge
 
 
 def sample() -> tuple[np.ndarray, np.ndarray]:
@@ -51,6 +51,40 @@ def test_labels_that_are_not_integers_are_refused() -> None:
     _, labels = sample()
     with pytest.raises(ValueError, match="labels are float64, expected integers"):
         _integers(labels.astype(np.float64))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.array([0, -1, 2]), "the smallest label is -1, expected labels from 0 on"),
+        (np.zeros((3, 2), dtype=np.int64), r"labels have shape \(3, 2\), expected \(rows,\)"),
+        (torch.tensor([[0], [1]]), r"labels have shape \(2, 1\), expected \(rows,\)"),
+    ],
+)
+def test_wrong_labels_are_refused(labels: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _integers(labels)
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        (np.ones(3), r"features have shape \(3,\), expected \(rows, dim\)"),
+        (np.ones((2, 3, 4)), r"features have shape \(2, 3, 4\), expected \(rows, dim\)"),
+        (np.ones((2, 3), dtype=np.complex64), "features are complex64, expected real numbers"),
+        (torch.ones(2, 3, dtype=torch.complex64), "features are complex64"),
+        (np.array([["a", "b"]]), "features are <U1, expected real numbers"),
+    ],
+)
+def test_wrong_features_are_refused(features: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _matrix(features)
+
+
+@pytest.mark.parametrize("lam", ["auto", -0.1, float("nan"), float("inf"), None])
+def test_a_wrong_ridge_is_refused(lam: object) -> None:
+    with pytest.raises(ValueError, match=f"lam is {lam!r}, expected a finite number >= 0"):
+        _ridge(lam)
 
 
 def test_a_singular_system_is_refused_with_its_null_direction() -> None:

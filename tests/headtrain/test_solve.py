@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import partial
 
 import numpy as np
@@ -253,3 +254,43 @@ def test_a_large_mean_does_not_drown_the_spread(mean: float) -> None:
     # As mean^2 grows, the penalised bias pins the logits of the mean: V mu tends to p.
     logits = found.weight @ (spread + mean).mean(axis=0) + found.bias
     np.testing.assert_allclose(logits.sum(), 1, atol=1e-5)
+
+
+def in_fractions(
+    features: np.ndarray, labels: np.ndarray, lam: float, classes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Eq. 3 without rounding, by Gauss and Jordan; returns weight and bias."""
+    z = [[*map(Fraction, row), Fraction(1)] for row in features.tolist()]
+    counts, size = np.bincount(labels).tolist(), len(z[0])
+    table = [[Fraction(lam) * (i == j) for j in range(size)] for i in range(size)]
+    right = [[Fraction(0)] * classes for _ in range(size)]
+    for row, label in zip(z, labels.tolist(), strict=True):
+        share = Fraction(1, classes * counts[label])
+        for i in range(size):
+            right[i][label] += share * row[i]
+            table[i] = [a + share * row[i] * b for a, b in zip(table[i], row, strict=True)]
+    system = [left + target for left, target in zip(table, right, strict=True)]
+    for i in range(size):
+        system[i] = [value / system[i][i] for value in system[i]]
+        for k in set(range(size)) - {i}:
+            factor = system[k][i]
+            system[k] = [a - factor * b for a, b in zip(system[k], system[i], strict=True)]
+    solution = np.array([[float(value) for value in row[size:]] for row in system]).T
+    return solution[:, :-1], solution[:, -1]
+
+
+@pytest.mark.parametrize("use_path", [False, True])
+@pytest.mark.parametrize("lam", [0.0, 0.05, 0.5])
+@pytest.mark.parametrize("mean", [0.0, 1e6, 1e7, 1e9])
+def test_weight_and_bias_are_those_of_exact_arithmetic(
+    mean: float, lam: float, use_path: bool
+) -> None:
+    rng = np.random.default_rng(5)
+    labels = np.arange(60) % 4
+    # Multiples of 1/8: exact in float64, also after the move.
+    features = rng.integers(-50, 50, (60, 5)) / 8 + np.eye(4, 5)[labels] + mean
+    statistics = ClassStatistics.of(features, labels)
+    head = LambdaPath.of(statistics).head(lam) if use_path else least_squares_head(statistics, lam)
+    weight, bias = in_fractions(features, labels, lam, 4)
+    assert relative(head.weight, weight) < 1e-8
+    assert relative(head.bias, bias) < 1e-8

@@ -6,6 +6,7 @@ import torch
 from scipy.optimize import approx_fprime, minimize
 
 from clinit.headtrain.init.calibrate import (
+    Expansion,
     Objective,
     balanced_draw,
     calibrate,
@@ -113,6 +114,22 @@ def test_newton_descends_from_anywhere(name: str, start: tuple[float, float]) ->
     reached = found.loss_after + naive_prior(found.factor, raw, data)
     assert lowest == pytest.approx(reached, abs=1e-7)
     assert steps < 60
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_point_is_expanded_twice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    points: list[tuple[float, ...]] = []
+    expand = Objective.expansion
+
+    def recorded(self: Objective, point: np.ndarray) -> Expansion:
+        points.append(tuple(point))
+        return expand(self, point)
+
+    monkeypatch.setattr(Objective, "expansion", recorded)
+    found = calibrate(raw_rows(), arrival(), LOSSES[name])
+    assert found.steps > 0
+    assert len(points) == len(set(points))
+    assert len(points) <= 2 + found.steps + 1  # two starts, the steps, one backtrack
 
 
 @pytest.mark.parametrize("name", NAMES)

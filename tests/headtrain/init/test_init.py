@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from clinit.headtrain.init import (
     initialise,
     random_rows,
 )
+from clinit.headtrain.init.class_mean import unit_class_mean_rows
 from clinit.headtrain.solve import least_squares_head
 from clinit.headtrain.statistics import ClassStatistics
 
@@ -67,6 +70,26 @@ def test_a_unit_class_mean_is_the_mean_of_normalised_features() -> None:
         mean = np.mean([h / np.linalg.norm(h) for h in members], axis=0)
         np.testing.assert_allclose(rows.weight[k], mean, rtol=1e-12)
         assert rows.bias[k] == 0
+
+
+def test_unit_class_means_need_little_memory_beside_the_features() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, OLD + NEW, size=40_000)
+    features = rng.normal(size=(40_000, 96)).astype(np.float16)
+    features[labels == OLD] = 0
+    data = NewClasses(features, labels, random_rows(rng, OLD + NEW, 96), 0, OLD + NEW)
+    unit_class_mean_rows(data)  # imports
+    tracemalloc.start()
+    try:
+        rows = unit_class_mean_rows(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * features.nbytes  # float64 alone is four times as much
+    np.testing.assert_array_equal(rows.weight[OLD], 0)
+    members = features[labels == 1].astype(np.float64)
+    mean = (members / np.linalg.norm(members, axis=1, keepdims=True)).mean(axis=0)
+    np.testing.assert_allclose(rows.weight[1], mean, rtol=1e-10, atol=1e-15)
 
 
 def test_least_square_rows_are_those_of_the_head_over_all_data() -> None:
