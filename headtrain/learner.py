@@ -12,8 +12,8 @@ from jaxtyping import Float
 from clinit.extract.device import choose_device
 from clinit.extract.head import Head
 from clinit.headtrain.bank import Bank
-from clinit.headtrain.buffer import Buffer
 from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_ids
+from clinit.headtrain.curriculum import Curriculum
 from clinit.headtrain.evaluation import LabelledRows, count_correct, mean_losses
 from clinit.headtrain.events import (
     Evaluated,
@@ -24,17 +24,13 @@ from clinit.headtrain.events import (
     Stepped,
     TaskStarted,
 )
-from clinit.headtrain.init import Rows, random_rows
+from clinit.headtrain.init import Rows
 from clinit.headtrain.ledger import Point, TaskEntry
-from clinit.headtrain.methods import method_named
 from clinit.headtrain.scenario import Scenario
-from clinit.headtrain.schedule import Schedule, draw_schedule
-from clinit.headtrain.seeds import Draw, generator
 from clinit.headtrain.start import TaskStart
 from clinit.headtrain.statistics import ClassStatistics
 from clinit.headtrain.stopwatch import Stopwatch
 from clinit.headtrain.stream import Task
-from clinit.headtrain.task_rows import TaskRows
 from clinit.headtrain.train_task import train_task
 
 Diagnose = Callable[[ClassStatistics, Rows], dict[str, Any]]
@@ -66,9 +62,7 @@ class Learner:
         self._fingerprint = head.fingerprint
         self._own_seconds = np.zeros(len(heads))
         self._bank = Bank(_as_rows(head), heads, device)
-        self._method = method_named(config.method, config.mix)
-        quotas = config.quotas(scenario.num_base)
-        self._buffer = Buffer(scenario.train, quotas, seed=config.seed)
+        self._curriculum = Curriculum(scenario, config)
         tested = scenario.val.rows_between(0, scenario.num_classes)
         self._test = LabelledRows.on(device, scenario.val.take(tested), scenario.val.labels[tested])
         if config.head_width == "full":
@@ -92,17 +86,24 @@ class Learner:
         if self._config.head_width == "grow":
             self._add_random_rows(task)
         with self.watch.phase("prepare"):
-            data = self._task_rows(task)
-            schedule = self._schedule(data)
-        entry = self._begin(task, data, schedule)
+            rows = self._curriculum.rows(task)
+            schedule = self._curriculum.schedule(rows)
+            features = self._scenario.train.take(rows.rows)
+        entry = self._curriculum.entry(task, rows, schedule)
+        self.entries.append(entry)
         start = TaskStart(
-            task, data, self._method, lambda curve: self._observe(LambdaChosen(task.number, curve))
+            task,
+            features,
+            rows.labels,
+            self._curriculum.method,
+            lambda curve: self._observe(LambdaChosen(task.number, curve)),
         )
         with self.watch.phase("initialise"):
             self._initialise(task, start, entry)
         entry.losses = train_task(
             self._bank,
-            data,
+            features,
+            rows,
             schedule,
             self._config,
             evaluate=lambda iteration, sample: self._evaluate(task, iteration, sample, entry),
@@ -132,39 +133,7 @@ class Learner:
         return [diagnose(statistics, Rows(head.weight[seen], head.bias[seen])) for head in heads]
 
     def _add_random_rows(self, task: Task) -> None:
-        random = generator(self._config.seed, Draw.RANDOM_ROWS, task.number)
-        self._bank.grow(random_rows(random, len(task.classes), self._bank.dim))
-
-    def _task_rows(self, task: Task) -> TaskRows:
-        train = self._scenario.train
-        old = self._method.old_rows(train, self._buffer, task)
-        num_base = int((train.labels[old] < self._scenario.num_base).sum())
-        rows = np.concatenate([old, train.rows_between(task.start, task.stop)])
-        return TaskRows(task.number, train.take(rows), train.labels[rows], num_base, len(old))
-
-    def _schedule(self, data: TaskRows) -> Schedule:
-        return draw_schedule(
-            generator(self._config.seed, Draw.BATCHES, data.number),
-            self._method.shares(data, self._config.batch_size),
-            first_new=data.num_old,
-            iterations=self._config.iterations,
-        )
-
-    def _begin(self, task: Task, data: TaskRows, schedule: Schedule) -> TaskEntry:
-        old = data.labels[: data.num_old]
-        entry = TaskEntry(
-            task=task.number,
-            facts={
-                "classes": len(task.classes),
-                "train_rows": data.num_new,
-                "val_rows": int(self._scenario.val_counts[task.rows].sum()),
-                "buffer_rows": data.num_old,
-                "buffer_classes": len(np.unique(old)),
-            },
-            new_share=schedule.num_new / self._config.batch_size,
-        )
-        self.entries.append(entry)
-        return entry
+        self._bank.grow(self._curriculum.random_rows(task, self._bank.dim))
 
     def _initialise(self, task: Task, shared: TaskStart, entry: TaskEntry) -> None:
         """Write the new rows of each head, or all of its rows where it is solved."""

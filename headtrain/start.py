@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+from jaxtyping import Float, Int
+
 from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.init import Initialisation, LambdaCurve, NewClasses, Rows, initialise
 from clinit.headtrain.init.config import READ_NO_STATISTICS
@@ -13,7 +16,6 @@ from clinit.headtrain.lambda_curve import lambda_curve
 from clinit.headtrain.methods import ClosedMethod, Method
 from clinit.headtrain.statistics import ClassStatistics
 from clinit.headtrain.stream import Task
-from clinit.headtrain.task_rows import TaskRows
 
 Value = TypeVar("Value")
 
@@ -45,13 +47,15 @@ class TaskStart:
     def __init__(
         self,
         task: Task,
-        data: TaskRows,
+        features: Float[np.ndarray, "rows dim"],
+        labels: Int[np.ndarray, " rows"],
         method: Method,
         chosen: Callable[[LambdaCurve], None],
     ) -> None:
         """`chosen` is told the curve by which lambda is chosen, where it is."""
         self._task = task
-        self._data = data
+        self._features = features
+        self._labels = labels
         self._closed = method if isinstance(method, ClosedMethod) else None
         self._chosen = chosen
         self.statistics = Once(self._statistics)
@@ -71,9 +75,7 @@ class TaskStart:
         else:
             start = initialise(
                 config.start(),
-                NewClasses(
-                    self._data.features, self._data.labels, head, self._task.start, self._task.stop
-                ),
+                NewClasses(self._features, self._labels, head, self._task.start, self._task.stop),
                 statistics=self.statistics() if self.statistics in needed else None,
                 curve=self.curve() if self.curve in needed else None,
             )
@@ -97,14 +99,10 @@ class TaskStart:
         return Initialisation(method.solve(self.statistics(), lam), lam=lam, curve=curve)
 
     def _statistics(self) -> ClassStatistics:
-        return ClassStatistics.of(
-            self._data.features, self._data.labels, num_classes=self._task.stop
-        )
+        return ClassStatistics.of(self._features, self._labels, num_classes=self._task.stop)
 
     def _curve(self) -> LambdaCurve:
         judged = slice(0 if self._closed else self._task.start, self._task.stop)
-        curve = lambda_curve(
-            self._data.features, self._data.labels, self._task.stop, classes=judged
-        )
+        curve = lambda_curve(self._features, self._labels, self._task.stop, classes=judged)
         self._chosen(curve)
         return curve

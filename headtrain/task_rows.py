@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from clinit.headtrain.seeds import Draw, generator
 
@@ -19,8 +19,10 @@ class TaskRows:
 
     number: int
     """Of the task."""
-    features: Float[np.ndarray, "rows dim"]
+    rows: Int[np.ndarray, " rows"]
+    """Of the pool of training rows."""
     labels: Int[np.ndarray, " rows"]
+    """Head rows."""
     num_base: int
     """Rows of base classes."""
     num_old: int

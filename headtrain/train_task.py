@@ -24,6 +24,7 @@ REPORT_STEPS = 25
 
 def train_task(
     bank: Bank,
+    features: Float[np.ndarray, "rows dim"],
     data: TaskRows,
     schedule: Schedule,
     config: ExperimentConfig,
@@ -36,7 +37,8 @@ def train_task(
 
     Args:
         bank: Heads with the rows of the new classes initialised.
-        data: Old and new rows.
+        features: Those of the old and new rows.
+        data: Which rows these are.
         schedule: The batches.
         config: Evaluation points and seed.
         evaluate: Called at each evaluation point with the number of updates done and the
@@ -45,7 +47,7 @@ def train_task(
         watch: Adds up the time of training.
     """
     with watch.phase("prepare"):
-        rows = LabelledRows.on(bank.device, data.features, data.labels)
+        rows = LabelledRows.on(bank.device, features, data.labels)
         chosen = torch.from_numpy(data.loss_sample(config.seed)).to(bank.device)
         sample = LabelledRows(rows.features[chosen], rows.labels[chosen])
         batches = torch.from_numpy(schedule.batches).to(bank.device)

@@ -85,7 +85,7 @@ def test_naive_reads_no_old_row_and_joint_all_of_them() -> None:
 
 
 def test_batches_of_naive_are_new_and_those_of_joint_come_from_all_rows() -> None:
-    data = TaskRows(1, np.zeros((10, 1), np.float32), np.zeros(10, np.int64), 4, 6)
+    data = TaskRows(1, np.arange(10), np.zeros(10, np.int64), 4, 6)
     assert method_named("naive").shares(data, 8) == (Share(6, 10, 8),)
     assert method_named("joint").shares(data, 8) == (Share(0, 10, 8),)
     assert method_named("rehearsal").shares(data, 7) == (Share(6, 10, 3), Share(0, 6, 4))

@@ -1,0 +1,67 @@
+"""What each task of a stream looks at: its rows, its batches, its random rows.
+
+It follows from the scenario and the configuration alone, whatever is trained: heads on stored
+features, or a network on images. So their runs can be compared sample by sample.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clinit.headtrain.buffer import Buffer
+from clinit.headtrain.config import ExperimentConfig
+from clinit.headtrain.init import Rows, random_rows
+from clinit.headtrain.ledger import TaskEntry
+from clinit.headtrain.methods import method_named
+from clinit.headtrain.scenario import Scenario
+from clinit.headtrain.schedule import Schedule, draw_schedule
+from clinit.headtrain.seeds import Draw, generator
+from clinit.headtrain.stream import Task
+from clinit.headtrain.task_rows import TaskRows
+
+
+class Curriculum:
+    """The tasks of a scenario as `config` wants them learnt."""
+
+    def __init__(self, scenario: Scenario, config: ExperimentConfig) -> None:
+        self.method = method_named(config.method, config.mix)
+        self._scenario = scenario
+        self._config = config
+        quotas = config.quotas(scenario.num_base)
+        self._buffer = Buffer(scenario.train, quotas, seed=config.seed)
+
+    def rows(self, task: Task) -> TaskRows:
+        """Choose the rows that the task may look at."""
+        train = self._scenario.train
+        old = self.method.old_rows(train, self._buffer, task)
+        num_base = int((train.labels[old] < self._scenario.num_base).sum())
+        rows = np.concatenate([old, train.rows_between(task.start, task.stop)])
+        return TaskRows(task.number, rows, train.labels[rows], num_base, len(old))
+
+    def schedule(self, rows: TaskRows, draw: Draw = Draw.BATCHES) -> Schedule:
+        """Draw the batches of a task."""
+        return draw_schedule(
+            generator(self._config.seed, draw, rows.number),
+            self.method.shares(rows, self._config.batch_size),
+            first_new=rows.num_old,
+            iterations=self._config.iterations,
+        )
+
+    def random_rows(self, task: Task, dim: int) -> Rows:
+        """Draw random rows for the classes of the task."""
+        random = generator(self._config.seed, Draw.RANDOM_ROWS, task.number)
+        return random_rows(random, len(task.classes), dim)
+
+    def entry(self, task: Task, rows: TaskRows, schedule: Schedule) -> TaskEntry:
+        """Begin what is written down about the task."""
+        return TaskEntry(
+            task=task.number,
+            facts={
+                "classes": len(task.classes),
+                "train_rows": rows.num_new,
+                "val_rows": int(self._scenario.val_counts[task.rows].sum()),
+                "buffer_rows": rows.num_old,
+                "buffer_classes": len(np.unique(rows.labels[: rows.num_old])),
+            },
+            new_share=schedule.num_new / self._config.batch_size,
+        )
