@@ -11,7 +11,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-import polars as pl
 import torch
 
 from clinit.extract.head import Head
@@ -21,9 +20,9 @@ from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_settings
 from clinit.headtrain.events import Noted, Observer, ignore
 from clinit.headtrain.gaps import gaps
 from clinit.headtrain.learner import Diagnose, Learner
-from clinit.headtrain.ledger import class_table
+from clinit.headtrain.ledger import run_record
 from clinit.headtrain.provenance import git_commit, versions
-from clinit.headtrain.record import FORMAT, RunRecord
+from clinit.headtrain.record import RunRecord
 from clinit.headtrain.scenario import Scenario, build_scenario
 from clinit.headtrain.source import Source
 from clinit.headtrain.task_rows import LOSS_SAMPLE_ROWS
@@ -104,28 +103,15 @@ def _record(
     shared: dict[str, Any],
 ) -> RunRecord:
     name = learner.ids[index]
-    totals = scenario.val_counts
-    evaluations = []
-    for entry, task in zip(learner.entries, scenario.tasks, strict=True):
-        evaluations.append(entry.evaluations(index, totals[: task.stop]))
-    return RunRecord(
-        path=None,
-        info={
-            "format": FORMAT,
-            "id": name,
-            "config": config,
-            "tasks": [entry.description(index) for entry in learner.entries],
-            "seconds": float(learner.seconds[index]),
-            **shared,
-            "notes": shared["notes"]
-            + [text for key, text in learner.diverged.items() if key == name],
-        },
-        classes=class_table(scenario),
-        steps=pl.concat(entry.steps(index) for entry in learner.entries),
-        evaluations=pl.concat(evaluations),
-        points=pl.concat(entry.point_table(index) for entry in learner.entries),
-        head=learner.head(index),
-    )
+    diverged = [learner.diverged[name]] if name in learner.diverged else []
+    info = {
+        "id": name,
+        "config": config,
+        "seconds": float(learner.seconds[index]),
+        **shared,
+        "notes": [*shared["notes"], *diverged],
+    }
+    return run_record(scenario, learner.entries, index, info, head=learner.head(index))
 
 
 def _timings(learner: Learner, load_s: float) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 import polars as pl
 from jaxtyping import Bool, Float, Int
 
+from clinit.extract.head import Head
 from clinit.headtrain.init import Initialisation
-from clinit.headtrain.record import TABLES
+from clinit.headtrain.record import FORMAT, TABLES, RunRecord
 from clinit.headtrain.scenario import Scenario
 
 
@@ -106,6 +108,45 @@ class TaskEntry:
             loss_new=np.array([point.loss_new[head] for point in self.points]),
             elapsed_s=np.array([point.elapsed_s[head] for point in self.points]),
         )
+
+
+def run_record(
+    scenario: Scenario,
+    entries: Sequence[TaskEntry],
+    index: int,
+    info: Mapping[str, Any],
+    *,
+    head: Head,
+    top: Mapping[str, np.ndarray] | None = None,
+) -> RunRecord:
+    """Put together the record of one head.
+
+    Args:
+        scenario: The stream that it learnt.
+        entries: What was written down, one a task.
+        index: Of the head.
+        info: What run.json says, but for the layout and the tasks.
+        head: As it is after the last task.
+        top: The backbone's parameters that training has changed, by name.
+    """
+    totals = scenario.val_counts
+    seen = [totals[: task.stop] for task in scenario.tasks]
+    return RunRecord(
+        path=None,
+        info={
+            "format": FORMAT,
+            **info,
+            "tasks": [entry.description(index) for entry in entries],
+        },
+        classes=class_table(scenario),
+        steps=pl.concat(entry.steps(index) for entry in entries),
+        evaluations=pl.concat(
+            entry.evaluations(index, tested) for entry, tested in zip(entries, seen, strict=True)
+        ),
+        points=pl.concat(entry.point_table(index) for entry in entries),
+        head=head,
+        top=top,
+    )
 
 
 def class_table(scenario: Scenario) -> pl.DataFrame:

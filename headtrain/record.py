@@ -6,6 +6,7 @@
     evaluations.parquet  task, iteration, row, correct, total: after that many updates
     points.parquet       task, iteration, loss_new, elapsed_s
     head.safetensors     the head after the last task (absent in older records)
+    top.safetensors      the backbone's changed parameters, where they were trained
 
 The folder is written under a temporary name and renamed: a record is complete, or not there.
 """
@@ -21,7 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
 from clinit.errors import ClinitError, RecordError
 from clinit.extract.commit import flush_file, flush_folder, temporary
@@ -30,6 +34,7 @@ from clinit.extract.head import Head, read_head, write_head
 FORMAT = "clinit-run/1"
 INFO = "run.json"
 HEAD = "head.safetensors"
+TOP = "top.safetensors"
 
 TABLES: Mapping[str, Mapping[str, Any]] = {
     "classes": {
@@ -77,6 +82,9 @@ class RunRecord:
     points: pl.DataFrame
     head: Head | None = None
     """The head after the last task, to be written; `final_head` reads it again."""
+    top: Mapping[str, np.ndarray] | None = None
+    """The backbone's parameters that training has changed, by their names in its state dict;
+    to be written, None where the backbone was frozen. `changed_parameters` reads them again."""
 
 
 def check_free(folders: Iterable[Path]) -> None:
@@ -114,7 +122,7 @@ def write_record(record: RunRecord, folder: Path) -> None:
         _write_files(record, draft)
         draft.rename(folder)
         flush_folder(folder.parent)
-    except (OSError, ClinitError) as error:  # the latter from the head file, with its cause
+    except (OSError, ClinitError, SafetensorError) as error:  # ClinitError: has a cause
         shutil.rmtree(draft, ignore_errors=True)
         cause = error if isinstance(error, OSError) else error.__cause__
         raise RecordError(
@@ -133,6 +141,10 @@ def _write_files(record: RunRecord, folder: Path) -> None:
     text = json.dumps(finite(record.info), indent=2, ensure_ascii=False, allow_nan=False)
     if record.head is not None:
         write_head(record.head, folder / HEAD)
+    if record.top is not None:
+        save_file(
+            {name: np.ascontiguousarray(value) for name, value in record.top.items()}, folder / TOP
+        )
     (folder / INFO).write_text(text + "\n", encoding="utf-8")
     for file in folder.iterdir():
         flush_file(file)
@@ -223,6 +235,21 @@ def final_head(folder: Path) -> Head:
             remedy="Run it again: `clinit train-head` stores the final head in every record.",
         )
     return read_head(folder / HEAD)
+
+
+def changed_parameters(folder: Path) -> dict[str, np.ndarray]:
+    """Read the backbone's parameters that the run has changed; empty where it was frozen.
+
+    Raises:
+        RecordError: If they cannot be read.
+    """
+    path = folder / TOP
+    if not path.is_file():
+        return {}
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise _damaged(path, error) from error
 
 
 def find_records(path: Path) -> list[Path]:
