@@ -229,8 +229,10 @@ class SplitRun:
 
     def _facts(self, computed: int, started: datetime) -> dict[str, Any]:
         seconds = self.timing.total
+        weights = self.backbone.config.weights
         return {
             "root": str(self.root),
+            "weights": None if weights is None else str(weights.absolute()),
             "started": started.isoformat(timespec="seconds"),
             "device": self.backbone.config.device,
             "workers": self.workers,

@@ -9,6 +9,7 @@ centre crop 224 x 224. Resizing works on uint8 with antialiasing, normalisation 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,11 @@ from torchvision.transforms.v2 import functional
 from clinit.errors import BackboneError
 
 KINDS = ("timm", "paper")
+_DESCRIPTION = re.compile(
+    r"resize (?P<height>\d+)(x(?P<width>\d+))? (?P<interpolation>\w+) antialias,"
+    r" centre crop (?P<crop_height>\d+)x(?P<crop_width>\d+),"
+    r" mean (?P<mean>[^/ ]+(/[^/ ]+){2}), std (?P<std>[^/ ]+(/[^/ ]+){2})"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,25 @@ class Transform:
         return (
             f"resize {side} {self.interpolation} antialias, centre crop {crop},"
             f" mean {_numbers(self.mean)}, std {_numbers(self.std)}"
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Transform:
+        """Return the transform that `describe` gave as `text`.
+
+        Raises:
+            ValueError: If the text is of another form.
+        """
+        match = _DESCRIPTION.fullmatch(text)
+        if match is None:
+            raise ValueError(f"not the description of a transform: {text!r}")
+        height, width = match["height"], match["width"]
+        return cls(
+            resize=int(height) if width is None else (int(height), int(width)),
+            crop=(int(match["crop_height"]), int(match["crop_width"])),
+            interpolation=match["interpolation"],
+            mean=tuple(map(float, match["mean"].split("/"))),
+            std=tuple(map(float, match["std"].split("/"))),
         )
 
     def to_input(self, image: UInt8[Tensor, "3 _h _w"]) -> UInt8[Tensor, "3 height width"]:
@@ -124,4 +149,10 @@ def _per_channel(values: Sequence[float]) -> tuple[float, ...]:
 
 
 def _numbers(values: Sequence[float]) -> str:
-    return "/".join(f"{value:g}" for value in values)
+    return "/".join(map(_number, values))
+
+
+def _number(value: float) -> str:
+    """Return a number from which `float` makes the same one; six digits where they suffice."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)

@@ -10,7 +10,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as pil_functional
 
 from clinit.errors import BackboneError
-from clinit.extract.transform import make_transform
+from clinit.extract.transform import Transform, make_transform
 
 CONFIG: dict[str, Any] = {
     "input_size": (3, 64, 64),
@@ -75,6 +75,21 @@ def test_the_description_names_everything_that_changes_pixels() -> None:
         "resize 73 bicubic antialias, centre crop 64x64,"
         " mean 0.485/0.456/0.406, std 0.229/0.224/0.225"
     )
+
+
+@pytest.mark.parametrize("kind", ["timm", "paper"])
+@pytest.mark.parametrize("mode", ["center", "squash"])
+def test_a_description_gives_the_transform_back_exactly(kind: str, mode: str) -> None:
+    # The mean of CLIP, which six digits do not hold, and numbers in exponent notation.
+    mean, std = (0.48145466, 0.4578275, 1e-7), (1 / 3, 2.5e-11, 1.0)
+    transform = make_transform(kind, {**CONFIG, "crop_mode": mode}, mean=mean, std=std)
+    assert Transform.parse(transform.describe()) == transform
+
+
+@pytest.mark.parametrize("text", ["", "resize 73", "resize 73 nearest antialias"])
+def test_a_text_that_describes_no_transform_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not the description of a transform"):
+        Transform.parse(text)
 
 
 def test_an_unknown_kind_is_refused() -> None:

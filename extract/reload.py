@@ -1,0 +1,86 @@
+"""The network and the transform behind a feature cache, again.
+
+The fingerprint says which they were; only the weights themselves are elsewhere. Whatever file
+they come from, they count only if their hash is the one in the fingerprint.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+from clinit.errors import CacheError
+from clinit.extract.backbone import Backbone, BackboneConfig, load_backbone
+from clinit.extract.cache import CacheSplit
+from clinit.extract.device import choose_device
+from clinit.extract.transform import Transform
+
+
+def reload(
+    split: CacheSplit, *, weights: Path | None = None, device: str = "cpu"
+) -> tuple[Backbone, Transform]:
+    """Return the backbone that computed the features of a split, and what its images went through.
+
+    Args:
+        split: A split of a cache.
+        weights: The file of the weights; default: where they were at extraction, or timm's
+            pretrained weights where no file was given then.
+        device: `auto`, `cpu`, `cuda` or `cuda:<index>`.
+
+    Raises:
+        CacheError: If no network of ours computed the features, its weights are not where they
+            were, or these are other weights.
+        BackboneError: If the weights cannot be had or do not fit the network.
+        DeviceError: If the device is absent.
+    """
+    fingerprint = split.fingerprint
+    if "weights" not in fingerprint:
+        raise CacheError(
+            f"no network is known for the features in {split.path}: they were imported from"
+            f" {fingerprint.get('backbone', 'elsewhere')!r}",
+            remedy="Extract the images with `clinit extract` to have the network too.",
+        )
+    transform, model_args = _parse(split)
+    found = weights if weights is not None else _stored_weights(split)
+    config = BackboneConfig(
+        name=fingerprint["backbone"],
+        weights=found,
+        model_args=model_args,
+        device=str(choose_device(device)),
+        autocast=fingerprint.get("autocast", "off"),
+    )
+    backbone = load_backbone(config)
+    if backbone.weights_sha256 != fingerprint["weights"]:
+        origin = f"timm's pretrained weights of {config.name}" if found is None else str(found)
+        raise CacheError(
+            f"{origin}: SHA-256 {backbone.weights_sha256[:12]}…, but the features in {split.path}"
+            f" were extracted with weights of SHA-256 {fingerprint['weights'][:12]}…",
+            remedy="Give the file of the weights that the features were extracted with:"
+            " `--weights FILE`.",
+        )
+    return backbone, transform
+
+
+def _parse(split: CacheSplit) -> tuple[Transform, dict[str, Any]]:
+    try:
+        transform = Transform.parse(split.fingerprint["transform"])
+        return transform, dict(ast.literal_eval(split.fingerprint["model_args"]))
+    except (ValueError, SyntaxError, KeyError, TypeError) as error:
+        raise CacheError(
+            f"the fingerprint of {split.path} does not describe a network and a transform: {error}",
+            remedy="Run its `clinit extract` command into a new folder.",
+        ) from error
+
+
+def _stored_weights(split: CacheSplit) -> Path | None:
+    """Return where the weights were at extraction; None for timm's own, or where nobody knows."""
+    stored = split.summary["run"].get("weights")
+    if stored is None:
+        return None
+    if not Path(stored).is_file():
+        raise CacheError(
+            f"the weights of the features in {split.path} were at {stored}, where nothing is now",
+            remedy="Say where they are with `--weights FILE`.",
+        )
+    return Path(stored)

@@ -1,0 +1,158 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+
+from clinit.errors import BackboneError, CacheError, DeviceError
+from clinit.extract.backbone import BackboneConfig
+from clinit.extract.cache import CacheSplit, open_split
+from clinit.extract.decode import decode
+from clinit.extract.import_features import ImportConfig, import_features
+from clinit.extract.reload import reload
+from clinit.extract.run import ExtractConfig, extract
+from clinit.extract.scan import scan
+
+MODEL = "convnextv2_atto"
+ARGS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
+Extract = Callable[..., CacheSplit]
+
+
+@pytest.fixture
+def extracted(make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path) -> Extract:
+    root = make_tree()
+
+    def run(weights: Path = tiny_weights, **changes: Any) -> CacheSplit:
+        autocast = changes.pop("autocast", "off")
+        backbone = BackboneConfig(name=MODEL, weights=weights, model_args=ARGS, autocast=autocast)
+        config = ExtractConfig(backbone=backbone, input_size=32, batch_size=4, **changes)
+        manifest = scan("folder", root, "train").manifest
+        list(extract({"train": manifest}, root, tmp_path / "cache", config))
+        return open_split(tmp_path / "cache" / "train")
+
+    return run
+
+
+def forget_weights(split: CacheSplit) -> CacheSplit:
+    """Write the cache.json of a version that did not keep the path of the weights."""
+    path = split.path / "cache.json"
+    content = json.loads(path.read_text())
+    del content["run"]["weights"]
+    path.write_text(json.dumps(content))
+    return open_split(split.path)
+
+
+@pytest.mark.parametrize("transform", ["timm", "paper"])
+@pytest.mark.parametrize("autocast", ["off", "bfloat16"])
+def test_the_reloaded_backbone_and_transform_give_the_cached_features(
+    extracted: Extract, transform: str, autocast: str
+) -> None:
+    split = extracted(
+        transform=transform, autocast=autocast, dtype="float32", mean=(0.48145466, 0.45, 1 / 3)
+    )
+    backbone, found = reload(split)
+    root = Path(split.summary["run"]["root"])
+    pixels = [
+        found.to_input(decode((root / path).read_bytes()))
+        for path in split.manifest.table["path"][:4]
+    ]
+    features = backbone.features(found.normalise(torch.stack(pixels)))
+    assert np.array_equal(features.numpy(), split.load().features[:4])
+
+
+def test_the_weights_are_taken_from_where_they_were_even_in_another_folder(
+    extracted: Extract, tiny_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tiny_weights.parent)
+    split = extracted(weights=Path(tiny_weights.name))
+    monkeypatch.chdir(tmp_path)
+    assert split.summary["run"]["weights"] == str(tiny_weights)
+    backbone, _ = reload(split)
+    assert backbone.config.weights == tiny_weights
+    assert backbone.head.class_names == ("a", "b", "c")
+
+
+def test_weights_that_have_moved_can_be_given(
+    extracted: Extract, tiny_weights: Path, tmp_path: Path
+) -> None:
+    moved = tmp_path / "moved.safetensors"
+    moved.write_bytes(tiny_weights.read_bytes())
+    split = extracted(weights=moved)
+    moved.unlink()
+    with pytest.raises(
+        CacheError, match=r"were at \S+moved\.safetensors, where nothing is now"
+    ) as caught:
+        reload(split)
+    assert "--weights FILE" in caught.value.remedy
+    assert reload(split, weights=tiny_weights)[0].dim == 12
+
+
+def test_other_weights_are_refused(extracted: Extract, tiny_weights: Path, tmp_path: Path) -> None:
+    state = load_file(tiny_weights)
+    state["stem.0.bias"][0] += 1
+    save_file(state, tmp_path / "other.safetensors")
+    with pytest.raises(CacheError, match=r"other\.safetensors: SHA-256 \w{12}…, but the") as caught:
+        reload(extracted(), weights=tmp_path / "other.safetensors")
+    assert "--weights FILE" in caught.value.remedy
+
+
+def test_a_cache_without_a_path_of_weights_asks_timm_and_judges_what_it_gets(
+    extracted: Extract, tiny_weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = forget_weights(extracted())
+    create = timm.create_model
+
+    def pretrained(name: str, pretrained: bool = False, **arguments: Any) -> torch.nn.Module:
+        assert pretrained
+        return create(name, num_classes=3, **arguments)
+
+    monkeypatch.setattr(timm, "create_model", pretrained)
+    with pytest.raises(CacheError, match="timm's pretrained weights of convnextv2_atto: SHA-256"):
+        reload(split)
+    monkeypatch.setattr(timm, "create_model", create)
+    assert reload(split, weights=tiny_weights)[0].dim == 12
+
+
+def test_pretrained_weights_that_cannot_be_had_ask_for_a_file(
+    extracted: Extract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def offline(*args: object, **kwargs: object) -> torch.nn.Module:
+        raise OSError("no connection")
+
+    split = forget_weights(extracted())
+    monkeypatch.setattr(timm, "create_model", offline)
+    with pytest.raises(BackboneError, match="cannot give pretrained weights") as caught:
+        reload(split)
+    assert "--weights FILE" in caught.value.remedy
+
+
+def test_imported_features_have_no_network(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.eye(4, dtype=np.float32))
+    np.save(tmp_path / "y.npy", np.arange(4))
+    config = ImportConfig(backbone="clip")
+    split = import_features(tmp_path / "x.npy", tmp_path / "y.npy", tmp_path / "cache", config)
+    with pytest.raises(CacheError, match="they were imported from 'clip'") as caught:
+        reload(split)
+    assert "`clinit extract`" in caught.value.remedy
+
+
+def test_a_fingerprint_that_cannot_be_parsed_is_refused(extracted: Extract) -> None:
+    split = extracted()
+    split.plan.fingerprint["transform"] = "shrink"  # type: ignore[index]
+    with pytest.raises(CacheError, match="not the description of a transform: 'shrink'"):
+        reload(split)
+
+
+def test_the_device_is_chosen_as_everywhere(
+    extracted: Extract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    split = extracted()
+    assert reload(split, device="auto")[0].config.device == "cpu"
+    with pytest.raises(DeviceError, match="PyTorch finds no CUDA device"):
+        reload(split, device="cuda")
