@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ class Plan:
     batch_size: int
     fingerprint: Mapping[str, str]
     """Everything that the features depend on, by field."""
+    shape: tuple[int, ...] = ()
+    """Axes of a row, where it has more than one; `dim` is their product."""
     device: str = ""
     """`cpu` or `cuda`: the last bits differ, so one split is computed on one kind of device."""
 
@@ -42,6 +45,9 @@ class Plan:
             raise ValueError("num_rows, shard_rows and batch_size must be positive")
         if not all(isinstance(text, str) for text in dict(self.fingerprint).values()):
             raise ValueError("the fingerprint must be texts by name")
+        object.__setattr__(self, "shape", tuple(self.shape))  # a list in JSON
+        if self.shape and math.prod(self.shape) != self.dim:
+            raise ValueError(f"a row of shape {self.shape} does not hold {self.dim} numbers")
         if self.dtype not in ("float16", "float32"):
             raise ValueError(f"dtype must be float16 or float32, got {self.dtype!r}")
 
@@ -58,7 +64,10 @@ class Plan:
     @property
     def identifier(self) -> str:
         """SHA-256 of the plan; every shard carries it."""
-        return _sha256(asdict(self))
+        content = asdict(self)
+        if not self.shape:
+            del content["shape"]  # rows of one axis, as in caches from before there were more
+        return _sha256(content)
 
 
 def backbone_identifier(fingerprint: Mapping[str, str]) -> str:

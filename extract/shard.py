@@ -1,6 +1,6 @@
 """Shards: immutable HDF5 files that hold the features of consecutive rows.
 
-    features         (rows, dim) float16 or float32, chunked, not compressed
+    features         (rows, ...) float16 or float32, chunked, not compressed
     labels           (rows,) int64
     valid            (rows,) bool; an invalid row holds zeros
     invalid_rows     (k,) int64, counted from the first row of the shard
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +33,8 @@ _FLOAT16_MAX = float(np.finfo(np.float16).max)
 class Shard:
     """Features of consecutive rows of a manifest."""
 
-    features: Float[np.ndarray, "rows dim"]
+    features: Float[np.ndarray, "rows ..."]
+    """Penultimate features (rows, dim), or activations with more axes."""
     labels: Int[np.ndarray, " rows"]
     valid: Bool[np.ndarray, " rows"]
     reasons: dict[int, str]
@@ -48,7 +50,7 @@ class Shard:
 
 
 def assemble(
-    features: Float[np.ndarray, "rows dim"],
+    features: Float[np.ndarray, "rows ..."],
     labels: Int[np.ndarray, " rows"],
     reasons: dict[int, str],
     *,
@@ -59,12 +61,15 @@ def assemble(
     The shard is stored in float32 where float16 would overflow.
     """
     reasons = dict(reasons)
-    finite = np.isfinite(features).all(axis=1)
+    finite = np.isfinite(features).all(axis=tuple(range(1, features.ndim)))
     for row in np.flatnonzero(~finite):
         reasons.setdefault(int(row), "the features are not finite")
     valid = np.ones(len(features), dtype=bool)
     valid[list(reasons)] = False
-    kept = np.where(valid[:, None], features, np.float32(0))
+    kept = features
+    if not valid.all():
+        kept = kept.copy()
+        kept[~valid] = 0
     if dtype == "float16" and float(np.abs(kept).max(initial=0)) < _FLOAT16_MAX:
         kept = kept.astype(np.float16)
     return Shard(kept, labels.astype(np.int64), valid, reasons)
@@ -91,12 +96,13 @@ def _encode(shard: Shard, plan_identifier: str) -> bytes:
     In memory, because HDF5 that meets a full disk raises again and again, from the garbage
     collector too; a shard is some megabytes.
     """
-    rows, dim = shard.features.shape
-    chunk_rows = max(1, min(rows, _CHUNK_BYTES // (dim * shard.features.itemsize)))
+    rows, *shape = shard.features.shape
+    row_bytes = shard.features.itemsize * math.prod(shape)
+    chunk_rows = max(1, min(rows, _CHUNK_BYTES // row_bytes))
     invalid = sorted(shard.reasons)
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:
-        file.create_dataset("features", data=shard.features, chunks=(chunk_rows, dim))
+        file.create_dataset("features", data=shard.features, chunks=(chunk_rows, *shape))
         file.create_dataset("labels", data=shard.labels)
         file.create_dataset("valid", data=shard.valid)
         file.create_dataset("invalid_rows", data=np.array(invalid, dtype=np.int64))

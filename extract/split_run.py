@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
+from torch import Tensor
 
 from clinit.errors import CacheError, ImageError, ManifestError
-from clinit.extract.backbone import Backbone
+from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import (
     HEAD_FILE,
     CacheSplit,
@@ -66,6 +67,20 @@ class SplitResult:
         return Top1(head["correct"], head["total"])
 
 
+@runtime_checkable
+class Extractor(Protocol):
+    """What is run over the images: a backbone, or its first part."""
+
+    @property
+    def config(self) -> BackboneConfig:
+        """Which network, and how it computes."""
+        ...
+
+    def features(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch ..."]:
+        """Return what is stored of normalised images, in float32."""
+        ...
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class SplitRun:
     """The extraction of one split."""
@@ -74,9 +89,10 @@ class SplitRun:
     manifest: Manifest
     root: Path
     folder: Path
-    backbone: Backbone
+    backbone: Extractor
     transform: Transform
-    head: Head
+    head: Head | None
+    """The pretrained head, stored beside the split and judged on it."""
     head_classes: str
     """Where the class names of the head came from."""
     names_given: bool
@@ -93,12 +109,13 @@ class SplitRun:
             ClinitError: If the folder belongs to another extraction or the storage fails.
         """
         settle_plan(self.plan, self.folder)
-        write_head(self.head, self.folder.parent / HEAD_FILE)
+        if self.head is not None:
+            write_head(self.head, self.folder.parent / HEAD_FILE)
         write_manifest(self.manifest, self.folder / "manifest.parquet")
         finished = self._finished()
         missing, replaced = self._missing_shards(finished)
         if finished is not None and not missing:
-            return SplitResult(self._with_head(finished), 0, ())
+            return SplitResult(self._up_to_date(finished), 0, ())
         started = datetime.now(UTC)
         with closing(self._batches(missing)) as batches:
             self._compute(missing, batches)
@@ -118,7 +135,8 @@ class SplitRun:
 
     def _with_head(self, finished: CacheSplit) -> CacheSplit:
         """Judge the head again where its rows have got names since the split was finished."""
-        known = "unknown" if self.head.class_names is None else self.head_classes
+        nameless = self.head is None or self.head.class_names is None
+        known = "unknown" if nameless else self.head_classes
         if self.names_given or finished.summary["head"]["class_names"] == "unknown" != known:
             self._summarise(known, finished.summary["run"])
             return open_split(self.folder)
@@ -169,7 +187,8 @@ class SplitRun:
         done = 0
         for shard in shards:
             rows = self.plan.rows(shard)
-            features = np.zeros((len(rows), self.plan.dim), dtype=np.float32)
+            shape = self.plan.shape or (self.plan.dim,)
+            features = np.zeros((len(rows), *shape), dtype=np.float32)
             reasons: dict[int, str] = {}
             filled = 0
             while filled < len(rows):
@@ -220,7 +239,7 @@ class SplitRun:
                 remedy="Give the folder that the paths of the manifest start from with `--root`.",
             )
 
-    def _forward(self, batch: ImageBatch) -> Float[np.ndarray, "batch dim"]:
+    def _forward(self, batch: ImageBatch) -> Float[np.ndarray, "batch ..."]:
         with self.timing.measure("transfer"):
             pixels = batch.pixels.to(self.backbone.config.device)
         with self.timing.measure("forward"):  # .cpu() waits for the device
@@ -229,10 +248,9 @@ class SplitRun:
 
     def _facts(self, computed: int, started: datetime) -> dict[str, Any]:
         seconds = self.timing.total
-        weights = self.backbone.config.weights
         return {
             "root": str(self.root),
-            "weights": None if weights is None else str(weights.absolute()),
+            "weights": self._weights,
             "started": started.isoformat(timespec="seconds"),
             "device": self.backbone.config.device,
             "workers": self.workers,
