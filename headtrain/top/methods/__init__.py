@@ -1,0 +1,1 @@
+"""Methods that train the top of a backbone together with its classifier."""
