@@ -45,7 +45,6 @@ class Plan:
             raise ValueError("num_rows, shard_rows and batch_size must be positive")
         if not all(isinstance(text, str) for text in dict(self.fingerprint).values()):
             raise ValueError("the fingerprint must be texts by name")
-        object.__setattr__(self, "shape", tuple(self.shape))  # a list in JSON
         if self.shape and math.prod(self.shape) != self.dim:
             raise ValueError(f"a row of shape {self.shape} does not hold {self.dim} numbers")
         if self.dtype not in ("float16", "float32"):
@@ -111,7 +110,7 @@ def read_plan(folder: Path) -> Plan:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if content.pop("format") != FORMAT:
             raise ValueError("unknown format")
-        return Plan(**content)
+        return Plan(**{**content, "shape": tuple(content.get("shape", ()))})
     except FileNotFoundError as error:
         raise CacheError(
             f"no feature cache at {folder}", remedy="Write one with `clinit extract`."

@@ -133,14 +133,22 @@ class SplitRun:
             run=run,
         )
 
-    def _with_head(self, finished: CacheSplit) -> CacheSplit:
-        """Judge the head again where its rows have got names since the split was finished."""
+    def _up_to_date(self, finished: CacheSplit) -> CacheSplit:
+        """Judge the head again where its rows have got names; write down where the weights are."""
         nameless = self.head is None or self.head.class_names is None
         known = "unknown" if nameless else self.head_classes
-        if self.names_given or finished.summary["head"]["class_names"] == "unknown" != known:
-            self._summarise(known, finished.summary["run"])
+        named = self.names_given or finished.summary["head"]["class_names"] == "unknown" != known
+        run = {**finished.summary["run"], "weights": self._weights}
+        if named or run != finished.summary["run"]:
+            self._summarise(known, run)
             return open_split(self.folder)
         return finished
+
+    @property
+    def _weights(self) -> str | None:
+        """Where the file of the weights is; None for timm's own."""
+        path = self.backbone.config.weights
+        return None if path is None else str(path.absolute())
 
     def _finished(self) -> CacheSplit | None:
         try:
