@@ -1,0 +1,38 @@
+"""What a family of networks must say so that its networks can be cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One step of a forward pass."""
+
+    run: Callable[[Tensor], Tensor]
+    block: str | None = None
+    """Dotted name in the network where the step is a block, None for what lies between blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Networks whose `forward_features` is a chain of steps."""
+
+    name: str
+    example: str
+    """A model of timm."""
+    networks: tuple[type[nn.Module], ...]
+    steps: Callable[[nn.Module], Iterator[Step]]
+    """The steps of `forward_features` in order; `forward_head` follows."""
+    linear_layers: Callable[[nn.Module], tuple[str, ...]]
+    """Names, in a block, of its linear layers for low-rank updates; empty for an unknown block."""
+
+
+def numbered(prefix: str, blocks: nn.Module) -> Iterator[Step]:
+    """Yield the blocks of a container that runs them one after another."""
+    assert isinstance(blocks, nn.Sequential)
+    for name, block in blocks.named_children():
+        yield Step(block, f"{prefix}.{name}")
