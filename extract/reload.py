@@ -74,13 +74,19 @@ def _parse(split: CacheSplit) -> tuple[Transform, dict[str, Any]]:
 
 
 def _stored_weights(split: CacheSplit) -> Path | None:
-    """Return where the weights were at extraction; None for timm's own, or where nobody knows."""
-    stored = split.summary["run"].get("weights")
-    if stored is None:
-        return None
-    if not Path(stored).is_file():
+    """Return where the weights were at extraction; None for timm's own."""
+    try:
+        stored = split.summary["run"]["weights"]
+    except KeyError as error:
+        raise CacheError(
+            f"{split.path / 'cache.json'} was written by a version of clinit that did not keep"
+            " where the weights are",
+            remedy="Give them with `--weights FILE`, or run the `clinit extract` command of this"
+            " cache again: it adds the path and computes nothing.",
+        ) from error
+    if stored is not None and not Path(stored).is_file():
         raise CacheError(
             f"the weights of the features in {split.path} were at {stored}, where nothing is now",
             remedy="Say where they are with `--weights FILE`.",
         )
-    return Path(stored)
+    return None if stored is None else Path(stored)

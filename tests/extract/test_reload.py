@@ -38,11 +38,11 @@ def extracted(make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path
     return run
 
 
-def forget_weights(split: CacheSplit) -> CacheSplit:
-    """Write the cache.json of a version that did not keep the path of the weights."""
+def change_weights(split: CacheSplit, change: Callable[[dict[str, Any]], object]) -> CacheSplit:
+    """Change what cache.json says about the run."""
     path = split.path / "cache.json"
     content = json.loads(path.read_text())
-    del content["run"]["weights"]
+    change(content["run"])
     path.write_text(json.dumps(content))
     return open_split(split.path)
 
@@ -101,10 +101,23 @@ def test_other_weights_are_refused(extracted: Extract, tiny_weights: Path, tmp_p
     assert "--weights FILE" in caught.value.remedy
 
 
-def test_a_cache_without_a_path_of_weights_asks_timm_and_judges_what_it_gets(
-    extracted: Extract, tiny_weights: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_cache_that_does_not_know_its_weights_learns_it_from_its_command(
+    extracted: Extract, tiny_weights: Path
 ) -> None:
-    split = forget_weights(extracted())
+    split = change_weights(extracted(), lambda run: run.pop("weights"))
+    with pytest.raises(CacheError, match="did not keep where the weights are") as caught:
+        reload(split)
+    assert "--weights FILE" in caught.value.remedy
+    before = split.summary["run"]["started"]
+    again = extracted()
+    assert again.summary["run"]["started"] == before
+    assert reload(again)[0].config.weights == tiny_weights
+
+
+def test_timms_own_weights_are_taken_again_and_judged(
+    extracted: Extract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = change_weights(extracted(), lambda run: run.update(weights=None))
     create = timm.create_model
 
     def pretrained(name: str, pretrained: bool = False, **arguments: Any) -> torch.nn.Module:
@@ -114,8 +127,6 @@ def test_a_cache_without_a_path_of_weights_asks_timm_and_judges_what_it_gets(
     monkeypatch.setattr(timm, "create_model", pretrained)
     with pytest.raises(CacheError, match="timm's pretrained weights of convnextv2_atto: SHA-256"):
         reload(split)
-    monkeypatch.setattr(timm, "create_model", create)
-    assert reload(split, weights=tiny_weights)[0].dim == 12
 
 
 def test_pretrained_weights_that_cannot_be_had_ask_for_a_file(
@@ -124,7 +135,7 @@ def test_pretrained_weights_that_cannot_be_had_ask_for_a_file(
     def offline(*args: object, **kwargs: object) -> torch.nn.Module:
         raise OSError("no connection")
 
-    split = forget_weights(extracted())
+    split = change_weights(extracted(), lambda run: run.update(weights=None))
     monkeypatch.setattr(timm, "create_model", offline)
     with pytest.raises(BackboneError, match="cannot give pretrained weights") as caught:
         reload(split)
