@@ -11,6 +11,8 @@ the class order, the buffer and the random rows as they were.
     LOSS_SAMPLE   index = task       training rows on which the new-task loss is measured
     ALIGNMENT     index = epoch      order of the rows in the alignment of a base head
     HELD_OUT      index = side       training rows kept aside by a search; 0 base, 1 new
+    FISHER        index = task       training rows of EWC's Fisher information; 0 the base
+    PROBE         index = task       head and batches of the linear probe after a task
 """
 
 import enum
@@ -31,6 +33,8 @@ class Draw(enum.IntEnum):
     LOSS_SAMPLE = 4
     ALIGNMENT = 5
     HELD_OUT = 6
+    FISHER = 7
+    PROBE = 8
 
 
 def generator(seed: int, draw: Draw, index: int = 0) -> np.random.Generator:
