@@ -2,7 +2,8 @@
 
 A cache is a folder with a sub-folder a split. A split holds `plan.json`, its manifest, immutable
 shards and, once all of them are there, `cache.json`; a split without `cache.json` is refused.
-Every shard is verified against its digest as it is read.
+Every shard is verified against its digest as it is read. `views/<k>` beside the splits is a split
+folder too: the training images once more, randomly cropped.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from clinit.extract.head import Head, read_head
 from clinit.extract.manifest import Manifest, read_manifest
 from clinit.extract.plan import Plan, backbone_identifier, read_plan, shard_name
 from clinit.extract.shard import Shard, file_sha256, read_shard
+from clinit.extract.views import VIEWS_FOLDER, check_view, view_folders
 
 HEAD_FILE = "head.safetensors"
 _SUMMARY_FIELDS = {"num_rows", "num_valid", "dim", "dtype", "shards", "invalid", "head", "run"}
@@ -148,7 +150,7 @@ class CacheSplit:
         return FeatureSet(features, labels, self.class_names)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Cache:
     """A feature cache: its complete splits and the pretrained head."""
 
@@ -168,6 +170,22 @@ class Cache:
                 remedy=f"Run its `clinit extract` command with `--split {name}`.",
             )
         return self.splits[name]
+
+    @cached_property
+    def views(self) -> tuple[CacheSplit, ...]:
+        """Random views of the training images, row by row those of `train`; opened on demand.
+
+        Raises:
+            CacheError: If one is incomplete, or was not extracted like the train split.
+        """
+        folders = view_folders(self.path)
+        if not folders:
+            return ()
+        plain = self.split("train").fingerprint
+        views = tuple(map(open_split, folders))
+        for view in views:
+            check_view(view.path, view.fingerprint, plain, views[0].fingerprint)
+        return views
 
 
 def open_split(path: Path) -> CacheSplit:
@@ -213,8 +231,9 @@ def open_cache(path: Path) -> Cache:
     """
     found = [name for name in SPLITS if (path / name / "plan.json").is_file()]
     if not found:
+        parent = path.parents[1] if path.parent.name == VIEWS_FOLDER else path.parent
         hint = (
-            f"Give its parent folder, {path.parent}."
+            f"Give its parent folder, {parent}."
             if (path / "plan.json").is_file()
             else "Write one with `clinit extract --out`, or import features with"
             " `clinit cache import`."

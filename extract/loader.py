@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from clinit.errors import ImageError
+from clinit.extract.augment import View
 from clinit.extract.decode import decode, read_image_file
 from clinit.extract.transform import Transform
 
@@ -46,20 +47,26 @@ def load_batches(
     *,
     workers: int,
     pin_memory: bool = False,
+    view: View | None = None,
 ) -> Generator[ImageBatch]:
     """Yield the images of `batches` (ranges of indices into `paths`) in order.
+
+    They go through `transform`, or are random crops where a `view` is given.
 
     Raises:
         ManifestError: If the folder of an image has vanished or the storage fails.
     """
     height, width = transform.crop
 
+    def to_input(image: Tensor, row: int) -> Tensor:
+        return transform.to_input(image) if view is None else view.to_input(image, row)
+
     def submit(rows: range) -> tuple[range, Tensor, list[Future[tuple[str | None, float, float]]]]:
         pixels = torch.zeros((len(rows), 3, height, width), dtype=torch.uint8)
         if pin_memory:
             pixels = pixels.pin_memory()
         jobs = [
-            pool.submit(_load_into, pixels[i], root / paths[row], root, transform)
+            pool.submit(_load_into, pixels[i], root / paths[row], root, to_input, row)
             for i, row in enumerate(rows)
         ]
         return rows, pixels, jobs
@@ -87,7 +94,7 @@ def load_batches(
 
 
 def _load_into(
-    target: Tensor, path: Path, root: Path, transform: Transform
+    target: Tensor, path: Path, root: Path, to_input: Callable[[Tensor, int], Tensor], row: int
 ) -> tuple[str | None, float, float]:
     """Fill `target` with the pixels of one image; return its problem, and the seconds it took."""
     started = read = time.perf_counter()
@@ -95,7 +102,7 @@ def _load_into(
     try:
         content = read_image_file(path, root)
         read = time.perf_counter()
-        target.copy_(transform.to_input(decode(content)))
+        target.copy_(to_input(decode(content), row))
     except ImageError as error:
         reason = str(error)
     return reason, read - started, time.perf_counter() - read

@@ -17,6 +17,7 @@ from typing import Any
 
 from clinit.errors import CacheError
 from clinit.extract.commit import commit_json
+from clinit.extract.views import NUMBER
 
 FORMAT = "clinit-cache/1"
 
@@ -49,6 +50,12 @@ class Plan:
             raise ValueError(f"a row of shape {self.shape} does not hold {self.dim} numbers")
         if self.dtype not in ("float16", "float32"):
             raise ValueError(f"dtype must be float16 or float32, got {self.dtype!r}")
+
+    @property
+    def title(self) -> str:
+        """Name of the split, and of the view where it is one."""
+        view = self.fingerprint.get(NUMBER)
+        return self.split if view is None else f"{self.split}, view {view}"
 
     @property
     def num_shards(self) -> int:

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clinit.errors import CacheError, HeadError, ManifestError
+from clinit.extract.augment import View
 from clinit.extract.backbone import BackboneConfig, check_penultimate, load_backbone
 from clinit.extract.cache import HEAD_FILE
 from clinit.extract.dataset import SPLITS
@@ -20,9 +21,10 @@ from clinit.extract.head import Head, read_head
 from clinit.extract.head_names import name_rows
 from clinit.extract.lock import only_writer
 from clinit.extract.manifest import Manifest
-from clinit.extract.plan import Plan, backbone_identifier, read_plan
+from clinit.extract.plan import Plan, backbone_identifier, read_plan, settle_plan
 from clinit.extract.split_run import Progress, SplitResult, SplitRun
 from clinit.extract.transform import Transform, make_transform
+from clinit.extract.views import VIEWS_FOLDER, view_fingerprint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +52,14 @@ class ExtractConfig:
     """Stop at the first unreadable image instead of marking its row invalid."""
     head_classes: str | None = None
     """Names of the classifier's rows: a file, `dataset`, or None (see `name_rows`)."""
+    views: int = 0
+    """Random views of the training images, beside the plain features."""
+    view_seed: int = 0
+    """Of the views, in [0, 2^32)."""
 
     def __post_init__(self) -> None:
+        if self.views < 0:
+            raise ValueError(f"views must be at least 0, got {self.views}")
         for name in ("batch_size", "workers", "shard_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
@@ -65,7 +73,7 @@ def extract(
     *,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Iterator[SplitResult]:
-    """Extract the splits of a data set into the cache `out`; yield a result a split.
+    """Extract the splits of a data set into the cache `out`; yield a result a split and view.
 
     An interrupted extraction is resumed: the shards that verify are kept, and the result is
     bit-identical to an uninterrupted one on the same device.
@@ -89,6 +97,11 @@ def extract(
                 f"the manifest of {split} names no image",
                 remedy="Build it again with `clinit manifest build`.",
             )
+    if config.views and "train" not in manifests:
+        raise ManifestError(
+            f"views are of the training images, but only {', '.join(manifests)} is extracted",
+            remedy="Leave out `--views`, or extract the split train too.",
+        )
     backbone = load_backbone(config.backbone)
     transform = make_transform(
         config.transform,
@@ -114,26 +127,20 @@ def extract(
     if head.class_names is None and (stored := _stored_names(out, head)) is not None:
         head, head_classes = replace(head, class_names=stored), "named by an earlier command"
     head = replace(head, fingerprint=backbone_identifier(fingerprint))
-    for split, manifest in manifests.items():
-        plan = Plan(
-            dataset=manifest.dataset,
-            split=split,
-            num_rows=len(manifest.table),
-            dim=backbone.dim,
-            dtype=config.dtype,
-            shard_rows=config.shard_rows,
-            batch_size=config.batch_size,
-            fingerprint={**fingerprint, "manifest": manifest.digest},
-            device=config.backbone.device.split(":")[0],
-        )
-        with only_writer(out / split):
+    parts = _parts(manifests, out, transform, backbone.dim, fingerprint, config)
+    for part in parts:
+        if (part.folder / "plan.json").exists():
+            settle_plan(part.plan, part.folder)  # refused now, not after hours
+    for part in parts:
+        with only_writer(part.folder):
             yield SplitRun(
-                plan=plan,
-                manifest=manifest,
+                plan=part.plan,
+                manifest=manifests[part.plan.split],
                 root=root,
-                folder=out / split,
+                folder=part.folder,
                 backbone=backbone,
                 transform=transform,
+                view=part.view,
                 head=head,
                 head_classes=head_classes,
                 names_given=config.head_classes is not None,
@@ -141,6 +148,50 @@ def extract(
                 strict=config.strict,
                 on_progress=on_progress,
             ).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A split, or a view of one."""
+
+    folder: Path
+    plan: Plan
+    view: View | None
+
+
+def _parts(
+    manifests: Mapping[str, Manifest],
+    out: Path,
+    transform: Transform,
+    dim: int,
+    fingerprint: Mapping[str, str],
+    config: ExtractConfig,
+) -> list[_Part]:
+    """Return all that is to be extracted: plain images first, then the views of train."""
+
+    def part(folder: Path, split: str, view: View | None) -> _Part:
+        manifest = manifests[split]
+        found = {**fingerprint, "manifest": manifest.digest}
+        if view is not None:
+            found = view_fingerprint(found, view.describe(), seed=view.seed, number=view.number)
+        plan = Plan(
+            dataset=manifest.dataset,
+            split=split,
+            num_rows=len(manifest.table),
+            dim=dim,
+            dtype=config.dtype,
+            shard_rows=config.shard_rows,
+            batch_size=config.batch_size,
+            fingerprint=found,
+            device=config.backbone.device.split(":")[0],
+        )
+        return _Part(folder, plan, view)
+
+    views = [View.of(transform, seed=config.view_seed, number=n) for n in range(config.views)]
+    return [
+        *(part(out / split, split, None) for split in manifests),
+        *(part(out / VIEWS_FOLDER / str(view.number), "train", view) for view in views),
+    ]
 
 
 def _probe(transform: Transform, device: str) -> Float[Tensor, "2 3 height width"]:

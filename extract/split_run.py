@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clinit.errors import CacheError, ImageError, ManifestError
+from clinit.extract.augment import View
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import (
     HEAD_FILE,
@@ -91,8 +92,10 @@ class SplitRun:
     folder: Path
     backbone: Extractor
     transform: Transform
+    view: View | None = None
+    """Random crops instead of what `transform` shows."""
     head: Head | None
-    """The pretrained head, stored beside the split and judged on it."""
+    """The pretrained head, stored beside the split (not a view) and judged on it."""
     head_classes: str
     """Where the class names of the head came from."""
     names_given: bool
@@ -109,7 +112,7 @@ class SplitRun:
             ClinitError: If the folder belongs to another extraction or the storage fails.
         """
         settle_plan(self.plan, self.folder)
-        if self.head is not None:
+        if self.head is not None and self.view is None:
             write_head(self.head, self.folder.parent / HEAD_FILE)
         write_manifest(self.manifest, self.folder / "manifest.parquet")
         finished = self._finished()
@@ -186,6 +189,7 @@ class SplitRun:
             self.transform,
             workers=self.workers,
             pin_memory=self.backbone.config.device.startswith("cuda"),
+            view=self.view,
         )
 
     def _compute(self, shards: list[int], batches: Iterator[ImageBatch]) -> None:
@@ -208,7 +212,7 @@ class SplitRun:
                 rate = done / (time.perf_counter() - began)
                 self.on_progress(
                     Progress(
-                        self.plan.split,
+                        self.plan.title,
                         found + done,
                         self.plan.num_rows,
                         rate,
