@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clinit.cli.console import out, say
+from clinit.cli.extract_output import size_megabytes
+
+if TYPE_CHECKING:
+    from clinit.extract.cache import CacheSplit
 
 app = typer.Typer(no_args_is_help=True, help="Show and verify feature caches.")
 
@@ -36,7 +40,7 @@ def show(cache: CacheArgument) -> None:
     )
     table.add_row("features", *(f"{s.dim} x {s.dtype}" for s in splits))
     table.add_row("shards", *(f"{s.plan.num_shards:,}" for s in splits))
-    table.add_row("size", *(f"{_megabytes(s.path):,.1f} MB" for s in splits))
+    table.add_row("size", *(f"{size_megabytes(s.path):,.1f} MB" for s in splits))
     table.add_row("top-1 of the stored head", *(_top1(s.summary["head"]) for s in splits))
     table.add_row("images/s", *(_rate(s.summary["run"]) for s in splits))
     table.add_row("bound", *(str(s.summary["run"].get("bound", "")) for s in splits))
@@ -49,6 +53,7 @@ def show(cache: CacheArgument) -> None:
     else:
         named = "named" if opened.head.class_names else "without names"
         say(f"{'head':>12}  {opened.head.num_classes:,} rows, {named}")
+    _print_views(opened.views)
 
 
 @app.command()
@@ -61,8 +66,9 @@ def verify(cache: CacheArgument) -> None:
     from clinit.extract.cache import open_cache, verify_shard
 
     problems: list[str] = []
-    for name, split in open_cache(cache).splits.items():
-        shards = range(split.plan.num_shards)
+    opened = open_cache(cache)
+    for split in (*opened.splits.values(), *opened.views):
+        name, shards = split.plan.title, range(split.plan.num_shards)
         found = [verify_shard(split, i) for i in track(shards, name, console=err, transient=True)]
         problems += [problem for problem in found if problem is not None]
         say(f"{name}: {len(shards):,} shards, {split.num_rows:,} rows read")
@@ -75,8 +81,14 @@ def verify(cache: CacheArgument) -> None:
     say("Every shard is as it was written.")
 
 
-def _megabytes(folder: Path) -> float:
-    return sum(path.stat().st_size for path in folder.glob("*.h5")) / 1e6
+def _print_views(views: Sequence[CacheSplit]) -> None:
+    if not views:
+        return
+    fingerprint, megabytes = views[0].fingerprint, sum(size_megabytes(v.path) for v in views)
+    say(
+        f"{'views':>12}  {len(views)} of train, seed {fingerprint['view_seed']},"
+        f" {megabytes:,.1f} MB: {fingerprint['augmentation']}"
+    )
 
 
 def _top1(head: Mapping[str, Any]) -> str:

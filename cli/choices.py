@@ -1,4 +1,4 @@
-"""What the options of `clinit train-head` can be set to."""
+"""What options can be set to."""
 
 from __future__ import annotations
 
@@ -80,8 +80,37 @@ class Loss(StrEnum):
 
 
 class Device(StrEnum):
-    """Where to train."""
+    """Where to compute."""
 
     auto = "auto"
     cuda = "cuda"
     cpu = "cpu"
+
+
+class Split(StrEnum):
+    """A split of a data set."""
+
+    train = "train"
+    val = "val"
+
+
+class TransformKind(StrEnum):
+    """Preprocessing without augmentation."""
+
+    timm = "timm"
+    paper = "paper"
+
+
+class Dtype(StrEnum):
+    """How features are stored."""
+
+    float16 = "float16"
+    float32 = "float32"
+
+
+class Autocast(StrEnum):
+    """Arithmetic of the forward pass."""
+
+    off = "off"
+    bfloat16 = "bfloat16"
+    float16 = "float16"

@@ -4,59 +4,20 @@ from __future__ import annotations
 
 import math
 import os
-from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.console import err, note, say, warn
+from clinit.cli.choices import Autocast, Device, Dtype, Split, TransformKind
+from clinit.cli.console import err, warn
+from clinit.cli.extract_output import print_split, print_view, print_views, progress_bars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Mapping
 
     from clinit.extract.manifest import Manifest
-    from clinit.extract.split_run import Progress, SplitResult
-
-_BAD_IMAGES_SHOWN = 20
-
-
-class Split(StrEnum):
-    """A split of a data set."""
-
-    train = "train"
-    val = "val"
-
-
-class TransformKind(StrEnum):
-    """Preprocessing without augmentation."""
-
-    timm = "timm"
-    paper = "paper"
-
-
-class Dtype(StrEnum):
-    """How features are stored."""
-
-    float16 = "float16"
-    float32 = "float32"
-
-
-class Device(StrEnum):
-    """Where to compute."""
-
-    auto = "auto"
-    cuda = "cuda"
-    cpu = "cpu"
-
-
-class Autocast(StrEnum):
-    """Arithmetic of the forward pass."""
-
-    off = "off"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
+    from clinit.extract.split_run import SplitResult
 
 
 def extract(
@@ -134,6 +95,15 @@ def extract(
     shard_rows: Annotated[
         int, typer.Option(min=1, help="Rows a shard: what a killed run loses at most.")
     ] = 4096,
+    views: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Random crops of every training image, mirrored half of the time, stored beside"
+            " the plain features for `clinit align`; those that are there are kept.",
+        ),
+    ] = 0,
+    view_seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the views.")] = 0,
     strict: Annotated[
         bool,
         typer.Option(
@@ -153,6 +123,7 @@ def extract(
     from clinit.extract.device import choose_device
     from clinit.extract.run import ExtractConfig
     from clinit.extract.run import extract as run
+    from clinit.extract.views import view_folders
 
     config = ExtractConfig(
         backbone=BackboneConfig(
@@ -172,13 +143,24 @@ def extract(
         shard_rows=shard_rows,
         strict=strict,
         head_classes=head_classes,
+        views=views,
+        view_seed=view_seed,
     )
     manifests = _manifests(dataset, manifest, split, root, strict=strict)
     if limit_per_class is not None:
         manifests = {name: m.limit_per_class(limit_per_class) for name, m in manifests.items()}
-    with _progress(manifests) as on_progress:
+    plain: dict[str, SplitResult] = {}
+    seen: list[SplitResult] = []
+    with progress_bars() as on_progress:
         for result in run(manifests, root, out, config, on_progress=on_progress):
-            _print_result(result)
+            if len(plain) < len(manifests):
+                plain[result.split.plan.split] = result
+                print_split(result)
+            else:
+                seen.append(result)
+                print_view(result, plain["train"])
+    if seen:
+        print_views(seen, len(view_folders(out)))
 
 
 def _manifests(
@@ -219,95 +201,3 @@ def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
     if option == "--std" and min(numbers) <= 0:
         raise typer.BadParameter(f"--std must be positive, got {text!r}")
     return numbers
-
-
-@contextmanager
-def _progress(manifests: Mapping[str, Any]) -> Iterator[Callable[[Progress], None]]:
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[shares]}"),
-        console=err,
-        disable=not err.is_terminal,
-    )
-    with bar:
-        tasks = {}
-
-        def update(progress: Any) -> None:
-            if progress.split not in tasks:
-                tasks[progress.split] = bar.add_task(
-                    progress.split, total=progress.rows_total, rate="", shares=""
-                )
-            bar.update(
-                tasks[progress.split],
-                completed=progress.rows_done,
-                rate=f"{progress.images_per_s:,.0f} images/s",
-                shares=_shares(progress.shares, short=True),
-            )
-
-        yield update
-
-
-def _shares(shares: Mapping[str, float], *, short: bool = False) -> str:
-    parts = ((name[:3] if short else name, share) for name, share in shares.items())
-    if short:
-        return " ".join(f"{name} {100 * share:.0f}" for name, share in parts if share >= 0.005)
-    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in parts)
-
-
-def _print_result(result: SplitResult) -> None:
-    split, run = result.split, result.split.summary["run"]
-    shards = split.plan.num_shards
-    say(
-        f"{split.plan.split}: {split.num_rows:,} images, features {split.num_valid:,} x {split.dim}"
-        f" {split.dtype} in {shards:,} shard{'s' if shards > 1 else ''} at {split.path}"
-    )
-    for reason in result.replaced_shards:
-        note(f"computed again: {reason}")
-    if not result.computed_rows:
-        say("  already complete: every shard verified, nothing to do")
-    else:
-        found = split.num_rows - result.computed_rows
-        resumed = f" ({found:,} found from an earlier run)" if found else ""
-        say(
-            f"  {result.computed_rows:,} images at {run['images_per_s']:,.0f} images/s{resumed}:"
-            f" {_shares(run['shares'])}; the bound is {run['bound']}"
-        )
-    if split.dtype != split.plan.dtype:
-        note("some features exceed the range of float16: their shards are stored in float32")
-    _print_top1(result)
-    invalid = split.summary["invalid"]
-    if invalid:
-        warn(f"{len(invalid):,} of {split.num_rows:,} images have no features:")
-        for entry in invalid[:_BAD_IMAGES_SHOWN]:
-            say(f"    row {entry['row']:,}  {entry['path']}: {entry['reason']}")
-        if len(invalid) > _BAD_IMAGES_SHOWN:
-            say(f"    … all of them are listed in {split.path / 'cache.json'}")
-
-
-def _print_top1(result: SplitResult) -> None:
-    head = result.split.summary["head"]
-    percent = result.top1.percent
-    if percent is not None:
-        say(
-            f"  stored head: top-1 {percent:.2f} % of {result.top1.total:,} images"
-            f" (its classes: {head['class_names']})"
-        )
-    elif head["class_names"] == "unknown":
-        note(
-            "the stored head's rows have no names, so its accuracy is unknown and `clinit"
-            " train-head` cannot use it: name them with --head-classes"
-        )
-    else:
-        say(f"  stored head: knows none of these classes (its classes: {head['class_names']})")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clinit.cli.choices import Split
 from clinit.cli.console import err, out, say, warn
-from clinit.cli.extract import Split
 
 if TYPE_CHECKING:
     from clinit.extract.dataset import Dataset, Layout

@@ -184,3 +184,70 @@ def test_verify_finds_a_flipped_byte_and_says_what_to_do(
     assert isinstance(failed.exception, CacheError)
     assert str(failed.exception).startswith(f"1 damaged: {path} ")
     assert "computes these shards anew" in failed.exception.remedy
+
+
+def test_views_are_extracted_summed_up_and_shown(
+    extract: Callable[..., Result], make_tree: Callable[..., Path], tmp_path: Path
+) -> None:
+    root, cache = make_tree(), tmp_path / "cache"
+    (root / "train" / "b" / "2.png").write_text("no pixels")
+    base = ["--dataset", "folder", "--root", root]
+    assert extract(*base).exit_code == 0
+    assert "  views" not in run("cache", "show", cache).output
+    shown = extract(*base, "--views", 2, "--view-seed", 7)
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.count("  already complete: every shard verified, nothing to do") == 2
+    for number in (0, 1):
+        assert f"train, view {number}: 15 images at " in shown.output
+    assert shown.output.count("no features:") == 1, "what train has listed is not listed again"
+    assert "2 views of the training images, seed 7: " in shown.output
+    assert f"MB at {cache}/views" in shown.output
+    kind = "random resized crop 32x32 bicubic antialias, area 0.08 to 1, aspect 3/4 to 4/3"
+    assert f"  {kind}" in shown.output
+    again = extract(*base, "--views", 1, "--view-seed", 7)
+    assert "train, view 0: already complete, every shard verified; stored head" in again.output
+    assert "1 view of the training images, seed 7: 0 s" in again.output
+    assert "the cache holds 2 views: those that this command did not ask for stay" in again.output
+    described = run("cache", "show", cache).output
+    assert "       views  2 of train, seed 7, " in described
+    assert kind in described
+
+
+def test_images_that_only_a_view_cannot_read_are_listed(
+    extract: Callable[..., Result], make_tree: Callable[..., Path]
+) -> None:
+    root = make_tree()
+    extract("--dataset", "folder", "--root", root)
+    path = root / "train" / "b" / "2.png"
+    path.write_bytes(bytes(path.stat().st_size))
+    shown = extract("--dataset", "folder", "--root", root, "--views", 1)
+    assert shown.exit_code == 0, shown.output
+    assert "Warning: 1 of 15 images have no features:" in shown.output
+    assert "row 7  train/b/2.png: not an image of a known format" in shown.output
+
+
+def test_verify_reads_the_views_too(
+    extract: Callable[..., Result], make_tree: Callable[..., Path], tmp_path: Path
+) -> None:
+    extract("--dataset", "folder", "--root", make_tree(), "--views", 2)
+    assert (
+        "train, view 1: 2 shards, 15 rows read" in run("cache", "verify", tmp_path / "cache").output
+    )
+    path = tmp_path / "cache" / "views" / "1" / "shard-00001.h5"
+    path.write_bytes(path.read_bytes()[:-1])
+    failed = run("cache", "verify", tmp_path / "cache")
+    assert isinstance(failed.exception, CacheError)
+    assert str(failed.exception).startswith(f"1 damaged: {path} ")
+
+
+def test_views_of_another_seed_or_without_train_are_refused(
+    extract: Callable[..., Result], make_tree: Callable[..., Path]
+) -> None:
+    base = ["--dataset", "folder", "--root", make_tree()]
+    extract(*base, "--views", 1)
+    seed = extract(*base, "--views", 1, "--view-seed", 2)
+    assert "view_seed = 0, this command has view_seed = 2" in str(seed.exception)
+    split = extract(*base, "--views", 1, "--split", "val")
+    assert isinstance(split.exception, ManifestError)
+    assert "views are of the training images" in str(split.exception)
+    assert extract(*base, "--views", -1).exit_code == 2

@@ -21,9 +21,19 @@ ARGUMENTS = [
 ]
 
 
-def command(root: Path, out: Path, weights: Path) -> list[str]:
+def command(root: Path, out: Path, weights: Path, *more: str) -> list[str]:
     places = [f"--root={root}", f"--out={out}", f"--weights={weights}"]
-    return [sys.executable, "-m", "clinit", "extract", *places, *ARGUMENTS]
+    return [sys.executable, "-m", "clinit", "extract", *places, *ARGUMENTS, *more]
+
+
+def kill_at(moment: Callable[[], bool], arguments: list[str]) -> None:
+    with subprocess.Popen(
+        arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not moment() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.0002)
+        os.kill(process.pid, signal.SIGKILL)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -55,15 +65,7 @@ def test_an_extraction_killed_at_several_moments_ends_bit_identical(
     ]
     survivors = []
     for moment in moments:
-        with subprocess.Popen(
-            command(root, killed, tiny_weights),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as process:
-            deadline = time.monotonic() + 120
-            while not moment() and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.0002)
-            os.kill(process.pid, signal.SIGKILL)
+        kill_at(moment, command(root, killed, tiny_weights))
         survivors.append(len(list((killed / "train").glob("shard-*.h5"))))
     assert survivors == sorted(survivors)
     assert survivors[0] < 24, "the process was meant to die before it had finished"
@@ -76,3 +78,32 @@ def test_an_extraction_killed_at_several_moments_ends_bit_identical(
     found = {name: data for name, data in contents(killed).items() if ".tmp-" not in name}
     assert found == contents(whole)
     assert all(summary(killed / s) == summary(whole / s) for s in ("train", "val"))
+
+
+@pytest.mark.slow
+def test_views_killed_at_several_moments_end_bit_identical(
+    make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path
+) -> None:
+    root = make_tree(train=30, val=3)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    command_whole = command(root, whole, tiny_weights, "--views=2")
+    subprocess.run(command_whole, check=True, capture_output=True)
+    views = killed / "views"
+    moments: list[Callable[[], bool]] = [
+        lambda: any((views / "0").glob(".shard-*.tmp-*")),
+        lambda: len(list((views / "1").glob("shard-*.h5"))) >= 2,
+    ]
+    survivors = []
+    for moment in moments:
+        kill_at(moment, command(root, killed, tiny_weights, "--views=2"))
+        survivors.append(len(list(views.rglob("shard-*.h5"))))
+    assert survivors == sorted(survivors)
+    assert survivors[-1] < 36, "the process was meant to die before it had finished"
+    assert not (views / "1" / "cache.json").exists()
+    command_killed = command(root, killed, tiny_weights, "--views=2")
+    done = subprocess.run(command_killed, check=True, capture_output=True, text=True)
+    assert "train, view 0: already complete, every shard verified" in done.stdout
+    assert "found from an earlier run" in done.stdout
+    found = {name: data for name, data in contents(killed).items() if ".tmp-" not in name}
+    assert found == contents(whole)
+    assert all(summary(views / k) == summary(whole / "views" / k) for k in ("0", "1"))

@@ -1,0 +1,158 @@
+"""What `clinit extract` shows: a bar while it runs, and what came of each split and view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from clinit.cli.console import err, note, say, warn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clinit.extract.cache import CacheSplit
+    from clinit.extract.split_run import Progress, SplitResult
+
+_BAD_IMAGES_SHOWN = 20
+
+
+@contextmanager
+def progress_bars() -> Iterator[Callable[[Progress], None]]:
+    """Show a bar a split, and one for the view that is being computed."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[shares]}"),
+        console=err,
+        disable=not err.is_terminal,
+    )
+    with bar:
+        tasks: dict[str, Any] = {}
+
+        def update(progress: Any) -> None:
+            if progress.split not in tasks:
+                for title, task in tasks.items():
+                    bar.update(task, visible="view" not in title)
+                tasks[progress.split] = bar.add_task(
+                    progress.split, total=progress.rows_total, rate="", shares=""
+                )
+            bar.update(
+                tasks[progress.split],
+                completed=progress.rows_done,
+                rate=f"{progress.images_per_s:,.0f} images/s",
+                shares=_shares(progress.shares, short=True),
+            )
+
+        yield update
+
+
+def print_split(result: SplitResult) -> None:
+    """Say what a split holds, how fast it came about, and how well the stored head does on it."""
+    split = result.split
+    shards = split.plan.num_shards
+    say(
+        f"{split.plan.title}: {split.num_rows:,} images, features {split.num_valid:,} x {split.dim}"
+        f" {split.dtype} in {shards:,} shard{'s' if shards > 1 else ''} at {split.path}"
+    )
+    _print_replaced(result)
+    if not result.computed_rows:
+        say("  already complete: every shard verified, nothing to do")
+    else:
+        shares = _shares(split.summary["run"]["shares"])
+        say(f"  {_rate(result)}: {shares}; the bound is {split.summary['run']['bound']}")
+    if split.dtype != split.plan.dtype:
+        note("some features exceed the range of float16: their shards are stored in float32")
+    _print_top1(result)
+    _print_bad(split, split.summary["invalid"])
+
+
+def print_view(result: SplitResult, plain: SplitResult) -> None:
+    """Say in a line what came of a view, and which images only it could not read."""
+    split, percent = result.split, result.top1.percent
+    done = _rate(result) if result.computed_rows else "already complete, every shard verified"
+    accuracy = f"; stored head: top-1 {percent:.2f} %" if percent is not None else ""
+    say(f"{split.plan.title}: {done}{accuracy}")
+    _print_replaced(result)
+    known = {entry["row"] for entry in plain.split.summary["invalid"]}
+    _print_bad(split, [entry for entry in split.summary["invalid"] if entry["row"] not in known])
+
+
+def print_views(results: Sequence[SplitResult], present: int) -> None:
+    """Sum up the views of this command; `present` is how many the cache holds."""
+    fingerprint, folder = results[0].split.fingerprint, results[0].split.path.parent
+    size = sum(size_megabytes(result.split.path) for result in results)
+    seconds = sum(
+        sum(result.split.summary["run"]["seconds"].values())
+        for result in results
+        if result.computed_rows
+    )
+    say(
+        f"{len(results)} view{'s' if len(results) > 1 else ''} of the training images, seed"
+        f" {fingerprint['view_seed']}: {seconds:,.0f} s, {size:,.1f} MB at {folder}"
+    )
+    say(f"  {fingerprint['augmentation']}")
+    if present > len(results):
+        note(f"the cache holds {present} views: those that this command did not ask for stay")
+
+
+def size_megabytes(folder: Path) -> float:
+    """Return the size of the shards in a folder."""
+    return sum(path.stat().st_size for path in folder.glob("*.h5")) / 1e6
+
+
+def _shares(shares: Mapping[str, float], *, short: bool = False) -> str:
+    parts = ((name[:3] if short else name, share) for name, share in shares.items())
+    if short:
+        return " ".join(f"{name} {100 * share:.0f}" for name, share in parts if share >= 0.005)
+    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in parts)
+
+
+def _rate(result: SplitResult) -> str:
+    found = result.split.num_rows - result.computed_rows
+    resumed = f" ({found:,} found from an earlier run)" if found else ""
+    rate = result.split.summary["run"]["images_per_s"]
+    return f"{result.computed_rows:,} images at {rate:,.0f} images/s{resumed}"
+
+
+def _print_replaced(result: SplitResult) -> None:
+    for reason in result.replaced_shards:
+        note(f"computed again: {reason}")
+
+
+def _print_bad(split: CacheSplit, entries: Sequence[Mapping[str, Any]]) -> None:
+    if not entries:
+        return
+    warn(f"{len(entries):,} of {split.num_rows:,} images have no features:")
+    for entry in entries[:_BAD_IMAGES_SHOWN]:
+        say(f"    row {entry['row']:,}  {entry['path']}: {entry['reason']}")
+    if len(entries) > _BAD_IMAGES_SHOWN:
+        say(f"    … all of them are listed in {split.path / 'cache.json'}")
+
+
+def _print_top1(result: SplitResult) -> None:
+    head = result.split.summary["head"]
+    percent = result.top1.percent
+    if percent is not None:
+        say(
+            f"  stored head: top-1 {percent:.2f} % of {result.top1.total:,} images"
+            f" (its classes: {head['class_names']})"
+        )
+    elif head["class_names"] == "unknown":
+        note(
+            "the stored head's rows have no names, so its accuracy is unknown and `clinit"
+            " train-head` cannot use it: name them with --head-classes"
+        )
+    else:
+        say(f"  stored head: knows none of these classes (its classes: {head['class_names']})")
