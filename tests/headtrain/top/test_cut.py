@@ -4,6 +4,7 @@ import pytest
 import timm
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from clinit.errors import BackboneError
 from clinit.headtrain.top.cut import Cut, block_names, check_cut, cut
@@ -33,11 +34,11 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "resnet-bottleneck": ("resnet50", RESNET | {"drop_rate": 0.5}),
     "resnext": ("resnext50_32x4d", RESNET | {"cardinality": 2, "base_width": 64}),
     "seresnet": ("seresnet18", RESNET),
-    "efficientnet": ("efficientnet_lite0", {}),
-    "efficientnet-edge": ("efficientnet_es", {}),
-    "mobilenetv2": ("mobilenetv2_050", {}),
-    "mobilenetv3": ("mobilenetv3_small_050", {}),
-    "mobilenetv4": ("mobilenetv4_conv_small_050", {}),
+    "efficientnet": ("test_efficientnet", {}),
+    "efficientnet-layer-norm": ("test_efficientnet_ln", {}),
+    "mobilenetv2": ("mobilenetv2_035", {}),
+    "mobilenetv3": ("lcnet_035", {}),
+    "mobilenetv4": ("mobilenetv4_conv_small_035", {}),
 }
 FULL_SIZE = {
     "vit_tiny_patch16_224": 12,
@@ -155,6 +156,45 @@ def test_gradients_reach_every_plastic_block_and_nothing_below(key: str) -> None
     assert not [n for n in with_gradient if any(n.startswith(f"{block}.") for block in frozen)]
 
 
+class Top(nn.Module):
+    """The top as a module, so that `torch.func` can put other parameters into it."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.top = cut(network, 2).top
+
+    def forward(self, activations: Tensor) -> Tensor:
+        return self.top(activations)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("key", ["convnext", "vit", "resnet-basic", "mobilenetv2"])
+def test_per_sample_gradients_of_the_top_can_be_had_in_one_pass(key: str) -> None:
+    network = small(key)
+    network.requires_grad_(False)
+    halves, module = cut(network, 2), Top(network)
+    activations = halves.trunk(images())
+    prefixes = tuple(f"network.{block}." for block in halves.blocks)
+    chosen = {n: p.detach() for n, p in module.named_parameters() if n.startswith(prefixes)}
+
+    def loss(parameters: dict[str, Tensor], sample: Tensor) -> Tensor:
+        features: Tensor = torch.func.functional_call(module, parameters, (sample[None],))
+        return features.square().sum()
+
+    with sdpa_kernel(SDPBackend.MATH):
+        found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(chosen, activations)
+    network.requires_grad_(True)
+    for index, sample in enumerate(activations):
+        network.zero_grad()
+        halves.top(sample[None]).square().sum().backward()
+        for name in chosen:
+            expected = module.get_parameter(name).grad
+            assert expected is not None
+            scale = float(expected.abs().max()) + 1e-6
+            assert float((found[name][index] - expected).abs().max()) <= 1e-4 * scale, name
+
+
 def test_a_downsampling_in_front_of_the_first_plastic_block_belongs_to_the_trunk() -> None:
     network: Any = small("convnextv2")
     behind, inside = cut(network, 2), cut(network, 3)
@@ -174,6 +214,7 @@ def test_half_precision_activations_give_nearly_the_same_features() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "blocks"), FULL_SIZE.items())
 def test_the_models_of_the_paper_and_their_like_have_the_blocks_one_expects(
     name: str, blocks: int
