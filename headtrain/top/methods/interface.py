@@ -48,6 +48,11 @@ class Batch:
         """Rows of earlier classes."""
         return len(self) - self.num_new
 
+    def old(self) -> Batch:
+        """Return the rows of earlier classes."""
+        part = slice(self.num_new, None)
+        return Batch(self.activations[part], self.labels[part], self.rows[part], num_new=0)
+
 
 @runtime_checkable
 class TopModel(Protocol):

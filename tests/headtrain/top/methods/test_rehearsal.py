@@ -1,70 +1,34 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from clinit.headtrain.losses import LOSSES
 from clinit.headtrain.top.methods.interface import Batch, TopMethod, TopModel
 from clinit.headtrain.top.methods.rehearsal import Rehearsal
 
-SHAPE, HIDDEN, DIM, CLASSES, ROWS = (2, 3), 5, 4, 7, 12
-
-
-class Model(nn.Module):
-    """Two linear layers on flattened activations, and a classifier."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.blocks = nn.Sequential(
-            nn.Flatten(), nn.Linear(6, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, DIM)
-        )
-        self.classifier = nn.Linear(DIM, CLASSES)
-
-    @property
-    def num_classes(self) -> int:
-        return self.classifier.out_features
-
-    def forward(self, activations: Tensor) -> Tensor:
-        features: Tensor = self.blocks(activations)
-        return features
-
-    def features(self, activations: Tensor) -> Tensor:
-        return self.forward(activations)
-
-    def features_at(self, parameters: Mapping[str, Tensor], activations: Tensor) -> Tensor:
-        features: Tensor = torch.func.functional_call(self, dict(parameters), (activations,))
-        return features
-
-    def logits(self, features: Tensor) -> Tensor:
-        logits: Tensor = self.classifier(features)
-        return logits
-
-    def trainable(self) -> dict[str, nn.Parameter]:
-        return dict(self.named_parameters())
+CLASSES, ROWS = 7, 12
+Make = Callable[..., Any]
 
 
 @pytest.fixture
-def batch() -> Batch:
-    random = torch.Generator().manual_seed(1)
-    return Batch(
-        torch.randn(ROWS, *SHAPE, generator=random),
-        torch.arange(ROWS) % CLASSES,
-        np.arange(100, 100 + ROWS),
-        num_new=5,
-    )
+def batch(make_images: Make) -> Batch:
+    batch: Batch = make_images(ROWS, classes=CLASSES).batch(np.arange(ROWS), num_new=5)
+    return batch
 
 
-def test_the_method_and_the_model_keep_the_protocols() -> None:
+def test_the_method_and_the_model_keep_the_protocols(make_top: Make) -> None:
     assert isinstance(Rehearsal(), TopMethod)
-    assert isinstance(Model(), TopModel)
+    assert isinstance(make_top(), TopModel)
 
 
-def test_the_loss_is_the_mean_over_new_and_old_rows(batch: Batch) -> None:
-    model = Model()
+def test_the_loss_is_the_mean_over_new_and_old_rows(make_top: Make, batch: Batch) -> None:
+    model = make_top(CLASSES)
     loss, losses = Rehearsal().loss(model, batch, None)
     logits = model.classifier(model.blocks(batch.activations))
     each = nn.functional.cross_entropy(logits, batch.labels, reduction="none")
@@ -74,10 +38,8 @@ def test_the_loss_is_the_mean_over_new_and_old_rows(batch: Batch) -> None:
 
 
 @pytest.mark.parametrize("name", ["ce", "mse", "sqen"])
-def test_training_takes_the_steps_of_a_plain_loop(name: str, batch: Batch) -> None:
-    from clinit.headtrain.losses import LOSSES
-
-    ours, plain = Model(), Model()
+def test_training_takes_the_steps_of_a_plain_loop(make_top: Make, name: str, batch: Batch) -> None:
+    ours, plain = make_top(CLASSES), make_top(CLASSES)
     for model in (ours, plain):
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         for _ in range(10):

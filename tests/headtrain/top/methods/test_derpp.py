@@ -1,0 +1,365 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from clinit.headtrain.losses import LOSSES
+from clinit.headtrain.stream import Task
+from clinit.headtrain.top.methods.derpp import Derpp, DerppConfig
+from clinit.headtrain.top.methods.interface import TopMethod
+from clinit.headtrain.top.methods.rehearsal import Rehearsal
+
+Make = Callable[..., Any]
+BASE, STEP, EACH = 4, 2, 20
+TASKS = [Task(n, np.arange(STEP), BASE + STEP * (n - 1)) for n in (1, 2, 3)]
+TEACHERS: list[Literal["snapshot", "stored"]] = ["snapshot", "stored"]
+DISTANCES: list[Literal["mean", "sum"]] = ["mean", "sum"]
+
+
+def images_of(make_images: Make) -> Any:
+    """20 base rows, then 20 rows of each of three tasks."""
+    images = make_images(EACH * 4, classes=BASE)
+    for task in TASKS:
+        images.labels[rows_of(task.number)] = task.start + torch.arange(EACH) % STEP
+    return images
+
+
+def rows_of(number: int) -> np.ndarray:
+    return np.arange(EACH) + EACH * number
+
+
+def kept_of(number: int, task: int) -> np.ndarray:
+    """Return what the buffer still holds of a task's rows (0: the base) at a later task."""
+    return rows_of(number)[: 12 - 3 * task]
+
+
+def enter(model: Any, images: Any, task: Task) -> None:
+    """Let the classes of a task arrive."""
+    if model.num_classes < task.stop:
+        torch.manual_seed(task.number)
+        model.grow(STEP)
+    images.new = rows_of(task.number)
+    images.old = np.concatenate([kept_of(n, task.number) for n in range(task.number)])
+    images.kept = kept_of(task.number, task.number)
+
+
+def draw(images: Any, task: Task, step: int, *, twice: bool) -> tuple[Any, Any]:
+    """Six new rows and six old ones, and six other old ones where they are wanted."""
+    random = np.random.default_rng([task.number, step])
+    new, old = random.permutation(images.new)[:6], random.permutation(images.old)
+    batch = images.batch(np.concatenate([new, old[:6]]), num_new=6)
+    return batch, images.batch(old[-6:]) if twice else None
+
+
+def learn(method: Any, model: Any, images: Any, task: Task, steps: int = 4) -> list[Tensor]:
+    """Learn a task as the learner does; return the losses of its steps."""
+    enter(model, images, task)
+    method.begin(model, task, images)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-2)
+    losses = []
+    for step in range(steps):
+        loss, _ = method.loss(model, *draw(images, task, step, twice=method.draws == 2))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    method.end(model, task, images)
+    return losses
+
+
+def outputs(model: Any, images: Any, row: int) -> Tensor:
+    logits: Tensor = model.classifier(model.blocks(images.activations[row : row + 1]))[0]
+    return logits
+
+
+def former_logits(model: Any, images: Any, rows: np.ndarray, width: int) -> dict[int, Tensor]:
+    with torch.no_grad():
+        return {int(row): outputs(model, images, int(row))[:width].clone() for row in rows}
+
+
+def equation_6(
+    model: Any,
+    images: Any,
+    batch: Any,
+    dark: Any,
+    former: dict[int, Tensor],
+    config: DerppConfig,
+    name: str,
+) -> Tensor:
+    """L_new + alpha E |z' - h(x')|^2 + beta E l(y'', f(x'')), one sample after the other."""
+
+    def loss(row: int) -> Tensor:
+        return LOSSES[name].value(outputs(model, images, row)[None], images.labels[[row]])[0]
+
+    new, old = batch.rows[: batch.num_new].tolist(), batch.rows[batch.num_new :].tolist()
+    total = torch.stack([loss(row) for row in new]).mean()
+    total = total + config.beta * torch.stack([loss(row) for row in old]).mean()
+    squares = []
+    for row in dark:
+        known = former[int(row)]
+        square = ((outputs(model, images, int(row))[: len(known)] - known) ** 2).sum()
+        squares.append(square / len(known) if config.distance == "mean" else square)
+    return total + config.alpha * torch.stack(squares).mean()
+
+
+def assert_same_step(model: Any, loss: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
+    parameters = list(model.parameters())
+    for mine, theirs in zip(
+        torch.autograd.grad(loss, parameters),
+        torch.autograd.grad(expected, parameters),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["ce", "mse", "sqen"])
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_with_stored_logits_it_is_equation_6_while_the_head_grows(
+    make_top: Make, make_images: Make, distance: Literal["mean", "sum"], name: str
+) -> None:
+    config = DerppConfig(alpha=0.3, beta=0.7, teacher="stored", distance=distance)
+    model, images = make_top(BASE), images_of(make_images)
+    method = Derpp(config, loss_name=name)
+    former = former_logits(model, images, rows_of(0), BASE)
+    for task in TASKS:
+        learn(method, model, images, task)
+        former |= former_logits(model, images, rows_of(task.number), task.stop)
+        if task.number == len(TASKS):
+            break
+        following = TASKS[task.number]
+        enter(model, images, following)
+        again = Derpp(config, loss_name=name)
+        again.restore(method.state())
+        again.begin(model, following, images)
+        batch, second = draw(images, following, step=7, twice=True)
+        widths = {len(former[int(row)]) for row in images.old}
+        assert len(widths) == task.number + 1, "old rows were stored in several widths"
+        with torch.no_grad():
+            model.blocks[1].weight += 0.1
+        loss, _ = again.loss(model, batch, second)
+        expected = equation_6(model, images, batch, second.rows, former, config, name)
+        assert_same_step(model, loss, expected)
+        with torch.no_grad():
+            model.blocks[1].weight -= 0.1
+
+
+@pytest.mark.parametrize("name", ["ce", "mse", "sqen"])
+@pytest.mark.parametrize("distance", DISTANCES)
+def test_with_a_snapshot_the_former_logits_are_those_of_the_start_of_the_task(
+    make_top: Make, make_images: Make, distance: Literal["mean", "sum"], name: str
+) -> None:
+    config = DerppConfig(alpha=0.3, beta=0.7, distance=distance)
+    model, images = make_top(BASE), images_of(make_images)
+    method = Derpp(config, loss_name=name)
+    for task in TASKS[:2]:
+        enter(model, images, task)
+        method.begin(model, task, images)
+        former = former_logits(model, images, images.old, task.start)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 0.1 * torch.randn_like(parameter)
+        batch, _ = draw(images, task, step=0, twice=False)
+        loss, losses = method.loss(model, batch, None)
+        dark = batch.rows[batch.num_new :]
+        assert_same_step(model, loss, equation_6(model, images, batch, dark, former, config, name))
+        logits = model.classifier(model.blocks(batch.activations))
+        torch.testing.assert_close(losses, LOSSES[name].value(logits, batch.labels).detach())
+        method.end(model, task, images)
+        assert method.state() == {}
+
+
+def test_a_snapshot_and_fresh_logits_agree_on_the_same_old_rows(
+    make_top: Make, make_images: Make
+) -> None:
+    model, images = make_top(BASE), images_of(make_images)
+    enter(model, images, TASKS[0])
+    snapshot, stored = (Derpp(DerppConfig(teacher=teacher)) for teacher in TEACHERS)
+    for method in (snapshot, stored):
+        method.begin(model, TASKS[0], images)
+    with torch.no_grad():
+        model.blocks[3].weight *= 1.5
+    batch, _ = draw(images, TASKS[0], step=0, twice=False)
+    torch.testing.assert_close(
+        snapshot.loss(model, batch, None)[0], stored.loss(model, batch, batch.old())[0]
+    )
+
+
+@pytest.mark.parametrize("teacher", TEACHERS)
+def test_before_the_first_step_nothing_differs_from_the_teacher(
+    make_top: Make, make_images: Make, teacher: Literal["snapshot", "stored"]
+) -> None:
+    model, images = make_top(BASE), images_of(make_images)
+    enter(model, images, TASKS[0])
+    method = Derpp(DerppConfig(alpha=1e6, beta=1.0, teacher=teacher))
+    method.begin(model, TASKS[0], images)
+    batch, second = draw(images, TASKS[0], step=0, twice=method.draws == 2)
+    loss, losses = method.loss(model, batch, second)
+    torch.testing.assert_close(loss, losses[:6].mean() + losses[6:].mean(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("teacher", TEACHERS)
+def test_columns_that_the_teacher_had_not_seen_do_not_enter(
+    make_top: Make, make_images: Make, teacher: Literal["snapshot", "stored"]
+) -> None:
+    def dark(value: float) -> float:
+        model, images = make_top(BASE), images_of(make_images)
+        method = Derpp(DerppConfig(alpha=1e3, teacher=teacher))
+        learn(method, model, images, TASKS[0])
+        enter(model, images, TASKS[1])
+        with torch.no_grad():
+            model.classifier.bias[TASKS[1].start :] = value
+        method.begin(model, TASKS[1], images)
+        with torch.no_grad():
+            model.blocks[3].weight *= 1.1
+            model.classifier.bias[TASKS[1].start :] += 1
+        batch, second = draw(images, TASKS[1], step=0, twice=method.draws == 2)
+        loss, losses = method.loss(model, batch, second)
+        return (loss - losses[:6].mean() - 0.9 * losses[6:].mean()).item()
+
+    assert 0 < dark(0.0) < 1e3
+    assert dark(0.0) == pytest.approx(dark(-1000.0), rel=1e-3)
+
+
+@pytest.mark.parametrize("teacher", TEACHERS)
+@pytest.mark.parametrize("width", ["grow", "full"])
+def test_the_loss_is_a_number_at_every_width(
+    make_top: Make, make_images: Make, teacher: Literal["snapshot", "stored"], width: str
+) -> None:
+    model = make_top(BASE if width == "grow" else BASE + 3 * STEP)
+    images, method = images_of(make_images), Derpp(DerppConfig(teacher=teacher))
+    losses = [loss for task in TASKS for loss in learn(method, model, images, task)]
+    assert torch.stack(losses).isfinite().all()
+    if teacher == "stored":
+        widths = {v.shape[1] for name, v in method.state().items() if name.startswith("logits")}
+        assert widths == {BASE, *(task.stop for task in TASKS)}
+
+
+@pytest.mark.parametrize("teacher", TEACHERS)
+def test_without_old_rows_it_is_the_mean_loss_of_new_rows(
+    make_top: Make, make_images: Make, teacher: Literal["snapshot", "stored"]
+) -> None:
+    model, images = make_top(BASE), images_of(make_images)
+    enter(model, images, TASKS[0])
+    images.old = np.empty(0, dtype=np.int64)
+    method = Derpp(DerppConfig(teacher=teacher))
+    method.begin(model, TASKS[0], images)
+    batch = images.batch(images.new, num_new=EACH)
+    loss, _ = method.loss(model, batch, None)
+    assert loss == Rehearsal().loss(model, batch, None)[0]
+    method.end(model, TASKS[0], images)
+    images.old = images.kept
+    following = TASKS[1]
+    model.grow(STEP)
+    method.begin(model, following, images)
+    loss, _ = method.loss(model, images.batch(images.old), images.batch(images.old))
+    assert loss.isfinite()
+
+
+def test_alpha_0_and_beta_1_is_rehearsal_with_twice_the_step(
+    make_top: Make, make_images: Make
+) -> None:
+    model, images = make_top(BASE), images_of(make_images)
+    enter(model, images, TASKS[0])
+    method = Derpp(DerppConfig(alpha=0.0, beta=1.0, teacher="stored"))
+    method.begin(model, TASKS[0], images)
+    assert method.draws == 1, "no logits, no second draw"
+    assert method.state() == {}
+    batch, _ = draw(images, TASKS[0], step=0, twice=False)
+    torch.testing.assert_close(
+        method.loss(model, batch, None)[0], 2 * Rehearsal().loss(model, batch, None)[0]
+    )
+
+
+@pytest.mark.parametrize("teacher", TEACHERS)
+@pytest.mark.parametrize("at", [0, 2, 4])
+def test_a_method_restored_within_a_task_goes_on_as_before(
+    make_top: Make, make_images: Make, at: int, teacher: Literal["snapshot", "stored"]
+) -> None:
+    def run(stop: int | None) -> tuple[list[Tensor], dict[str, Tensor]]:
+        model, images = make_top(BASE), images_of(make_images)
+        method = Derpp(DerppConfig(alpha=0.5, teacher=teacher))
+        learn(method, model, images, TASKS[0])
+        enter(model, images, TASKS[1])
+        method.begin(model, TASKS[1], images)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses = []
+        for step in range(5):
+            if step == stop:
+                state = {name: values.clone() for name, values in method.state().items()}
+                method = Derpp(DerppConfig(alpha=0.5, teacher=teacher))
+                method.restore(state)
+            batch, second = draw(images, TASKS[1], step, twice=method.draws == 2)
+            loss, _ = method.loss(model, batch, second)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        method.end(model, TASKS[1], images)
+        return losses, method.state()
+
+    (expected, whole), (found, restored) = run(None), run(at)
+    assert torch.equal(torch.stack(found), torch.stack(expected))
+    assert whole.keys() == restored.keys()
+    for name, values in whole.items():
+        assert torch.equal(restored[name], values)
+
+
+def test_the_teacher_is_not_trained(make_top: Make, make_images: Make) -> None:
+    model, images = make_top(BASE), images_of(make_images)
+    enter(model, images, TASKS[0])
+    method = Derpp(DerppConfig())
+    method.begin(model, TASKS[0], images)
+    assert not any(values.requires_grad for values in method.state().values())
+    before = {name: values.clone() for name, values in method.state().items()}
+    batch, _ = draw(images, TASKS[0], step=0, twice=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    method.loss(model, batch, None)[0].backward()
+    optimizer.step()
+    for name, values in method.state().items():
+        assert torch.equal(values, before[name])
+
+
+def test_it_keeps_the_protocol_and_says_how_many_draws_it_wants() -> None:
+    snapshot, stored = (Derpp(DerppConfig(teacher=teacher)) for teacher in TEACHERS)
+    assert isinstance(snapshot, TopMethod)
+    assert (snapshot.data_method, snapshot.draws, stored.draws) == ("rehearsal", 1, 2)
+
+
+def test_stored_logits_without_a_second_draw_are_refused(make_top: Make, make_images: Make) -> None:
+    model, images = make_top(BASE), images_of(make_images)
+    enter(model, images, TASKS[0])
+    method = Derpp(DerppConfig(teacher="stored"))
+    method.begin(model, TASKS[0], images)
+    batch, _ = draw(images, TASKS[0], step=0, twice=False)
+    with pytest.raises(ValueError, match=r"6 old rows without the second draw of eq. 6"):
+        method.loss(model, batch, None)
+
+
+def test_an_old_row_that_was_never_stored_is_refused(make_top: Make, make_images: Make) -> None:
+    model, images = make_top(BASE), images_of(make_images)
+    method = Derpp(DerppConfig(teacher="stored"))
+    learn(method, model, images, TASKS[0])
+    enter(model, images, TASKS[1])
+    images.old = np.append(images.old, 39)
+    with pytest.raises(ValueError, match="1 rows have no stored logits, for example row 39"):
+        method.begin(model, TASKS[1], images)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"alpha": -0.1}, "alpha must be at least 0, got -0.1"),
+        ({"beta": -1.0}, "beta must be at least 0, got -1.0"),
+        ({"alpha": float("nan")}, "alpha must be at least 0, got nan"),
+        ({"beta": float("inf")}, "beta must be at least 0, got inf"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DerppConfig(**settings)
