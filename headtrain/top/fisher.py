@@ -13,6 +13,9 @@ the biases. For the blocks the gradients are formed one sample at a time, or, on
 several at a time by `vmap`: on a CPU the batched kernels are the slower ones (measured: 1.2 to 2.4
 times the time of the loop for blocks of ViT, ConvNeXt and ResNet).
 
+All of it is in float32, also where the training mixes precisions: the gradients of single samples
+are small, and `vmap` does not follow all kernels of mixed precision.
+
 Source: F. Kunstner, L. Balles, P. Hennig, "Limitations of the empirical Fisher approximation for
 natural gradient descent", NeurIPS 2019, for the terms.
 """
@@ -79,7 +82,8 @@ def diagonal_fisher(
             raise ValueError(
                 f"a sample has label {int(batch.labels.max())}, expected labels below {classes}"
             )
-        _add_squares(squares, model, batch, classes, loss_name, by)
+        with model.full_precision():
+            _add_squares(squares, model, batch, classes, loss_name, by)
         samples += len(batch)
     if not samples:
         raise ValueError("the Fisher information needs at least one sample, got none")

@@ -12,6 +12,7 @@ and between any two steps it may store `state()` in a checkpoint.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -76,6 +77,10 @@ class TopModel(Protocol):
         not read. Differentiable in `parameters` and open to `torch.func` (no in-place writes, no
         branches on values): `torch.func.functional_call` does it.
         """
+        ...
+
+    def full_precision(self) -> AbstractContextManager[None]:
+        """Compute in float32 inside, where the model otherwise mixes precisions."""
         ...
 
     def logits(self, features: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,6 +18,7 @@ class TinyTop(nn.Module):
     def __init__(self, classes: int, blocks: nn.Module, dim: int) -> None:
         super().__init__()
         self.blocks = blocks
+        self.mixed = False
         self.classifier = nn.Linear(dim, classes)
 
     @property
@@ -24,8 +26,9 @@ class TinyTop(nn.Module):
         return self.classifier.out_features
 
     def forward(self, activations: Tensor) -> Tensor:
-        features: Tensor = self.blocks(activations)
-        return features
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.mixed):
+            features: Tensor = self.blocks(activations)
+        return features.float() if self.mixed else features
 
     def features(self, activations: Tensor) -> Tensor:
         return self.forward(activations)
@@ -33,6 +36,14 @@ class TinyTop(nn.Module):
     def features_at(self, parameters: Mapping[str, Tensor], activations: Tensor) -> Tensor:
         features: Tensor = torch.func.functional_call(self, dict(parameters), (activations,))
         return features
+
+    @contextmanager
+    def full_precision(self) -> Iterator[None]:
+        self.mixed, before = False, self.mixed
+        try:
+            yield
+        finally:
+            self.mixed = before
 
     def logits(self, features: Tensor) -> Tensor:
         logits: Tensor = self.classifier(features)

@@ -170,6 +170,25 @@ def test_attention_response_norm_layer_scale_and_batch_norm_are_followed(
         torch.testing.assert_close(values, expected[key], rtol=1e-3, atol=1e-5 * scale)
 
 
+@pytest.mark.parametrize("by", WAYS)
+@pytest.mark.parametrize("kind", ["vit", "convnextv2"])
+def test_mixed_precision_of_the_training_is_left_out(
+    make_top: Make, make_images: Make, kind: str, by: Literal["vmap", "loop"]
+) -> None:
+    blocks, shape, dim = timm_blocks(kind)
+    model = make_top(blocks=blocks, dim=dim)
+    images, rows = make_images(6, shape=shape), np.arange(6)
+    expected = diagonal_fisher(model, images.batches(rows, 4), classes=6, by=by)
+    model.mixed = True
+    found = diagonal_fisher(model, images.batches(rows, 4), classes=6, by=by)
+    assert model.mixed
+    assert not torch.equal(model.features(images.activations), blocks(images.activations)), (
+        "the features are of mixed precision"
+    )
+    for key, values in found.items():
+        assert torch.equal(values, expected[key])
+
+
 class Scaled(nn.Module):
     """A parametrisation with a parameter of its own."""
 
