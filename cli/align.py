@@ -11,6 +11,9 @@ from clinit.cli.choices import Device, Loss
 from clinit.cli.console import err, note, say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clinit.extract.cache import CacheSplit
     from clinit.extract.head import Head
     from clinit.headtrain.align import AlignConfig, Alignment
     from clinit.headtrain.source import Source
@@ -34,6 +37,14 @@ def align(
         float, typer.Option(help="First learning rate of AdamW; a cosine takes it to zero.")
     ] = 1e-3,
     weight_decay: Annotated[float, typer.Option(min=0, help="Decoupled weight decay.")] = 0.05,
+    views: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Train on so many views of `clinit extract --views` in turn; 0: plain features.",
+            show_default="all in the cache",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the order of rows.")] = 0,
     device: Annotated[
         Device, typer.Option(help="Where to train; auto takes CUDA where there is one.")
@@ -44,9 +55,10 @@ def align(
     Squared error aims at logits that a head trained with cross entropy does not have. Use the
     result with `clinit train-head --loss mse --head FILE`.
     """
+    from clinit.extract.cache import open_cache
     from clinit.extract.commit import commit_json
     from clinit.extract.head import write_head
-    from clinit.headtrain.align import AlignConfig
+    from clinit.headtrain.align import AlignConfig, choose_views
     from clinit.headtrain.base_head import facts_path
     from clinit.headtrain.source import read_source
 
@@ -64,10 +76,11 @@ def align(
         raise typer.BadParameter(str(error)) from error
     _check_out(out)
     with err.status("Reading the feature cache …"):
+        chosen = choose_views(open_cache(cache), views)
         source = read_source(cache)
     for text in source.notes:
         note(text)
-    aligned = _align(source, _start(head, source), config)
+    aligned = _align(source, _start(head, source), config, chosen)
     write_head(aligned.head, out)
     commit_json(facts_path(out), aligned.facts)
     _show(aligned, out)
@@ -100,7 +113,9 @@ def _start(head: Path | None, source: Source) -> Head:
     return source.head
 
 
-def _align(source: Source, head: Head, config: AlignConfig) -> Alignment:
+def _align(
+    source: Source, head: Head, config: AlignConfig, views: Sequence[CacheSplit]
+) -> Alignment:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeRemainingColumn as Remaining
 
@@ -117,6 +132,7 @@ def _align(source: Source, head: Head, config: AlignConfig) -> Alignment:
             source,
             head,
             config,
+            views,
             on_epoch=lambda done, value: bar.update(
                 epochs, completed=done, loss=f"{config.loss} loss {value:.4g}"
             ),
@@ -126,9 +142,13 @@ def _align(source: Source, head: Head, config: AlignConfig) -> Alignment:
 def _show(aligned: Alignment, out: Path) -> None:
     facts = aligned.facts
     first, last = facts["loss_by_epoch"][0], facts["loss_by_epoch"][-1]
+    views = facts["views"]
+    seen = "without augmentation (0 views)"
+    if views:
+        seen = f"{views} view{'s in turn' if views > 1 else ''} (seed {facts['view_seed']})"
     say(
         f"{facts['loss']} loss {first:.4g} in the first epoch, {last:.4g} in the last, on"
-        f" {facts['train_rows']:,} rows without augmentation (0 views)"
+        f" {facts['train_rows']:,} rows, {seen}"
     )
     if facts["top1_before"] is not None:
         say(

@@ -71,7 +71,8 @@ def verify(cache: CacheArgument) -> None:
         name, shards = split.plan.title, range(split.plan.num_shards)
         found = [verify_shard(split, i) for i in track(shards, name, console=err, transient=True)]
         problems += [problem for problem in found if problem is not None]
-        say(f"{name}: {len(shards):,} shards, {split.num_rows:,} rows read")
+        plural = "s" if len(shards) > 1 else ""
+        say(f"{name}: {len(shards):,} shard{plural}, {split.num_rows:,} rows read")
     if problems:
         raise CacheError(
             f"{len(problems)} damaged: " + "; ".join(problems),
@@ -87,8 +88,9 @@ def _print_views(views: Sequence[CacheSplit]) -> None:
     fingerprint, megabytes = views[0].fingerprint, sum(size_megabytes(v.path) for v in views)
     say(
         f"{'views':>12}  {len(views)} of train, seed {fingerprint['view_seed']},"
-        f" {megabytes:,.1f} MB: {fingerprint['augmentation']}"
+        f" {megabytes:,.1f} MB"
     )
+    say(f"{'':>12}  {fingerprint['augmentation']}")
 
 
 def _top1(head: Mapping[str, Any]) -> str:

@@ -2,8 +2,9 @@
 
 A head that was trained with cross entropy has logits of another scale than squared error aims
 at; the paper therefore starts its MSE runs from a head fine-tuned on the base classes, with
-AdamW, a cosine schedule (here a value an update, down to zero) and augmented images. This reads
-the features of a cache, which are those of the plain images: `views` is 0 in what is reported.
+AdamW, a cosine schedule (here a value an update, down to zero) and augmented images. Here epoch e
+trains on view e mod K, of K random views of the training images that a cache may hold; without
+views it trains on the features of the plain images. `views` is K in what is reported.
 
 Source: M. Y. Harun, C. Kanan, "A good start matters: enhancing continual learning with
 data-driven weight initialization", 2025, "Loss Alignment".
@@ -11,19 +12,24 @@ data-driven weight initialization", 2025, "Loss Alignment".
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int
 
-from clinit.errors import HeadError
+from clinit.errors import CacheError, HeadError
+from clinit.extract.cache import Cache, CacheSplit
 from clinit.extract.device import choose_device
+from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
+from clinit.extract.views import AUGMENTATION, SEED
 from clinit.headtrain.bank import Bank
 from clinit.headtrain.base_head import head_digest
 from clinit.headtrain.class_map import check_head, map_to_head
@@ -81,10 +87,28 @@ class Alignment:
     """Plain values: settings, accuracies before and after (percent), loss by epoch, data."""
 
 
+def choose_views(cache: Cache, number: int | None) -> tuple[CacheSplit, ...]:
+    """Return the first views of a cache; all that it holds where `number` is None.
+
+    Raises:
+        CacheError: If there are fewer, or one is incomplete or of another backbone.
+    """
+    if number == 0:
+        return ()
+    if number is not None and len(cache.views) < number:
+        raise CacheError(
+            f"{cache.path} holds {len(cache.views)} of the {number} views that were asked for",
+            remedy=f"Add `--views {number}` to its `clinit extract` command: it keeps what is there"
+            " and computes the views that are missing.",
+        )
+    return cache.views[:number]
+
+
 def align(
     base: Source,
     head: Head,
     config: AlignConfig,
+    views: Sequence[CacheSplit] = (),
     *,
     on_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
 ) -> Alignment:
@@ -94,10 +118,13 @@ def align(
         base: Features of the classes of the head; its validation rows are only evaluated.
         head: Where to start.
         config: Loss and optimizer.
+        views: Of the training rows, taken in turn, an epoch each, instead of the plain features;
+            one at a time is in memory.
         on_epoch: Told the number of finished epochs and the mean loss of the last one.
 
     Raises:
         HeadError: If the head does not read these features, or its loss stops being a number.
+        CacheError: If a view is damaged, or there is no row to train on.
         ExperimentError: If the head's classes are unknown.
         DeviceError: If there is no such device.
     """
@@ -107,11 +134,11 @@ def align(
     device = choose_device(config.device)
     start = Rows(head.weight.astype(np.float64), head.bias.astype(np.float64))
     bank = Bank(start, [config.head_config()], device)
-    train = LabelledRows.on(device, base.train.features, row_of_class[base.train.labels])
+    epochs = _Epochs(base.train, tuple(views[: config.epochs]), row_of_class, device)
     test = LabelledRows.on(device, base.val.features, row_of_class[base.val.labels])
     with torch.no_grad():
         before = _top1(bank, test)
-        losses = _train(bank, train, config, on_epoch)
+        losses = _train(bank, epochs, config, on_epoch)
         after = _top1(bank, test)
     rows = bank.rows(0)
     aligned = Head(
@@ -124,11 +151,9 @@ def align(
         "format": FORMAT,
         **asdict(config),
         "schedule": "cosine to zero, by update",
-        "views": 0,
-        "augmentation": "none: the features of the plain images",
+        **epochs.facts(),
         "top1_before": before,
         "top1_after": after,
-        "train_rows": len(train),
         "val_rows": len(test),
         "loss_by_epoch": losses,
         "base": base.description,
@@ -142,27 +167,75 @@ def align(
     return Alignment(aligned, facts)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Epochs:
+    """What each epoch trains on: the views in turn, or the plain features where there is none."""
+
+    plain: FeatureSet
+    views: tuple[CacheSplit, ...]
+    row_of_class: Int[np.ndarray, " classes"]
+    device: torch.device
+
+    def sizes(self, epochs: int) -> list[int]:
+        """Return the number of rows of each epoch, without reading a view."""
+        sizes = [view.num_valid for view in self.views] or [len(self.plain.labels)]
+        if not all(sizes):
+            raise CacheError(
+                "there is no row of features to align with",
+                remedy="Look for bad images with `clinit cache show`, and extract them again.",
+            )
+        return [sizes[epoch % len(sizes)] for epoch in range(epochs)]
+
+    def rows(self, epochs: int) -> Iterator[LabelledRows]:
+        """Yield the rows of each epoch."""
+        if len(self.views) > 1:
+            for epoch in range(epochs):
+                yield self._on_device(self.views[epoch % len(self.views)].load())
+        else:
+            always = self._on_device(self.views[0].load() if self.views else self.plain)
+            yield from itertools.repeat(always, epochs)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is said about the rows."""
+        rows = {"views": len(self.views), "train_rows": self.sizes(1)[0]}
+        if not self.views:
+            return {**rows, "view_seed": None, "augmentation": "none: the plain images"}
+        fingerprint = self.views[0].fingerprint
+        return {
+            **rows,
+            "view_seed": int(fingerprint[SEED]),
+            "augmentation": fingerprint[AUGMENTATION],
+        }
+
+    def _on_device(self, data: FeatureSet) -> LabelledRows:
+        return LabelledRows.on(self.device, data.features, self.row_of_class[data.labels])
+
+
 def _train(
-    bank: Bank,
-    rows: LabelledRows,
-    config: AlignConfig,
-    on_epoch: Callable[[int, float], None],
+    bank: Bank, epochs: _Epochs, config: AlignConfig, on_epoch: Callable[[int, float], None]
 ) -> list[float]:
-    batch_size = min(config.batch_size, len(rows))
-    updates = len(rows) // batch_size
+    sizes = epochs.sizes(config.epochs)
+    batch_size = min(config.batch_size, *sizes)
     training = Training(bank, batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
-        training.optimizer, T_max=config.epochs * updates
+        training.optimizer, T_max=sum(size // batch_size for size in sizes)
     )
-    losses: list[float] = []
-    for epoch in range(config.epochs):
+
+    def train_on(rows: LabelledRows, epoch: int) -> float:
+        updates = len(rows) // batch_size
         order = generator(config.seed, Draw.ALIGNMENT, epoch).permutation(len(rows))
         batches = torch.from_numpy(order[: updates * batch_size].reshape(updates, batch_size))
         total = torch.zeros((), dtype=torch.float64, device=bank.device)
         for batch in batches.to(bank.device):
             total += training.step(rows.features[batch], rows.labels[batch]).double().mean()
             schedule.step()
-        losses.append(float(total) / updates)
+        return float(total) / updates
+
+    losses: list[float] = []
+    rows_in_turn = epochs.rows(config.epochs)
+    for epoch in range(config.epochs):
+        # No name for the rows here: it would keep a view in memory while the next is read.
+        losses.append(train_on(next(rows_in_turn), epoch))
         if not math.isfinite(losses[-1]):
             raise HeadError(
                 f"the alignment has diverged: its loss is {losses[-1]} in epoch {epoch + 1}",

@@ -49,6 +49,16 @@ def read_base_head(path: Path) -> tuple[Head, dict[str, Any]]:
                 remedy="Remove it, or run `clinit align` again.",
             ) from error
         if about_this:
-            told = ("loss", "views", "epochs", "lr", "top1_before", "top1_after", "started_from")
+            told = (
+                "loss",
+                "views",
+                "view_seed",
+                "augmentation",
+                "epochs",
+                "lr",
+                "top1_before",
+                "top1_after",
+                "started_from",
+            )
             described["alignment"] = {name: facts.get(name) for name in told}
     return head, described
