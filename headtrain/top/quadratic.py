@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,17 +38,16 @@ class Quadratic:
     def around(cls, fisher: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Quadratic:
         """Return the penalty of one anchor: `values`, as far as `fisher` has rows."""
         centre = {
-            name: _first(values[name].detach(), weights).clone() for name, weights in fisher.items()
+            name: _first(values[name].detach(), like).clone() for name, like in fisher.items()
         }
-        return cls(dict(fisher), centre, torch.zeros((), device=_device(fisher)))
+        return cls(dict(fisher), centre, next(iter(fisher.values())).new_zeros(()))
 
     def value(self, parameters: Mapping[str, Tensor]) -> Float[Tensor, ""]:
         """Return the penalty; differentiable in `parameters`."""
-        total = self.constant
-        for name, weights in self.fisher.items():
-            difference = _first(parameters[name], weights) - self.centre[name]
-            total = total + (weights * difference * difference).sum()
-        return total
+        held = [_first(parameters[name], like) for name, like in self.fisher.items()]
+        fisher, centre = list(self.fisher.values()), list(self.centre.values())
+        springs: Tensor = _Springs.apply(fisher, centre, *held)
+        return self.constant + springs
 
     def __add__(self, later: Quadratic) -> Quadratic:
         """Return the sum; `later` may have more rows, not fewer."""
@@ -57,9 +58,10 @@ class Quadratic:
             fisher[name] = old + new
             share = torch.where(fisher[name] > 0, new / fisher[name], torch.ones_like(new))
             difference = later.centre[name] - old_centre
-            centre[name] = old_centre + share * difference
-            # Where nothing weighs, the later anchor is the centre, whatever the first one is.
-            centre[name] = torch.where(share == 1, later.centre[name], centre[name])
+            # Where the first anchor has no weight the later one is the centre, to the last bit.
+            centre[name] = torch.where(
+                share == 1, later.centre[name], old_centre + share * difference
+            )
             constant = constant + (old * share * difference * difference).sum()
         return Quadratic(fisher, centre, constant)
 
@@ -69,6 +71,26 @@ class Quadratic:
             name: gamma * _grown(self.fisher[name], new) + new for name, new in later.fisher.items()
         }
         return Quadratic(fisher, later.centre, later.constant)
+
+
+class _Springs(torch.autograd.Function):
+    """sum_k F_k (theta_k - c_k)^2 for lists of tensors: a few launches on a CUDA device.
+
+    Written with autograd it is over ten launches a tensor and a step. On a CPU both take the same
+    time, and tensors joined to a single vector four times as long.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, fisher: list[Tensor], centre: list[Tensor], *held: Tensor) -> Tensor:
+        difference = torch._foreach_sub(held, centre)
+        ctx.force = torch._foreach_mul(difference, fisher)
+        energy = torch._foreach_mul(ctx.force, difference)
+        return torch.stack(torch._foreach_norm(energy, 1)).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *torch._foreach_mul(ctx.force, 2 * upstream)
 
 
 def _first(values: Tensor, like: Tensor) -> Tensor:
@@ -81,7 +103,3 @@ def _grown(values: Tensor, like: Tensor) -> Tensor:
     if values.shape == like.shape:
         return values
     return torch.cat([values, values.new_zeros(len(like) - len(values), *values.shape[1:])])
-
-
-def _device(values: Mapping[str, Tensor]) -> torch.device:
-    return next(iter(values.values())).device

@@ -55,6 +55,19 @@ def test_anchors_may_grow() -> None:
     assert merged.value(at).item() == pytest.approx(naive(anchors, at), rel=1e-5)
 
 
+def test_finite_differences_agree() -> None:
+    fisher, values = draw(0, rows=3)
+    spring = Quadratic.around(
+        {name: weights.double().clamp(max=10) for name, weights in fisher.items()},
+        {name: each.double() for name, each in values.items()},
+    )
+    at = {name: each.double().requires_grad_() for name, each in draw(5, rows=4)[1].items()}
+    assert torch.autograd.gradcheck(
+        lambda matrix, scalar: 0.5 * spring.value({"matrix": matrix, "scalar": scalar}),
+        (at["matrix"], at["scalar"]),
+    )
+
+
 def test_rows_that_came_after_the_anchor_are_free() -> None:
     fisher, values = draw(0, rows=3)
     spring = Quadratic.around(fisher, values)
