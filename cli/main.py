@@ -14,7 +14,9 @@ from clinit.cli.cache_import import import_
 from clinit.cli.console import err
 from clinit.cli.demo import demo
 from clinit.cli.diagnose import diagnose
+from clinit.cli.export import export
 from clinit.cli.extract import extract
+from clinit.cli.predict import predict
 from clinit.cli.report import report
 from clinit.cli.sweep import sweep
 from clinit.cli.train_head import train_head
@@ -60,6 +62,8 @@ app.command()(train_head)
 app.command()(sweep)
 app.command()(report)
 app.command()(diagnose)
+app.command()(export)
+app.command()(predict)
 
 
 class _Interrupted(BaseException):

@@ -150,7 +150,7 @@ def load_backbone(config: BackboneConfig) -> Backbone:
         bias=np.zeros(len(weight), np.float32) if bias is None else bias,
         class_names=None if config.weights is None else _stored_names(config.weights, len(weight)),
     )
-    sha256 = _state_sha256(network)
+    sha256 = state_sha256(network)
     # Channels last: 1.3 to 1.6 times the rate of convolutions on a CPU too, the same for others.
     network.to(device=config.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     data_config = timm.data.resolve_model_data_config(network)
@@ -263,9 +263,11 @@ def _stored_names(path: Path, rows: int) -> tuple[str, ...] | None:
         return None
     try:
         with safe_open(path, framework="numpy") as file:
-            text = (file.metadata() or {}).get("class_names")
-        names = json.loads(text) if text else None
-    except (SafetensorError, ValueError):
+            metadata = file.metadata() or {}
+        names = json.loads(metadata.get("class_names", "null"))
+        if "clinit_model" in metadata:  # a model of `clinit export` is a backbone too
+            names = json.loads(metadata["clinit_model"]).get("class_names")
+    except (SafetensorError, ValueError, AttributeError):
         return None
     if names is not None and len(names) != rows:
         raise BackboneError(
@@ -275,7 +277,8 @@ def _stored_names(path: Path, rows: int) -> tuple[str, ...] | None:
     return None if names is None else tuple(map(str, names))
 
 
-def _state_sha256(network: nn.Module) -> str:
+def state_sha256(network: nn.Module) -> str:
+    """Return the SHA-256 over the names, types, shapes and bytes of the state dict."""
     digest = hashlib.sha256()
     for name, tensor in sorted(network.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())

@@ -7,6 +7,7 @@ they come from, they count only if their hash is the one in the fingerprint.
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,27 +35,40 @@ def reload(
         BackboneError: If the weights cannot be had or do not fit the network.
         DeviceError: If the device is absent.
     """
-    fingerprint = split.fingerprint
-    if "weights" not in fingerprint:
-        raise CacheError(
-            f"no network is known for the features in {split.path}: they were imported from"
-            f" {fingerprint.get('backbone', 'elsewhere')!r}",
-            remedy="Extract the images with `clinit extract` to have the network too.",
-        )
-    transform, model_args = _parse(split)
-    found = weights if weights is not None else _stored_weights(split)
+    found = weights if weights is not None else stored_weights(split)
+    return rebuild(split.fingerprint, found, origin=str(split.path), device=device)
+
+
+def rebuild(
+    fingerprint: Mapping[str, str], weights: Path | None, *, origin: str, device: str = "cpu"
+) -> tuple[Backbone, Transform]:
+    """Return the backbone and the transform of a fingerprint.
+
+    Args:
+        fingerprint: That of a cache, or of a run record.
+        weights: The file of the weights; None takes timm's pretrained weights.
+        origin: What holds the fingerprint, for messages.
+        device: `auto`, `cpu`, `cuda` or `cuda:<index>`.
+
+    Raises:
+        CacheError: If no network of ours computed the features, or these are other weights.
+        BackboneError: If the weights cannot be had or do not fit the network.
+        DeviceError: If the device is absent.
+    """
+    _check_extracted(fingerprint, origin)
+    transform, model_args = _parse(fingerprint, origin)
     config = BackboneConfig(
         name=fingerprint["backbone"],
-        weights=found,
+        weights=weights,
         model_args=model_args,
         device=str(choose_device(device)),
         autocast=fingerprint.get("autocast", "off"),
     )
     backbone = load_backbone(config)
     if backbone.weights_sha256 != fingerprint["weights"]:
-        origin = f"timm's pretrained weights of {config.name}" if found is None else str(found)
+        found = f"timm's pretrained weights of {config.name}" if weights is None else str(weights)
         raise CacheError(
-            f"{origin}: SHA-256 {backbone.weights_sha256[:12]}…, but the features in {split.path}"
+            f"{found}: SHA-256 {backbone.weights_sha256[:12]}…, but the features of {origin}"
             f" were extracted with weights of SHA-256 {fingerprint['weights'][:12]}…",
             remedy="Give the file of the weights that the features were extracted with:"
             " `--weights FILE`.",
@@ -62,19 +76,13 @@ def reload(
     return backbone, transform
 
 
-def _parse(split: CacheSplit) -> tuple[Transform, dict[str, Any]]:
-    try:
-        transform = Transform.parse(split.fingerprint["transform"])
-        return transform, dict(ast.literal_eval(split.fingerprint["model_args"]))
-    except (ValueError, SyntaxError, KeyError, TypeError) as error:
-        raise CacheError(
-            f"the fingerprint of {split.path} does not describe a network and a transform: {error}",
-            remedy="Run its `clinit extract` command into a new folder.",
-        ) from error
+def stored_weights(split: CacheSplit) -> Path | None:
+    """Return where the weights were at extraction; None for timm's own.
 
-
-def _stored_weights(split: CacheSplit) -> Path | None:
-    """Return where the weights were at extraction; None for timm's own."""
+    Raises:
+        CacheError: If nobody knows, or the file is gone.
+    """
+    _check_extracted(split.fingerprint, str(split.path))
     try:
         stored = split.summary["run"]["weights"]
     except KeyError as error:
@@ -90,3 +98,23 @@ def _stored_weights(split: CacheSplit) -> Path | None:
             remedy="Say where they are with `--weights FILE`.",
         )
     return None if stored is None else Path(stored)
+
+
+def _check_extracted(fingerprint: Mapping[str, str], origin: str) -> None:
+    if "weights" not in fingerprint:
+        raise CacheError(
+            f"no network is known for the features of {origin}: they were imported from"
+            f" {fingerprint.get('backbone', 'elsewhere')!r}",
+            remedy="Extract the images with `clinit extract` to have the network too.",
+        )
+
+
+def _parse(fingerprint: Mapping[str, str], origin: str) -> tuple[Transform, dict[str, Any]]:
+    try:
+        transform = Transform.parse(fingerprint["transform"])
+        return transform, dict(ast.literal_eval(fingerprint["model_args"]))
+    except (ValueError, SyntaxError, KeyError, TypeError) as error:
+        raise CacheError(
+            f"the fingerprint of {origin} does not describe a network and a transform: {error}",
+            remedy="Run the `clinit extract` command of the cache into a new folder.",
+        ) from error

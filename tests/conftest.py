@@ -33,6 +33,78 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def make_run() -> Callable[..., Path]:
+    """Write weights, images of the classes a to e, two caches and a record into a folder.
+
+    The backbone knows a, b and c; d and e arrive in two tasks. Returns the record's folder.
+    """
+    import timm
+    from safetensors.torch import save_file
+
+    from clinit.extract.backbone import BackboneConfig
+    from clinit.extract.run import ExtractConfig, extract
+    from clinit.extract.scan import scan
+    from clinit.headtrain.config import ExperimentConfig, HeadConfig
+    from clinit.headtrain.experiment import run_experiment
+    from clinit.headtrain.record import write_record
+    from clinit.headtrain.source import read_source
+
+    def make(folder: Path, model: str = TINY_MODEL, **model_args: Any) -> Path:
+        model_args = model_args or TINY_ARGS
+        weights = folder / "weights.safetensors"
+        folder.mkdir(parents=True, exist_ok=True)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            network = timm.create_model(model, num_classes=3, **model_args)
+            for name, value in network.state_dict().items():
+                if value.is_floating_point():
+                    positive = name.endswith("running_var")
+                    noise = torch.rand_like(value) if positive else torch.randn_like(value)
+                    value += 0.05 * noise
+        save_file(network.state_dict(), weights, metadata={"class_names": '["a", "b", "c"]'})
+        backbone = BackboneConfig(name=model, weights=weights, model_args=model_args)
+        config = ExtractConfig(backbone=backbone, input_size=32, batch_size=4)
+        for side, classes in (("base", "abc"), ("new", "de")):
+            _write_images(folder / side, classes)
+            manifests = {split: scan("folder", folder / side, split).manifest for split in SPLITS}
+            list(extract(manifests, folder / side, folder / "caches" / side, config))
+        base, new = (read_source(folder / "caches" / side) for side in ("base", "new"))
+        assert base.head is not None
+        stream = ExperimentConfig(
+            tasks=2, iterations=8, eval_every=4, batch_size=4, buffer=12, device="cpu"
+        )
+        heads = [HeadConfig(init="least-square")]
+        (record,) = run_experiment(base, new, base.head, stream, heads)
+        write_record(record, folder / "run")
+        return folder / "run"
+
+    return make
+
+
+SPLITS = ("train", "val")
+
+
+def _write_images(root: Path, classes: str) -> None:
+    """Write images that differ between classes in colour, so that something can be learnt."""
+    rng = np.random.default_rng(ord(classes[0]))
+    for split, count in zip(SPLITS, (6, 4), strict=True):
+        for class_name in classes:
+            colour = np.random.default_rng(ord(class_name)).integers(60, 196, 3)
+            folder = root / split / class_name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                noise = rng.integers(-50, 50, (36, 40, 3))
+                pixels = (colour + noise).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+
+
+@pytest.fixture(scope="session")
+def tiny_run(make_run: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The record of a run on features of a ConvNeXtV2; not to be changed."""
+    return make_run(tmp_path_factory.mktemp("tiny"))
+
+
 @pytest.fixture
 def make_tree(tmp_path: Path) -> Callable[..., Path]:
     """Write `root/<split>/<class>/<number>.png`, seeded noise of 40 x 36 pixels."""

@@ -9,10 +9,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from clinit.headtrain.classifier import load_model as load_model
     from clinit.headtrain.least_squares import least_squares as least_squares
 
 __version__ = version("clinit")
-__all__ = ["__version__", "least_squares"]
+__all__ = ["__version__", "least_squares", "load_model"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,4 +22,8 @@ def __getattr__(name: str) -> Any:
         from clinit.headtrain.least_squares import least_squares
 
         return least_squares
+    if name == "load_model":
+        from clinit.headtrain.classifier import load_model
+
+        return load_model
     raise AttributeError(f"module 'clinit' has no attribute {name!r}")

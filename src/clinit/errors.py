@@ -10,6 +10,8 @@
     ├── StatisticsError   class statistics that cannot be merged or solved
     ├── ExperimentError   a class-incremental experiment that cannot be run as asked
     ├── ConfigFileError   a file of options: missing, damaged, with a key that is no option
+    ├── ModelError        an exported model: missing, damaged, in the way of another
+    ├── CheckpointError   a checkpoint of an unfinished run: damaged, of another run
     └── RecordError       a run record: missing, incomplete, of another layout
 
 Wrong arguments of library functions raise `ValueError`; what cannot happen is asserted.
@@ -63,5 +65,13 @@ class RecordError(ClinitError):
     """A run record is missing, incomplete or of another layout."""
 
 
+class ModelError(ClinitError):
+    """An exported model is missing, damaged or in the way of another."""
+
+
 class ConfigFileError(ClinitError):
     """A file of options cannot be read, or names what is no option."""
+
+
+class CheckpointError(ClinitError):
+    """The checkpoint of an unfinished run is damaged or belongs to another run."""

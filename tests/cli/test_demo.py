@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -5,6 +6,7 @@ from typer.testing import CliRunner
 
 from clinit.cli.main import app
 from clinit.errors import ClinitError
+from clinit.headtrain.record import read_record
 
 
 @pytest.mark.slow
@@ -16,9 +18,27 @@ def test_the_demo_runs_every_command_that_it_prints(tmp_path: Path) -> None:
     last = shown.output.strip().splitlines()[-2:]
     assert last[0].startswith("When the first new digits arrived, random rows recognised")
     assert last[1].startswith("Averaged over the three tasks, least-square rows had")
+    _exports_what_it_evaluated(tmp_path / "demo", tmp_path / "model.safetensors")
     again = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "demo")])
     assert again.exit_code == 0, again.output
     assert again.output.strip().splitlines()[-2:] == last
+
+
+def _exports_what_it_evaluated(demo: Path, model: Path) -> None:
+    """Predict the test digits with an exported run, and compare with the run's own counts."""
+    run = demo / "runs" / "least-square-calibrated"
+    exported = CliRunner().invoke(app, ["export", str(run), "--out", str(model)])
+    assert exported.exit_code == 0, exported.output
+    folders = [str(demo / "digits" / side / "val") for side in ("base", "new")]
+    shown = CliRunner().invoke(app, ["predict", str(model), *folders, "--top", "1", "--json"])
+    assert shown.exit_code == 0, shown.output
+    found = dict.fromkeys("0123456789", 0)
+    for prediction in json.loads(shown.stdout):
+        digit = Path(prediction["image"]).parent.name
+        found[digit] += prediction["classes"][0]["class"] == digit
+    record = read_record(run)
+    last = record.evaluations.filter(task=3, iteration=100).join(record.classes, on="row")
+    assert found == dict(last.select("name", "correct").iter_rows())
 
 
 def test_a_folder_that_is_not_the_demos_is_left_alone(tmp_path: Path) -> None:

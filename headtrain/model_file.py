@@ -1,0 +1,147 @@
+"""Model files: a timm network with the head of a run as its classifier.
+
+A model file is a safetensors file with the state dict of the network, so that timm loads it
+without clinit. Its metadata holds, under `clinit_model`, a JSON object that says what the rows
+of the classifier stand for and what the network's images go through. One key, because
+safetensors writes several in a random order, and equal models should be equal files.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import nn
+
+from clinit.errors import ModelError
+from clinit.extract.commit import commit_file
+from clinit.extract.transform import Transform
+
+FORMAT = "clinit-model/1"
+METADATA = "clinit_model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What a model file says about itself."""
+
+    backbone: str
+    """timm's name."""
+    model_args: Mapping[str, Any]
+    """Keyword arguments of `timm.create_model`, the number of classes left out."""
+    class_names: tuple[str, ...]
+    """One a row of the classifier."""
+    tasks: tuple[int, ...]
+    """The task in which each class arrived; 0 for the classes of the base."""
+    transform: Transform
+    autocast: str
+    """The arithmetic of the forward pass at extraction: `off`, `bfloat16` or `float16`."""
+    weights: str
+    """SHA-256 over the state dict (`state_sha256`)."""
+    fingerprint: Mapping[str, str]
+    """Of the features that the head was trained on."""
+    record: Mapping[str, Any]
+    """The run: its id, its configuration, the accuracies that it ended with."""
+
+    def __post_init__(self) -> None:
+        if len(self.tasks) != len(self.class_names):
+            raise ValueError(f"{len(self.tasks)} tasks for {len(self.class_names)} class names")
+
+    @property
+    def num_classes(self) -> int:
+        """Rows of the classifier."""
+        return len(self.class_names)
+
+    def loading_line(self, path: Path) -> str:
+        """Return the Python expression that loads the model file at `path` with timm alone."""
+        arguments = [
+            repr(self.backbone),
+            f"num_classes={self.num_classes}",
+            *(f"{name}={value!r}" for name, value in self.model_args.items()),
+            f"checkpoint_path={str(path)!r}",
+        ]
+        return f"timm.create_model({', '.join(arguments)})"
+
+
+def write_model(network: nn.Module, facts: ModelFacts, path: Path) -> None:
+    """Write the state of `network` and what is known of it to `path`, atomically."""
+    content = {
+        "format": FORMAT,
+        **asdict(facts),
+        # JSON has no tuples; a Python literal comes back as it was.
+        "model_args": repr(dict(facts.model_args)),
+        "fingerprint": dict(facts.fingerprint),
+        "record": dict(facts.record),
+    }
+    metadata = {METADATA: json.dumps(content, ensure_ascii=False, allow_nan=False)}
+    # Clones: tensors that share memory are not written.
+    state = {name: value.cpu().contiguous().clone() for name, value in network.state_dict().items()}
+    written = save(state, metadata=metadata)
+    commit_file(path, lambda draft: draft.write_bytes(written))
+
+
+def read_facts(path: Path) -> ModelFacts:
+    """Read what a model file says about itself.
+
+    Raises:
+        ModelError: If there is no model file at `path`.
+    """
+    if path.is_dir():
+        raise ModelError(
+            f"{path} is a folder, not a model file",
+            remedy=f"`clinit export {path} --out model.safetensors` makes one of a run record.",
+        )
+    if not path.is_file():
+        raise ModelError(
+            f"no model file at {path}", remedy="Write one with `clinit export RUN --out FILE`."
+        )
+    try:
+        with safe_open(path, framework="numpy") as file:
+            text = (file.metadata() or {}).get(METADATA)
+    except (SafetensorError, OSError) as error:
+        raise ModelError(
+            f"{path} is not a model file: {error}",
+            remedy="A model file is a safetensors file, written by `clinit export`.",
+        ) from error
+    if text is None:
+        raise ModelError(
+            f"{path} does not say what its classes are: it is not a file of `clinit export`",
+            remedy="Write one with `clinit export RUN --out FILE`.",
+        )
+    try:
+        return _parse(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
+        raise ModelError(
+            f"{path} is a model file of another layout than {FORMAT}: {error!r}",
+            remedy="Export the run again with this version of clinit.",
+        ) from error
+
+
+def _parse(content: dict[str, Any]) -> ModelFacts:
+    if content["format"] != FORMAT:
+        raise ValueError(content["format"])
+    transform = content["transform"]
+    resize = transform["resize"]
+    return ModelFacts(
+        backbone=str(content["backbone"]),
+        model_args=dict(ast.literal_eval(content["model_args"])),
+        class_names=tuple(map(str, content["class_names"])),
+        tasks=tuple(map(int, content["tasks"])),
+        transform=Transform(
+            resize=resize if isinstance(resize, int) else (int(resize[0]), int(resize[1])),
+            crop=(int(transform["crop"][0]), int(transform["crop"][1])),
+            interpolation=str(transform["interpolation"]),
+            mean=tuple(map(float, transform["mean"])),
+            std=tuple(map(float, transform["std"])),
+        ),
+        autocast=str(content["autocast"]),
+        weights=str(content["weights"]),
+        fingerprint=dict(content["fingerprint"]),
+        record=dict(content["record"]),
+    )

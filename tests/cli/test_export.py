@@ -1,0 +1,86 @@
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from clinit.cli.export import export
+from clinit.errors import CacheError, ModelError
+from clinit.headtrain.record import read_record
+
+app = typer.Typer()
+app.command()(export)
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_it_says_what_was_exported_and_how_good_the_run_was(tiny_run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model.safetensors"
+    result = invoke(tiny_run, "--out", out)
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    last = read_record(tiny_run).evaluations.filter(task=2, iteration=8)
+    assert last["total"].sum() == 20
+    percent = 5 * int(last["correct"].sum())
+    assert lines[0] == ("convnextv2_atto with 5 classes: 3 of the base, 2 that arrived in 2 tasks")
+    assert "the backbone as it was extracted with" in lines[1]
+    assert lines[2].startswith(f"The run ended with top-1 {percent:.2f} % on 20 test images (")
+    assert "of 12 of base classes" in lines[2]
+    assert "of 8 of new classes" in lines[2]
+    assert lines[3].startswith("Images: resize 36 bicubic antialias, centre crop 32x32, mean 0.485")
+    assert lines[-2] == f"Model file at {out}; try it:"
+    assert lines[-1] == f"clinit predict {out} IMAGE…"
+
+
+@pytest.mark.slow
+def test_the_lines_that_it_prints_load_the_model(tiny_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "it's [bold] here"
+    folder.mkdir()
+    result = invoke(tiny_run, "--out", folder / "model.safetensors")
+    printed = result.output.splitlines()
+    lines = printed[printed.index("import timm") :][:2]
+    code = "\n".join([*lines, "assert not model.training", "print(model.num_classes)"])
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "5\n"
+
+
+def test_the_cache_and_the_weights_can_be_given(tiny_run: Path, tmp_path: Path) -> None:
+    folder = tiny_run.parent
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    text = (run / "run.json").read_text()
+    (run / "run.json").write_text(text.replace(str(folder / "caches" / "base"), "gone"))
+    failed = invoke(run, "--out", tmp_path / "model.safetensors")
+    assert isinstance(failed.exception, CacheError)
+    assert "was at gone, where nothing is now" in str(failed.exception)
+    for option, path in (("--base", "caches/base"), ("--weights", "weights.safetensors")):
+        out = tmp_path / f"by{option}.safetensors"
+        assert invoke(run, "--out", out, option, folder / path).exit_code == 0
+        assert out.is_file()
+
+
+def test_another_ending_than_that_of_safetensors_is_refused(tiny_run: Path, tmp_path: Path) -> None:
+    result = invoke(tiny_run, "--out", tmp_path / "model.pth")
+    assert result.exit_code == 2
+    assert "--out is the model file to write, .safetensors" in " ".join(result.output.split())
+
+
+def test_a_model_that_is_there_is_kept(tiny_run: Path, tmp_path: Path) -> None:
+    assert invoke(tiny_run, "--out", tmp_path / "model.safetensors").exit_code == 0
+    content = (tmp_path / "model.safetensors").read_bytes()
+    again = invoke(tiny_run, "--out", tmp_path / "model.safetensors")
+    assert isinstance(again.exception, ModelError)
+    assert (tmp_path / "model.safetensors").read_bytes() == content
+
+
+def test_a_run_without_test_images_says_so(tiny_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    read_record(run).evaluations.clear().write_parquet(run / "evaluations.parquet")
+    result = invoke(run, "--out", tmp_path / "model.safetensors")
+    assert "The run ended with no test image: its accuracy is unknown" in result.output

@@ -1,0 +1,319 @@
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+import clinit
+from clinit.errors import ClinitError, DeviceError, ImageError, ModelError
+from clinit.extract.cache import open_cache
+from clinit.extract.head import read_head
+from clinit.headtrain.classifier import Classifier, Prediction, find_images, load_model
+from clinit.headtrain.export import export_run
+from clinit.headtrain.model_file import ModelFacts, write_model
+from clinit.headtrain.record import read_record
+
+
+@pytest.fixture(scope="module")
+def model_file(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export_run(tiny_run, tmp_path_factory.mktemp("model") / "model.safetensors").path
+
+
+@pytest.fixture(scope="module")
+def model(model_file: Path) -> Classifier:
+    return load_model(model_file, device="cpu")
+
+
+@pytest.fixture
+def images(tiny_run: Path) -> list[Path]:
+    return find_images([tiny_run.parent / "base" / "val", tiny_run.parent / "new" / "val"])
+
+
+def rewrite(model: Classifier, path: Path, **changes: Any) -> Path:
+    """Write the model file that says something else of itself."""
+    facts = {name: getattr(model.facts, name) for name in ModelFacts.__dataclass_fields__}
+    write_model(model.backbone.network, ModelFacts(**{**facts, **changes}), path)
+    return path
+
+
+def test_predictions_are_right_as_often_as_the_run_was_at_its_end(
+    model: Classifier, tiny_run: Path, images: list[Path]
+) -> None:
+    predictions = list(model.predict(images, top=1, batch_size=3))
+    found = dict.fromkeys(model.facts.class_names, 0)
+    for prediction in predictions:
+        found[prediction.path.parent.name] += (
+            prediction.guesses[0].name == prediction.path.parent.name
+        )
+    record = read_record(tiny_run)
+    last = record.evaluations.filter(task=2, iteration=8).join(record.classes, on="row")
+    assert found == dict(last.select("name", "correct").iter_rows())
+    assert 0 < sum(found.values()) < len(images)  # neither is a matter of course
+
+
+def test_a_cached_image_gets_the_logits_of_its_features(model: Classifier, tiny_run: Path) -> None:
+    split = open_cache(tiny_run.parent / "caches" / "new").split("val")
+    head = read_head(tiny_run / "head.safetensors")
+    features = split.load().features.astype(np.float32)
+    logits = torch.from_numpy(features @ head.weight.T + head.bias)
+    paths = [tiny_run.parent / "new" / path for path in split.manifest.table["path"]]
+    for prediction, expected in zip(model.predict(paths), logits.softmax(1), strict=True):
+        assert [guess.row for guess in prediction.guesses] == expected.argsort(
+            descending=True
+        ).tolist()
+        for guess in prediction.guesses:
+            assert guess.probability == pytest.approx(float(expected[guess.row]), abs=2e-3)
+
+
+def test_probabilities_fall_and_sum_to_one_over_all_classes(
+    model: Classifier, images: list[Path]
+) -> None:
+    for prediction in model.predict(images, top=99):
+        probabilities = [guess.probability for guess in prediction.guesses]
+        assert len(probabilities) == 5
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert sum(probabilities) == pytest.approx(1, abs=1e-5)
+
+
+def test_each_class_says_when_it_arrived(
+    model: Classifier, tiny_run: Path, images: list[Path]
+) -> None:
+    (prediction,) = model.predict(images[:1])
+    tasks = {guess.name: guess.task for guess in prediction.guesses}
+    classes = read_record(tiny_run).classes
+    assert tasks == dict(classes.select("name", "task").iter_rows())
+    assert [tasks[name] for name in "abc"] == [0, 0, 0]
+    assert sorted(tasks[name] for name in "de") == [1, 2]
+
+
+def test_batches_do_not_change_what_is_seen(model: Classifier, images: list[Path]) -> None:
+    one = list(model.predict(images, batch_size=1))
+    for batch_size in (2, 7, 100):
+        for first, second in zip(one, model.predict(images, batch_size=batch_size), strict=True):
+            assert (first.path, first.reason) == (second.path, second.reason)
+            for left, right in zip(first.guesses, second.guesses, strict=True):
+                assert left.name == right.name
+                assert left.probability == pytest.approx(right.probability, abs=1e-5)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 64])
+def test_bad_images_keep_their_place_and_say_why(
+    model: Classifier, images: list[Path], tmp_path: Path, batch_size: int
+) -> None:
+    (tmp_path / "empty.png").touch()
+    (tmp_path / "cut.png").write_bytes(images[0].read_bytes()[:200])
+    (tmp_path / "text.jpg").write_text("no image")
+    good = images[:2]
+    mixed = [
+        *(tmp_path / "gone.png", good[0], tmp_path / "empty.png", tmp_path / "no" / "where.png"),
+        *(tmp_path / "cut.png", good[1], tmp_path, tmp_path / "text.jpg", tmp_path / ("x" * 300)),
+    ]
+    done: list[int] = []
+    found = list(model.predict(mixed, batch_size=batch_size, on_images=done.append))
+    assert [prediction.path for prediction in found] == mixed
+    reasons = {prediction.path.name: prediction.reason for prediction in found}
+    assert reasons["gone.png"] == reasons["where.png"] == "the file is missing"
+    assert reasons["x" * 300] == "the file is missing"
+    assert reasons["empty.png"] == "the file is empty"
+    assert reasons[tmp_path.name] == "cannot be read: Is a directory"
+    for name in ("cut.png", "text.jpg"):
+        assert reasons[name]
+    alone = list(model.predict(good, batch_size=1))
+    for prediction, expected in zip((found[1], found[5]), alone, strict=True):
+        assert prediction.reason is None
+        assert [g.name for g in prediction.guesses] == [g.name for g in expected.guesses]
+    assert all(not each.guesses for each in found if each.reason is not None)
+    assert done == sorted(done)
+    assert done[-1] == len(mixed)
+
+
+def test_no_image_is_no_prediction(model: Classifier) -> None:
+    assert list(model.predict([])) == []
+
+
+def test_a_link_may_lead_anywhere(model: Classifier, images: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "link.png").symlink_to(images[0])
+    (found,) = model.predict([tmp_path / "link.png"])
+    assert found.reason is None
+
+
+def test_images_are_named_by_relative_paths_and_text_too(
+    model: Classifier, images: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(images[0].parent)
+    (found,) = model.predict([images[0].name])
+    assert found == Prediction(Path(images[0].name), found.guesses, None)
+    assert found.guesses
+
+
+@pytest.mark.parametrize("arguments", [{"top": 0}, {"batch_size": 0}])
+def test_nonsense_numbers_are_refused(model: Classifier, arguments: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must be positive"):
+        list(model.predict([], **arguments))  # type: ignore[arg-type]
+
+
+def test_folders_are_searched_in_order_and_files_are_taken_as_they_are(tmp_path: Path) -> None:
+    names = (
+        "b/2.JPG",
+        "b/1.png",
+        "a/x.jpeg",
+        "a/.hidden.png",
+        ".git/3.png",
+        "b/notes.txt",
+        "z.gif",
+    )
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = find_images([tmp_path / "b" / "notes.txt", tmp_path])
+    relative = [str(path.relative_to(tmp_path)) for path in found]
+    assert relative == ["b/notes.txt", "z.gif", "a/x.jpeg", "b/1.png", "b/2.JPG"]
+
+
+def test_a_folder_without_an_image_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ImageError, match="no image in ") as caught:
+        find_images([tmp_path])
+    assert ".jpg, .jpeg, .png" in caught.value.remedy
+
+
+def test_a_folder_that_cannot_be_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(path: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", denied)
+    with pytest.raises(ImageError, match=r"cannot read the folder .*: Permission denied"):
+        find_images([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"loss": "ce", "method": "rehearsal"}, None),
+        ({"loss": "sqen"}, None),
+        ({}, None),
+        ({"loss": "mse", "method": "rehearsal"}, "trained with squared error"),
+        ({"loss": "ce", "method": "ridge"}, r"solved \(ridge\)"),
+    ],
+)
+def test_scores_that_are_no_probabilities_are_pointed_out(
+    model: Classifier, tmp_path: Path, config: dict[str, str], words: str | None
+) -> None:
+    path = rewrite(model, tmp_path / "model.safetensors", record={"id": "x", "config": config})
+    caution = load_model(path, device="cpu").caution
+    if words is None:
+        assert caution is None
+    else:
+        assert caution is not None
+        assert re.search(words, caution)
+
+
+def test_load_model_is_a_public_function(model_file: Path) -> None:
+    assert clinit.load_model is load_model
+    assert clinit.load_model(str(model_file), device="cpu").facts.num_classes == 5
+
+
+def test_weights_that_have_changed_are_found(model_file: Path, tmp_path: Path) -> None:
+    damaged = bytearray(model_file.read_bytes())
+    damaged[-5] ^= 1
+    (tmp_path / "model.safetensors").write_bytes(damaged)
+    with pytest.raises(ModelError, match="are not those that were exported: SHA-256") as caught:
+        load_model(tmp_path / "model.safetensors", device="cpu")
+    assert "Export the run again" in caught.value.remedy
+
+
+def test_a_file_of_plain_weights_is_refused(model_file: Path, tmp_path: Path) -> None:
+    save_file(load_file(model_file), tmp_path / "plain.safetensors")
+    with pytest.raises(ModelError, match="does not say what its classes are") as caught:
+        load_model(tmp_path / "plain.safetensors")
+    assert "`clinit export RUN --out FILE`" in caught.value.remedy
+
+
+def test_what_is_no_model_file_is_refused(tiny_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no model file at "):
+        load_model(tmp_path / "absent.safetensors")
+    (tmp_path / "text.safetensors").write_text("no tensors")
+    with pytest.raises(ModelError, match=r"text\.safetensors is not a model file: "):
+        load_model(tmp_path / "text.safetensors")
+    with pytest.raises(ModelError, match="is a folder, not a model file") as caught:
+        load_model(tiny_run)
+    assert f"`clinit export {tiny_run} --out" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("clinit-model/1", "clinit-model/9"),
+        lambda text: text.replace('"tasks"', '"jobs"'),
+        lambda text: text.replace("{'depths'", "{__import__"),
+        lambda text: "[]",
+        lambda text: "{",
+    ],
+)
+def test_a_file_of_another_layout_is_refused(
+    model_file: Path, tmp_path: Path, change: Callable[[str], str]
+) -> None:
+    with safe_open(model_file, framework="numpy") as file:
+        text = file.metadata()["clinit_model"]
+    path = tmp_path / "other.safetensors"
+    save_file(load_file(model_file), path, metadata={"clinit_model": change(text)})
+    with pytest.raises(ModelError, match="is a model file of another layout than clinit-model/1"):
+        load_model(path)
+
+
+def test_facts_name_a_task_for_every_class(model: Classifier, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="2 tasks for 5 class names"):
+        rewrite(model, tmp_path / "model.safetensors", tasks=(0, 1))
+
+
+def test_a_full_disk_leaves_no_file(
+    model: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(ClinitError, match="No space left on device"):
+        rewrite(model, tmp_path / "model.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_that_is_not_there_is_refused(
+    model_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match="PyTorch finds no CUDA device"):
+        load_model(model_file, device="cuda")
+
+
+def test_a_squashing_transform_comes_back_from_the_file(model: Classifier, tmp_path: Path) -> None:
+    transform = replace(model.facts.transform, resize=(48, 40))
+    path = rewrite(model, tmp_path / "model.safetensors", transform=transform)
+    assert load_model(path, device="cpu").facts.transform == transform
+
+
+@pytest.mark.gpu
+def test_the_gpu_sees_what_the_cpu_sees(
+    model_file: Path, model: Classifier, images: list[Path]
+) -> None:
+    on_gpu = load_model(model_file, device="cuda")
+    for found, expected in zip(on_gpu.predict(images), model.predict(images), strict=True):
+        for left, right in zip(found.guesses, expected.guesses, strict=True):
+            assert left.probability == pytest.approx(right.probability, abs=1e-2)
+
+
+def test_pictures_of_any_mode_are_read(model: Classifier, tmp_path: Path) -> None:
+    for mode in ("L", "RGBA", "P", "CMYK"):
+        suffix = "jpg" if mode == "CMYK" else "png"
+        Image.new(mode, (40, 30)).save(tmp_path / f"{mode}.{suffix}")
+    assert [each.reason for each in model.predict(find_images([tmp_path]))] == [None] * 4
