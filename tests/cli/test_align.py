@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError
+from clinit.headtrain.base_head import read_base_head
 
 NETWORK = [
     "--backbone=convnextv2_atto",
@@ -65,6 +66,9 @@ def test_align_takes_the_views_of_the_cache_in_turn_and_says_so(
     told = facts(tmp_path / "all.safetensors")
     assert (told["views"], told["view_seed"], told["train_rows"]) == (3, 5, 24)
     assert str(told["augmentation"]).startswith("random resized crop 32x32")
+    of_record = read_base_head(tmp_path / "all.safetensors")[1]["alignment"]
+    for name in ("views", "view_seed", "augmentation"):
+        assert of_record[name] == told[name]
     one = align(cache, tmp_path / "one.safetensors", "--views", 1)
     assert "on 24 rows, 1 view (seed 5)" in one.output
     plain = align(cache, tmp_path / "plain.safetensors", "--views", 0)
