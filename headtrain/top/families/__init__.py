@@ -5,13 +5,16 @@ from __future__ import annotations
 from torch import nn
 
 from clinit.errors import BackboneError
+from clinit.headtrain.top.families.beit import BEIT
 from clinit.headtrain.top.families.convnext import CONVNEXT
 from clinit.headtrain.top.families.efficientnet import EFFICIENTNET
+from clinit.headtrain.top.families.eva import EVA
 from clinit.headtrain.top.families.interface import Family, Step
 from clinit.headtrain.top.families.resnet import RESNET
+from clinit.headtrain.top.families.staged import STAGED
 from clinit.headtrain.top.families.vit import VIT
 
-FAMILIES: tuple[Family, ...] = (CONVNEXT, VIT, RESNET, EFFICIENTNET)
+FAMILIES: tuple[Family, ...] = (CONVNEXT, VIT, EVA, BEIT, RESNET, EFFICIENTNET, STAGED)
 
 
 def family_of(network: nn.Module) -> Family:

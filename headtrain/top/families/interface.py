@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -32,7 +33,13 @@ class Family:
 
 
 def numbered(prefix: str, blocks: nn.Module) -> Iterator[Step]:
-    """Yield the blocks of a container that runs them one after another."""
-    assert isinstance(blocks, nn.Sequential)
+    """Yield the blocks of a module that runs its children one after another."""
     for name, block in blocks.named_children():
         yield Step(block, f"{prefix}.{name}")
+
+
+def mlp_layers(block: Any) -> tuple[str, ...]:
+    """Name the linear layers of the MLP of a block, if it has one."""
+    # A gated MLP (SwiGLU) may hold its first layer as two.
+    names = ("fc1", "fc1_g", "fc1_x", "fc2")
+    return tuple(f"mlp.{name}" for name in names if hasattr(getattr(block, "mlp", None), name))

@@ -11,6 +11,14 @@ from clinit.headtrain.top.cut import Cut, block_names, check_cut, cut
 
 CONVNEXT = {"depths": (1, 2, 1, 2), "dims": (4, 8, 8, 12)}
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 12, "depth": 3, "num_heads": 2}
+SWIN = {
+    "img_size": 32,
+    "patch_size": 2,
+    "window_size": 2,
+    "embed_dim": 8,
+    "depths": (1, 1, 1, 2),
+    "num_heads": (1, 1, 2, 2),
+}
 RESNET = {"layers": (1, 2, 1, 1), "channels": (4, 4, 8, 8), "stem_width": 4}
 
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {
@@ -39,6 +47,29 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "mobilenetv2": ("mobilenetv2_035", {}),
     "mobilenetv3": ("lcnet_035", {}),
     "mobilenetv4": ("mobilenetv4_conv_small_035", {}),
+    "eva": ("eva02_tiny_patch14_224", VIT | {"embed_dim": 16}),
+    "eva-mixed-rope": ("vit_small_patch16_rope_mixed_224", VIT | {"embed_dim": 16}),
+    "dinov3": ("vit_small_patch16_dinov3", VIT | {"embed_dim": 16}),
+    "beit": ("beit_base_patch16_224", VIT),
+    "beit-shared-bias": (
+        "beit_base_patch16_224",
+        VIT | {"use_shared_rel_pos_bias": True, "use_abs_pos_emb": True},
+    ),
+    "vit-relpos": ("vit_srelpos_small_patch16_224", VIT),
+    "vit-relpos-class-token": ("vit_relpos_small_patch16_224", VIT | {"class_token": True}),
+    "swin": ("swin_tiny_patch4_window7_224", SWIN),
+    "swinv2": ("swinv2_tiny_window8_256", SWIN),
+    "focalnet": ("focalnet_tiny_srf", {}),
+    "davit": (
+        "davit_tiny",
+        {"depths": (1, 1, 2), "embed_dims": (8, 8, 16), "num_heads": (1, 1, 2)},
+    ),
+    "mixer": ("mixer_s32_224", {"img_size": 32}),
+    "regnet": ("regnetx_002", {}),
+    "nfnet": ("test_nfnet", {}),
+    "byobnet": ("test_byobnet", {}),
+    "coatnet": ("test_coatnet", {"img_size": 32}),
+    "mambaout": ("test_mambaout", {}),
 }
 FULL_SIZE = {
     "vit_tiny_patch16_224": 12,
@@ -84,8 +115,8 @@ def test_the_two_halves_give_the_features_of_the_network_wherever_it_is_cut(key:
     assert float(expected.std()) > 0
     for top_blocks in range(1, len(block_names(network)) + 1):
         halves = cut(network, top_blocks)
-        activations = halves.trunk(batch)
-        assert torch.equal(halves.top(activations), expected)
+        with torch.no_grad():
+            assert torch.equal(halves.top(halves.trunk(batch)), expected)
         check_cut(halves, network, batch)
 
 
@@ -130,6 +161,7 @@ def test_the_top_is_what_the_plastic_blocks_compute_and_the_trunk_what_they_do_n
     key: str,
 ) -> None:
     network, batch = small(key), images()
+    network.requires_grad_(False)
     halves = cut(network, 2)
     activations, features = halves.trunk(batch), halves.top(halves.trunk(batch))
     for block in halves.blocks:
@@ -205,6 +237,18 @@ def test_a_downsampling_in_front_of_the_first_plastic_block_belongs_to_the_trunk
     assert inside.trunk(images()).shape == (3, 8, 2, 2)
 
 
+def test_rotary_positions_follow_a_square_grid_of_patches_of_any_size() -> None:
+    network = small("dinov3")
+    check_cut(cut(network, 2), network, images(48))
+
+
+def test_rotary_positions_of_images_that_are_not_square_are_refused() -> None:
+    network = small("dinov3")
+    with pytest.raises(BackboneError, match=r"^8 patches are no square grid") as caught:
+        check_cut(cut(network, 2), network, torch.randn(1, 3, 32, 16))
+    assert "dynamic_img_size=False" in caught.value.remedy
+
+
 def test_half_precision_activations_give_nearly_the_same_features() -> None:
     network = small("vit")
     halves = cut(network, 2)
@@ -239,7 +283,15 @@ def test_a_network_of_another_family_is_refused_with_the_families_that_are_serve
     network = timm.create_model("ghostnet_050")
     with pytest.raises(BackboneError, match=r"^the blocks of a GhostNet are not known") as caught:
         cut(network, 2)
-    for word in ("ConvNeXt", "vision transformer", "resnet18", "MobileNet", "clinit train-head"):
+    for word in (
+        "ConvNeXt",
+        "vision transformer",
+        "resnet18",
+        "MobileNet",
+        "DINOv3",
+        "Swin",
+        "clinit train-head",
+    ):
         assert word in caught.value.remedy
 
 

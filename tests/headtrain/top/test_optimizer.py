@@ -21,6 +21,19 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "resnet-bottleneck": ("resnet50", {"layers": (1, 1, 1, 2), "channels": (4, 4, 8, 8)}),
     "mobilenetv2": ("mobilenetv2_035", {}),
     "mobilenetv3": ("lcnet_035", {}),
+    "dinov3": ("vit_small_patch16_dinov3", VIT | {"embed_dim": 16}),
+    "swin": (
+        "swin_tiny_patch4_window7_224",
+        {
+            "img_size": 32,
+            "patch_size": 2,
+            "window_size": 2,
+            "embed_dim": 8,
+            "depths": (1, 1, 1, 2),
+            "num_heads": (1, 1, 2, 2),
+        },
+    ),
+    "regnet": ("regnetx_002", {}),
     "efficientnet": ("test_efficientnet", {}),
 }
 
