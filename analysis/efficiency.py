@@ -33,6 +33,8 @@ INIT_SETTINGS = frozenset({"init", "scale", "lam", "class_mean", "bias"})
 """What tells the runs of one comparison apart."""
 PLACE_SETTINGS = frozenset({"base", "new", "out", "device", "workers", "threads"})
 """Where a run reads, writes and computes: not part of what is compared."""
+LATER_SETTINGS = {"precision": "float32"}
+"""Settings that records of earlier versions lack, with what they did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ def comparison_key(info: Mapping[str, Any]) -> str:
     """Return what runs must share to be compared: data, base head, stream and training."""
     config = {
         name: value
-        for name, value in info["config"].items()
+        for name, value in {**LATER_SETTINGS, **info["config"]}.items()
         if name not in INIT_SETTINGS | PLACE_SETTINGS
     }
     data = [

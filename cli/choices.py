@@ -79,6 +79,14 @@ class Loss(StrEnum):
     sqen = "sqen"
 
 
+class Precision(StrEnum):
+    """Precision of the matrix products of training."""
+
+    float32 = "float32"
+    tf32 = "tf32"
+    bf16 = "bf16"
+
+
 class Device(StrEnum):
     """Where to compute."""
 

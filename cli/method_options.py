@@ -9,7 +9,7 @@ from clinit.cli.context import Context, given
 _BUFFER = frozenset({"buffer", "buffer_per_class", "buffer_split", "mix"})
 _TRAINING = frozenset(
     {"init", "scale", "class_mean", "bias", "head_width", "iterations", "batch_size", "lr",
-     "weight_decay", "eval_every"}
+     "weight_decay", "eval_every", "precision"}
 )  # fmt: skip
 _LAMBDA = frozenset({"lam"})
 MEANINGLESS: dict[str, frozenset[str]] = {

@@ -18,6 +18,7 @@ from clinit.cli.choices import (
     Loss,
     Method,
     Mix,
+    Precision,
     Scale,
 )
 from clinit.cli.config_file import read_config
@@ -157,6 +158,13 @@ def train_head(
     device: Annotated[
         Device, typer.Option(help="Where to train; auto takes CUDA where there is one.")
     ] = Device.auto,
+    precision: Annotated[
+        Precision,
+        typer.Option(
+            help="Of the matrix products of an update: float32, tf32 (CUDA) or bf16 (CUDA, and CPUs"
+            " that multiply it). Weights and evaluations are float32 in any case."
+        ),
+    ] = Precision.float32,
     diagnose: Annotated[
         bool,
         typer.Option(
@@ -182,8 +190,10 @@ def train_head(
     Heads of one call share class order and batches, so that their initialisations are compared
     on the same samples. Writes a record a head and prints the table of their results.
     """
+    from clinit.extract.device import choose_device
     from clinit.headtrain.class_order import read_class_order
     from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_ids
+    from clinit.headtrain.precision import check_precision
     from clinit.headtrain.record import check_free
 
     reject_meaningless(context, method.value)
@@ -204,12 +214,13 @@ def train_head(
             class_order=read_class_order(class_order) if class_order is not None else None,
             head_width=head_width.value,
             device=device.value,
+            precision=precision.value,
         )
         combinations = [
             HeadConfig(
                 init=each.value,
                 scale=how.value,
-                lam=_lambda(lam),
+                lam=lambda_value(lam),
                 class_mean=class_mean.value,
                 bias=bias.value,
                 loss=loss.value,
@@ -225,11 +236,13 @@ def train_head(
     heads = heads[:1] if config.is_closed else heads
     folders = [out / name for name in head_ids(heads, config.method)]
     check_free(folders)
+    check_precision(config.precision, choose_device(config.device))
     records = _train(base, new, head, config, heads, diagnose=diagnose, verbose=verbose)
     _write_and_show(records, folders)
 
 
-def _lambda(text: str) -> float | Literal["auto"]:
+def lambda_value(text: str) -> float | Literal["auto"]:
+    """Return the ridge parameter that --lambda gives."""
     if text == "auto":
         return "auto"
     try:

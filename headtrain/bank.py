@@ -22,9 +22,17 @@ class Bank:
     weight: Float[Tensor, "heads classes dim"]
     bias: Float[Tensor, "heads classes"]
 
-    def __init__(self, head: Rows, heads: Sequence[HeadConfig], device: torch.device) -> None:
+    def __init__(
+        self,
+        head: Rows,
+        heads: Sequence[HeadConfig],
+        device: torch.device,
+        precision: str = "float32",
+    ) -> None:
         self.heads = tuple(heads)
         self.device = device
+        self.precision = precision
+        """Of the products of training, see `clinit.headtrain.precision`."""
         weight, bias = self._stacked(head)
         self.weight, self.bias = weight, bias
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from clinit.headtrain.init import InitConfig
 from clinit.headtrain.methods import CLOSED_METHODS, METHODS
 from clinit.headtrain.mix import MIXES
+from clinit.headtrain.precision import PRECISIONS
 from clinit.headtrain.quotas import BUFFER_SPLITS, Balanced, PerClass, Quotas, Sgm
 from clinit.headtrain.seeds import MAX_SEED
 
@@ -94,6 +95,9 @@ class ExperimentConfig:
     of classes that have not arrived being negatives."""
     device: str = "auto"
     """`auto` takes a CUDA device where there is one."""
+    precision: str = "float32"
+    """Of the matrix products of an update: `float32`, `tf32` (CUDA) or `bf16`, see
+    `clinit.headtrain.precision`. Evaluations are those of float32 logits in any case."""
 
     def __post_init__(self) -> None:
         least = {
@@ -116,6 +120,7 @@ class ExperimentConfig:
             "mix": MIXES,
             "head_width": HEAD_WIDTHS,
             "device": DEVICES,
+            "precision": PRECISIONS,
         }
         for name, choices in choices_of.items():
             if getattr(self, name) not in choices:
@@ -145,6 +150,7 @@ class ExperimentConfig:
         if self.is_closed:  # over the classes seen, which other rows would only disturb
             object.__setattr__(self, "iterations", 0)
             object.__setattr__(self, "head_width", "grow")
+            object.__setattr__(self, "precision", "float32")
 
     @property
     def is_closed(self) -> bool:

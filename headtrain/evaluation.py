@@ -1,22 +1,24 @@
 """Evaluation of a whole bank: counts of right answers a class, and mean losses.
 
 Features stay as they are stored; a block at a time is widened to float32 and multiplied with
-all heads at once.
+all heads at once. Counts and losses are those of float32 logits, whatever the precision that the
+bank is trained in: a lower one only settles what it can settle, see `clinit.headtrain.first_look`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from clinit.headtrain.bank import Bank
+from clinit.headtrain.first_look import first_look
+from clinit.headtrain.labelled_rows import LabelledRows
 from clinit.headtrain.losses import loss_named
+from clinit.headtrain.precision import products_in
 
 BLOCK_VALUES = 2**19
 """Logits computed at a time: 2 MB stay in a core's cache while they are reduced."""
@@ -26,58 +28,21 @@ CUDA_BLOCK_VALUES = 2**28
 """On a CUDA device: 1 GB, so that a few launches cover the whole test set."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LabelledRows:
-    """Rows on the device of the bank, labelled by head row."""
-
-    features: Float[Tensor, "rows dim"]
-    """In their stored type."""
-    labels: Int[Tensor, " rows"]
-
-    @classmethod
-    def on(
-        cls,
-        device: torch.device,
-        features: Float[np.ndarray, "rows dim"],
-        labels: Int[np.ndarray, " rows"],
-    ) -> LabelledRows:
-        """Move features and labels to `device`."""
-        return cls(torch.from_numpy(features).to(device), torch.from_numpy(labels).to(device))
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def first(self, rows: int) -> LabelledRows:
-        """Return the first `rows` rows, without a copy."""
-        return LabelledRows(self.features[:rows], self.labels[:rows])
-
-
-def logit_blocks(
-    bank: Bank, rows: LabelledRows
-) -> Iterator[tuple[slice, Float[Tensor, "rows heads classes"], Int[Tensor, "rows heads"]]]:
-    """Yield heads, their logits and the labels, block by block; each overwrites the last one."""
-    values = CUDA_BLOCK_VALUES if bank.device.type == "cuda" else BLOCK_VALUES
-    num_rows = max(MIN_BLOCK_ROWS, values // (bank.num_heads * bank.num_classes))
-    num_heads = min(bank.num_heads, max(1, values // (num_rows * bank.num_classes)))
-    space = bank.weight.new_empty(num_rows * num_heads * bank.num_classes)
-    for start in range(0, len(rows), num_rows):
-        features = rows.features[start : start + num_rows].float()
-        labels = rows.labels[start : start + num_rows]
-        for first in range(0, bank.num_heads, num_heads):
-            heads = slice(first, min(first + num_heads, bank.num_heads))
-            shape = (len(labels), heads.stop - heads.start, bank.num_classes)
-            logits = bank.logits(features, space[: math.prod(shape)].view(shape), heads)
-            yield heads, logits, labels[:, None].expand(shape[:2])
-
-
 def count_correct(bank: Bank, test: LabelledRows) -> Int[np.ndarray, "heads classes"]:
     """Count the rows of each class that each head labels right; the first of equal logits wins."""
-    classes = bank.num_classes
-    counts = torch.zeros(bank.num_heads, classes, dtype=torch.int64, device=bank.device)
-    for heads, logits, labels in logit_blocks(bank, test):
-        right = logits.argmax(dim=2) == labels
-        # A sum of integers by label, like bincount but without waiting for a CUDA device.
-        counts[heads].scatter_add_(1, labels.T, right.T.long())
+    shape = (bank.num_heads, bank.num_classes)
+    counts = torch.zeros(shape, dtype=torch.int64, device=bank.device)
+    close = torch.zeros(len(test), bank.num_heads, dtype=torch.bool, device=bank.device)
+    look = first_look(bank)
+    for part, blocks in _blocks(bank, len(test)):
+        features, labels = test.widened(part), test.labels[part]
+        for heads in blocks:
+            lead, margin = look(features, labels, heads)
+            _add(counts[heads], labels, lead > margin)
+            close[part, heads] = lead.abs() <= margin
+    for head in range(bank.num_heads) if close.any() else ():
+        left = test.take(close[:, head].nonzero()[:, 0])
+        counts[head] += _counted(bank, head, left)
     counted: np.ndarray = counts.cpu().numpy()
     return counted
 
@@ -86,9 +51,54 @@ def mean_losses(bank: Bank, sample: LabelledRows) -> Float[np.ndarray, " heads"]
     """Return the mean loss of each head over `sample`, each with its own training loss."""
     totals = torch.zeros(bank.num_heads, dtype=torch.float64, device=bank.device)
     losses = [loss_named(head.loss) for head in bank.heads]
-    for heads, logits, labels in logit_blocks(bank, sample):
-        for column, head in enumerate(range(heads.start, heads.stop)):
-            values = losses[head].value(logits[:, column], labels[:, column])
-            totals[head] += values.double().sum()
+    for part, blocks in _blocks(bank, len(sample)):
+        features, labels = sample.widened(part), sample.labels[part]
+        for heads in blocks:
+            logits = _logits(bank, features, heads)
+            for column, head in enumerate(range(heads.start, heads.stop)):
+                totals[head] += losses[head].value(logits[:, column], labels).double().sum()
     means: np.ndarray = (totals / len(sample)).cpu().numpy()
     return means
+
+
+def _counted(bank: Bank, head: int, rows: LabelledRows) -> Int[Tensor, " classes"]:
+    """Count right answers of one head by its float32 logits."""
+    counts = torch.zeros(1, bank.num_classes, dtype=torch.int64, device=bank.device)
+    for part, _ in _blocks(bank, len(rows)):
+        labels = rows.labels[part]
+        logits = _logits(bank, rows.widened(part), slice(head, head + 1))
+        _add(counts, labels, logits.argmax(dim=2) == labels[:, None])
+    return counts[0]
+
+
+def _logits(
+    bank: Bank, features: Float[Tensor, "rows dim"], heads: slice
+) -> Float[Tensor, "rows heads classes"]:
+    shape = (len(features), heads.stop - heads.start, bank.num_classes)
+    with products_in("float32"):
+        return bank.logits(features, features.new_empty(shape), heads)
+
+
+def _add(
+    counts: Int[Tensor, "heads classes"],
+    labels: Int[Tensor, " rows"],
+    right: Bool[Tensor, "rows heads"],
+) -> None:
+    """Count right answers by label: like bincount, but without waiting for a CUDA device."""
+    counts.scatter_add_(1, labels.expand(len(counts), -1), right.T.long())
+
+
+def _blocks(bank: Bank, total: int) -> Iterator[tuple[slice, list[slice]]]:
+    """Yield slices of `total` rows, and into which slices of heads each of them is split."""
+    values = CUDA_BLOCK_VALUES if bank.device.type == "cuda" else BLOCK_VALUES
+    rows = max(MIN_BLOCK_ROWS, values // (bank.num_heads * bank.num_classes))
+    heads = min(bank.num_heads, max(1, values // (rows * bank.num_classes)))
+    split = [
+        slice(first, min(first + heads, bank.num_heads))
+        for first in range(0, bank.num_heads, heads)
+    ]
+    for start in range(0, total, rows):
+        yield slice(start, min(start + rows, total)), split
+
+
+__all__ = ["LabelledRows", "count_correct", "mean_losses"]

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
+from clinit.extract.device import choose_device
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.examples import examples
+from clinit.headtrain.residency import residency_notes
 from clinit.headtrain.scenario import Scenario
 from clinit.headtrain.source import Source
 
@@ -34,6 +36,7 @@ def gaps(
         *_buffer_gaps(scenario, config),
         *_batch_gaps(scenario, config),
         *_loss_gaps(heads, head_facts or {}),
+        *_memory_gaps(scenario, base, config),
     ]
 
 
@@ -159,6 +162,31 @@ def _loss_gaps(heads: Sequence[HeadConfig], head_facts: Mapping[str, Any]) -> li
     if others := sorted(losses - {aligned}) if aligned else []:
         notes.append(f"the base head is aligned with {aligned}, not with {', '.join(others)}")
     return notes
+
+
+def _memory_gaps(scenario: Scenario, base: Source, config: ExperimentConfig) -> list[str]:
+    """Say which features do not fit into the memory of the device."""
+    row_bytes = base.train.features[:1].nbytes
+    sizes = {
+        "the test rows": int(scenario.val_counts.sum()) * row_bytes,
+        "the rows of the largest task": _most_rows(scenario, config) * row_bytes,
+    }
+    return residency_notes(sizes, choose_device(config.device))
+
+
+def _most_rows(scenario: Scenario, config: ExperimentConfig) -> int:
+    """Return the rows of the largest task, those of earlier classes included."""
+    stored = np.cumsum(scenario.train_counts)
+    most = 0
+    for task in scenario.tasks:
+        new = int(scenario.train_counts[task.rows].sum())
+        old = int(stored[task.stop - 1]) - new
+        if config.method == "naive":
+            old = 0
+        elif config.buffer is not None:
+            old = min(old, config.buffer)
+        most = max(most, old + new)
+    return most
 
 
 def _about(names: Sequence[str], which: Bool[np.ndarray, " names"], what: str) -> list[str]:

@@ -61,7 +61,7 @@ class Learner:
         self._diagnose = diagnose
         self._fingerprint = head.fingerprint
         self._own_seconds = np.zeros(len(heads))
-        self._bank = Bank(_as_rows(head), heads, device)
+        self._bank = Bank(_as_rows(head), heads, device, config.precision)
         self._curriculum = Curriculum(scenario, config)
         tested = scenario.val.rows_between(0, scenario.num_classes)
         self._test = LabelledRows.on(device, scenario.val.take(tested), scenario.val.labels[tested])

@@ -7,15 +7,16 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from jaxtyping import Float
 
 from clinit.headtrain.bank import Bank
 from clinit.headtrain.config import ExperimentConfig
-from clinit.headtrain.evaluation import LabelledRows
+from clinit.headtrain.feed import feed_of
+from clinit.headtrain.labelled_rows import LabelledRows
 from clinit.headtrain.schedule import Schedule
 from clinit.headtrain.stopwatch import Stopwatch
 from clinit.headtrain.task_rows import TaskRows
+from clinit.headtrain.task_steps import TaskSteps
 from clinit.headtrain.training import Training
 
 REPORT_STEPS = 25
@@ -48,32 +49,14 @@ def train_task(
     """
     with watch.phase("prepare"):
         rows = LabelledRows.on(bank.device, features, data.labels)
-        chosen = torch.from_numpy(data.loss_sample(config.seed)).to(bank.device)
-        sample = LabelledRows(rows.features[chosen], rows.labels[chosen])
-        batches = torch.from_numpy(schedule.batches).to(bank.device)
-        losses = torch.full((len(batches), bank.num_heads, 2), torch.nan, device=bank.device)
-        training = Training(bank, config.batch_size)
+        sample = rows.take(torch.from_numpy(data.loss_sample(config.seed)))
+        feed = feed_of(rows, torch.from_numpy(schedule.batches), REPORT_STEPS)
+        steps = TaskSteps(Training(bank, config.batch_size), feed, schedule)
     for start, stop in pairwise((0, *config.evaluation_points)):
         for first in range(start, stop, REPORT_STEPS):
-            block = slice(first, min(first + REPORT_STEPS, stop))
+            last = min(first + REPORT_STEPS, stop)
             with watch.phase("train"):
-                _train_block(training, rows, batches[block], schedule.num_new[block], losses[block])
-            stepped(block.stop - block.start)
+                steps.run(first, last)
+            stepped(last - first)
         evaluate(stop, sample)
-    recorded: np.ndarray = losses.cpu().numpy()
-    return recorded
-
-
-def _train_block(
-    training: Training,
-    rows: LabelledRows,
-    batches: Int[Tensor, "iterations batch"],
-    num_new: Int[np.ndarray, " iterations"],
-    losses: Float[Tensor, "iterations heads 2"],
-) -> None:
-    for batch, new, recorded in zip(batches, num_new.tolist(), losses, strict=True):
-        sample_losses = training.step(rows.features[batch], rows.labels[batch])
-        if new:
-            recorded[:, 0] = sample_losses[:new].mean(0)
-        if new < len(batch):
-            recorded[:, 1] = sample_losses[new:].mean(0)
+    return steps.losses

@@ -25,13 +25,18 @@ class CrossEntropy:
         return logits.logsumexp(-1) - logits.gather(-1, spread(labels, logits)).squeeze(-1)
 
     def value_and_gradient(
-        self, logits: Float[Tensor, "*bank rows classes"], labels: Int[Tensor, "*#bank rows"]
+        self,
+        logits: Float[Tensor, "*bank rows classes"],
+        labels: Int[Tensor, "*#bank rows"],
+        out: Float[Tensor, "*bank rows classes"] | None = None,
     ) -> tuple[Float[Tensor, "*bank rows"], Float[Tensor, "*bank rows classes"]]:
         """Return the loss of each sample and its gradient with respect to its logits."""
         index = spread(labels, logits)
-        log_probabilities = logits.log_softmax(-1)
-        value = -log_probabilities.gather(-1, index).squeeze(-1)
-        gradient = log_probabilities.exp_()
+        gradient = torch.softmax(logits, -1, out=out)
+        # The largest probability is exp(largest logit - log-sum), and never small: this is the
+        # log-sum without a second pass of exponentials.
+        log_sum = logits.amax(-1, keepdim=True) - gradient.amax(-1, keepdim=True).log()
+        value = (log_sum - logits.gather(-1, index)).squeeze(-1)
         minus_one = gradient.new_full((), -1.0).expand(index.shape)
         return value, gradient.scatter_add_(-1, index, minus_one)
 

@@ -44,9 +44,15 @@ class Loss(Protocol):
         ...
 
     def value_and_gradient(
-        self, logits: Float[Tensor, "*bank rows classes"], labels: Int[Tensor, "*#bank rows"]
+        self,
+        logits: Float[Tensor, "*bank rows classes"],
+        labels: Int[Tensor, "*#bank rows"],
+        out: Float[Tensor, "*bank rows classes"] | None = None,
     ) -> tuple[Float[Tensor, "*bank rows"], Float[Tensor, "*bank rows classes"]]:
-        """Return the loss of each sample and its gradient with respect to its logits."""
+        """Return the loss of each sample and its gradient with respect to its logits.
+
+        The gradient is written into `out` where that is given; `logits` stay as they are.
+        """
         ...
 
     def fixed_part(

@@ -35,14 +35,17 @@ class SquaredError:
         return (logits.square().sum(-1) + self._excess(picked)) / logits.shape[-1]
 
     def value_and_gradient(
-        self, logits: Float[Tensor, "*bank rows classes"], labels: Int[Tensor, "*#bank rows"]
+        self,
+        logits: Float[Tensor, "*bank rows classes"],
+        labels: Int[Tensor, "*#bank rows"],
+        out: Float[Tensor, "*bank rows classes"] | None = None,
     ) -> tuple[Float[Tensor, "*bank rows"], Float[Tensor, "*bank rows classes"]]:
         """Return the loss of each sample and its gradient with respect to its logits."""
         classes = logits.shape[-1]
         index = spread(labels, logits)
         picked = logits.gather(-1, index)
         value = (logits.square().sum(-1) + self._excess(picked.squeeze(-1))) / classes
-        gradient = logits * (2 / classes)
+        gradient = torch.mul(logits, 2 / classes, out=out)
         return value, gradient.scatter_(-1, index, 2 * self.kappa * (picked - self.beta) / classes)
 
     def fixed_part(

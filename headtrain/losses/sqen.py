@@ -28,13 +28,16 @@ class Squentropy:
         return logits.logsumexp(-1) - picked + squares
 
     def value_and_gradient(
-        self, logits: Float[Tensor, "*bank rows classes"], labels: Int[Tensor, "*#bank rows"]
+        self,
+        logits: Float[Tensor, "*bank rows classes"],
+        labels: Int[Tensor, "*#bank rows"],
+        out: Float[Tensor, "*bank rows classes"] | None = None,
     ) -> tuple[Float[Tensor, "*bank rows"], Float[Tensor, "*bank rows classes"]]:
         """Return the loss of each sample and its gradient with respect to its logits."""
         wrong = _wrong(logits.shape[-1])
         index = spread(labels, logits)
         picked = logits.gather(-1, index)
-        value, gradient = CrossEntropy().value_and_gradient(logits, labels)
+        value, gradient = CrossEntropy().value_and_gradient(logits, labels, out)
         value = value + (logits.square().sum(-1) - picked.squeeze(-1).square()) / wrong
         gradient.add_(logits, alpha=2 / wrong)
         return value, gradient.scatter_add_(-1, index, picked * (-2 / wrong))

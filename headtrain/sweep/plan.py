@@ -11,6 +11,7 @@ import torch
 
 from clinit.extract.device import choose_device
 from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_ids
+from clinit.headtrain.precision import check_precision
 from clinit.headtrain.sweep.run import PLACES, Run
 
 MEMORY_SHARE = 0.5
@@ -90,6 +91,9 @@ def compile_banks(
         dim: Width of a feature vector, likewise.
         asked: Most runs of a bank.
         key: By loss, which pretrained head its runs start from: a bank starts from one.
+
+    Raises:
+        DeviceError: If there is no such device, or it does not compute in a precision asked for.
     """
     groups: dict[tuple[ExperimentConfig, str], list[Run]] = {}
     for run in runs:
@@ -97,6 +101,7 @@ def compile_banks(
         groups.setdefault((run.experiment, start), []).append(run)
     banks = []
     for (experiment, _), group in groups.items():
+        check_precision(experiment.precision, choose_device(experiment.device))
         limit = bank_limit(experiment, num_classes=num_classes, dim=dim, asked=asked)
         # Equal neighbours share a launch of the loss and of the optimizer.
         group.sort(key=lambda run: (run.head.loss, run.head.lr, run.head.weight_decay))

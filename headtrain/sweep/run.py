@@ -119,5 +119,5 @@ def _without_effect(experiment: ExperimentConfig, head: HeadConfig) -> set[str]:
     if head.init == "random":
         idle |= {"scale", "bias"}
     if experiment.iterations == 0:
-        idle |= {"lr", "weight_decay"}
+        idle |= {"lr", "weight_decay", "precision"}
     return idle

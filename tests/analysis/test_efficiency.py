@@ -87,6 +87,8 @@ def test_runs_are_compared_across_initialisations_and_places_only(
     key = comparison_key(make_run("random").info)
     alike = make_run("least-square", "norm", lam=5.0, bias="keep", class_mean="unit", device="cuda")
     assert comparison_key(alike.info) == key
+    explicit = make_run("least-square", precision="float32")
+    assert comparison_key(explicit.info) == key, "earlier records do not name a precision"
     for other in ({"seed": 1}, {"loss": "mse"}, {"lr": 0.1}, {"buffer": 1}, {"head_width": "full"}):
         assert comparison_key(make_run("least-square", **other).info) != key
     moved = make_run("least-square")

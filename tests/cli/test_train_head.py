@@ -13,20 +13,22 @@ from clinit.analysis.efficiency import comparison_key
 from clinit.analysis.report import load_report
 from clinit.analysis.settings import differences, shown
 from clinit.cli.align import align
-from clinit.cli.choices import BufferSplit, Init, Loss, Method, Mix, Scale
+from clinit.cli.choices import BufferSplit, Init, Loss, Method, Mix, Precision, Scale
 from clinit.cli.method_options import MEANINGLESS
 from clinit.cli.train_head import train_head
-from clinit.errors import CacheError, ClinitError, ExperimentError, RecordError
+from clinit.errors import CacheError, ClinitError, DeviceError, ExperimentError, RecordError
 from clinit.extract.head import Head, read_head, write_head
 from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.plan import Plan, backbone_identifier, settle_plan, shard_name
 from clinit.extract.shard import assemble, write_shard
 from clinit.extract.summary import write_summary
+from clinit.headtrain import precision
 from clinit.headtrain.base_head import head_digest
 from clinit.headtrain.init import INITS, SCALES
 from clinit.headtrain.losses import LOSSES
 from clinit.headtrain.methods import METHODS
 from clinit.headtrain.mix import MIXES
+from clinit.headtrain.precision import PRECISIONS
 from clinit.headtrain.quotas import BUFFER_SPLITS
 from clinit.headtrain.record import find_records, read_record
 from clinit.headtrain.source import read_source
@@ -193,6 +195,26 @@ def test_a_cache_without_a_train_split_is_refused(tmp_path: Path) -> None:
         read_source(tmp_path / "cache")
 
 
+def test_a_precision_is_recorded(
+    base: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "cpu_has_bf16", lambda: True)
+    options = ["--precision", "bf16", "--init", "random"]
+    result = invoke(base, new, tmp_path / "runs", *options)
+    assert result.exit_code == 0, result.output
+    assert read_record(tmp_path / "runs" / "random").info["config"]["precision"] == "bf16"
+
+
+def test_a_precision_that_the_device_lacks_is_refused_before_anything_is_read(
+    tmp_path: Path,
+) -> None:
+    nowhere = tmp_path / "absent"
+    error = refused(invoke(nowhere, nowhere, tmp_path / "runs", "--precision", "tf32"))
+    assert isinstance(error, DeviceError)
+    assert "tf32 is a format of CUDA devices, but training runs on the CPU" in str(error)
+    assert "--precision float32" in error.remedy
+
+
 def test_a_learning_rate_of_zero_is_a_wrong_argument(tmp_path: Path) -> None:
     result = invoke(tmp_path, tmp_path, tmp_path / "runs", "--lr", "0")
     assert result.exit_code == 2
@@ -204,6 +226,7 @@ def test_the_choices_are_those_of_the_library() -> None:
     assert {each.value for each in Scale} == set(SCALES)
     assert {each.value for each in Loss} <= set(LOSSES)
     assert tuple(each.value for each in Mix) == MIXES
+    assert tuple(each.value for each in Precision) == PRECISIONS
     assert tuple(each.value for each in BufferSplit) == BUFFER_SPLITS
     assert tuple(each.value for each in Method) == METHODS == tuple(MEANINGLESS)
 
@@ -243,6 +266,7 @@ def test_methods_without_a_buffer_are_trained_beside_rehearsal(
         (["--method", "ncm", "--lambda", "1"], "solved, not trained, and has no lambda"),
         (["--method", "ridge", "--lr", "0.1"], "--lr does not go with --method ridge"),
         (["--method", "lda", "--init", "lda"], "--init does not go with --method lda"),
+        (["--method", "ncm", "--precision", "bf16"], "--precision does not go with --method ncm"),
     ],
 )
 def test_options_that_a_method_would_ignore_are_refused(

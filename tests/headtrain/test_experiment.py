@@ -12,9 +12,10 @@ import torch
 from clinit.errors import DeviceError
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
-from clinit.headtrain import events
+from clinit.headtrain import events, precision, residency
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.labelled_rows import LabelledRows
 from clinit.headtrain.record import TABLES, RunRecord, final_head, read_record, write_record
 from clinit.headtrain.source import Source
 
@@ -282,6 +283,28 @@ def test_no_head_is_refused() -> None:
         run(heads=[])
 
 
+def test_a_run_in_bf16_is_recorded_and_as_accurate_as_one_in_float32(
+    records: list[RunRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "cpu_has_bf16", lambda: True)
+    for full, low in zip(records, run(replace(CONFIG, precision="bf16")), strict=True):
+        assert full.info["config"]["precision"] == "float32"
+        assert low.info["config"]["precision"] == "bf16"
+        assert not full.steps.equals(low.steps)
+        np.testing.assert_allclose(full.steps["loss"], low.steps["loss"], rtol=0.05, atol=0.05)
+        right, low_right = (int(each.evaluations["correct"].sum()) for each in (full, low))
+        assert abs(right - low_right) <= 0.001 * int(full.evaluations["total"].sum())
+
+
+def test_rows_copied_block_by_block_give_the_same_run_bit_for_bit(
+    records: list[RunRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LabelledRows, "is_resident", property(lambda rows: False))
+    for resident, streamed in zip(records, run(), strict=True):
+        for first, second in zip(tables(resident), tables(streamed), strict=True):
+            assert first.equals(second)
+
+
 def test_cuda_without_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceError, match="--device cuda was asked for") as caught:
@@ -290,7 +313,23 @@ def test_cuda_without_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_cuda_device_gives_the_losses_of_the_cpu(records: list[RunRecord]) -> None:
-    for cpu, cuda in zip(records, run(replace(CONFIG, device="cuda")), strict=True):
-        np.testing.assert_allclose(cpu.steps["loss"], cuda.steps["loss"], atol=1e-3)
+@pytest.mark.parametrize(
+    ("precision", "tolerance"), [("float32", 1e-3), ("tf32", 0.02), ("bf16", 0.05)]
+)
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_cuda_device_gives_the_losses_of_the_cpu(
+    precision: str,
+    tolerance: float,
+    streamed: bool,
+    records: list[RunRecord],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if streamed:
+        monkeypatch.setattr(residency, "DEVICE_SHARE", 0.0)
+    found = run(replace(CONFIG, device="cuda", precision=precision))
+    for cpu, cuda in zip(records, found, strict=True):
+        np.testing.assert_allclose(
+            cpu.steps["loss"], cuda.steps["loss"], rtol=tolerance, atol=tolerance
+        )
+        said = any("stay in host memory" in note for note in cuda.info["notes"])
+        assert said is streamed

@@ -51,6 +51,30 @@ def test_the_gradient_is_that_of_autograd(name: str, logits: Tensor, labels: Ten
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_the_gradient_is_written_where_it_is_wanted(
+    name: str, logits: Tensor, labels: Tensor
+) -> None:
+    before = logits.clone()
+    expected = LOSSES[name].value_and_gradient(logits, labels)
+    wanted = torch.full_like(logits, torch.nan)
+    value, gradient = LOSSES[name].value_and_gradient(logits, labels, out=wanted)
+    assert gradient.data_ptr() == wanted.data_ptr()
+    torch.testing.assert_close((value, wanted), expected, rtol=0.0, atol=0.0)
+    assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", [1e-4, 1.0, 100.0, 1e4])
+def test_a_value_is_the_same_with_and_without_its_gradient_at_any_size(
+    name: str, size: float, logits: Tensor, labels: Tensor
+) -> None:
+    single = (size * logits).float()
+    value, _ = LOSSES[name].value_and_gradient(single, labels)
+    exact = LOSSES[name].value(single.double(), labels)
+    torch.testing.assert_close(value.double(), exact, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_bank_of_heads_shares_its_labels(name: str, logits: Tensor, labels: Tensor) -> None:
     bank = torch.stack([logits, 2 * logits])
     value, gradient = LOSSES[name].value_and_gradient(bank, labels)

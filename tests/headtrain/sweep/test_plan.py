@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from clinit.errors import ExperimentError
+from clinit.errors import DeviceError, ExperimentError
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.sweep import plan as plan_module
 from clinit.headtrain.sweep.grid import parse_grid
@@ -40,6 +40,8 @@ def test_a_grid_is_every_combination_with_all_else_at_its_default() -> None:
         (("init=class-mean,least-square", "class-mean=raw,unit"), 2 + 1),
         (("init=random,zero", "bias=write,keep"), 1 + 2),
         (("init=least-square", "iterations=0,5", "lr=1e-3,1e-2"), 1 + 2),
+        (("init=least-square", "iterations=0,5", "precision=float32,bf16"), 1 + 2),
+        (("method=ncm", "precision=float32,bf16"), 1),
         (("init=least-square", "device=cpu"), 1),
         (("method=ncm,ridge", "init=random,lda", "lam=0.05,1", "lr=1e-3,1e-2"), 1 + 2),
         (("method=naive,joint", "buffer=10,20"), 2),
@@ -57,6 +59,7 @@ def test_a_run_is_the_same_on_another_device_and_where_the_record_lacks_a_newer_
     (run,) = runs("init=lda", "seed=3")
     config = {**run.config, "device": "cuda"}
     del config["weight_decay"]
+    del config["precision"]
     assert identity(config) == run.identity
     assert identity({**config, "seed": 4}) != run.identity
 
@@ -134,3 +137,8 @@ def test_halves_of_a_bank_hold_its_runs() -> None:
     one, other = bank.halves()
     assert one.runs + other.runs == bank.runs
     assert bank.heads == [HeadConfig(lr=lr) for lr in (1e-3, 1e-2, 1e-1)]
+
+
+def test_a_precision_that_a_device_lacks_is_refused_before_any_bank_is_trained() -> None:
+    with pytest.raises(DeviceError, match="tf32 is a format of CUDA devices"):
+        banks(runs("precision=float32,tf32"))

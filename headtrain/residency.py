@@ -1,0 +1,42 @@
+"""Where features lie while a bank is trained: on its device, or in host memory.
+
+On a CUDA device rows are read fastest from its own memory. Features that would take more than
+a quarter of what is free there stay in host memory, and their batches are gathered by the CPU
+and copied; the bank, its gradients and its moments need the rest.
+"""
+
+from __future__ import annotations
+
+import torch
+
+DEVICE_SHARE = 0.25
+"""Of the free memory of a CUDA device, what the test rows or the rows of a task may take."""
+
+
+def is_resident(size_bytes: int, device: torch.device) -> bool:
+    """Tell whether features of this size are kept on `device`."""
+    return device.type != "cuda" or size_bytes <= DEVICE_SHARE * free_bytes(device)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return the memory of a CUDA device that this process may still take.
+
+    What PyTorch holds for reuse is free as well.
+    """
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def residency_notes(sizes: dict[str, int], device: torch.device) -> list[str]:
+    """Say which features, by their name, stay in host memory."""
+    return [
+        f"{what} take {_gigabytes(size)}, more than a quarter of the"
+        f" {_gigabytes(free_bytes(device))} that are free on {device}: they stay in host memory and"
+        " are copied block by block"
+        for what, size in sizes.items()
+        if not is_resident(size, device)
+    ]
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:,.2f} GB"
