@@ -42,8 +42,8 @@ class LowRank(nn.Module):
         """Return the updated weight, in the weight's own precision."""
         # Autocast would round the sum to 8 or 11 bits, and merging would then not give what ran.
         with torch.autocast(weight.device.type, enabled=False):
-            matrix = weight.flatten(1)
-            return torch.addmm(matrix, self.b, self.a, alpha=self.scale).view(weight.shape)
+            # Not addmm: the sum has the memory format of the weight, channels last or not.
+            return torch.add(weight, (self.b @ self.a).view(weight.shape), alpha=self.scale)
 
 
 def layers(network: nn.Module, blocks: Sequence[str]) -> tuple[str, ...]:

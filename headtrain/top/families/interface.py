@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -38,8 +37,9 @@ def numbered(prefix: str, blocks: nn.Module) -> Iterator[Step]:
         yield Step(block, f"{prefix}.{name}")
 
 
-def mlp_layers(block: Any) -> tuple[str, ...]:
-    """Name the linear layers of the MLP of a block, if it has one."""
+def mlp_layers(block: nn.Module) -> tuple[str, ...]:
+    """Name the linear layers of the MLPs of a block: one as a rule, two where it is a pair."""
     # A gated MLP (SwiGLU) may hold its first layer as two.
-    names = ("fc1", "fc1_g", "fc1_x", "fc2")
-    return tuple(f"mlp.{name}" for name in names if hasattr(getattr(block, "mlp", None), name))
+    layers = ("fc1", "fc1_g", "fc1_x", "fc2")
+    mlps = (item for item in block.named_modules() if item[0].rpartition(".")[2] == "mlp")
+    return tuple(f"{name}.{layer}" for name, mlp in mlps for layer in layers if hasattr(mlp, layer))

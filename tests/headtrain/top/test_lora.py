@@ -179,6 +179,17 @@ def test_the_merged_weight_is_the_parameter_that_was_there_before() -> None:
     assert network.blocks[1].mlp.fc1.weight is weight
 
 
+def test_a_network_in_channels_last_stays_so() -> None:
+    network: Any = build("resnet-basic").to(memory_format=torch.channels_last)
+    conv = network.layer4[1].conv1
+    strides = conv.weight.stride()
+    assert conv.weight.is_contiguous(memory_format=torch.channels_last)
+    add_lora(network, ("layer4.1.conv1",), rank=2, generator=seeded())
+    assert conv.weight.stride() == strides
+    merge(network)
+    assert conv.weight.stride() == strides
+
+
 def test_a_task_can_follow_a_task() -> None:
     network = with_updates("resnet-basic")
     names = layers(network, cut(network, 2).blocks)
@@ -332,6 +343,15 @@ def test_a_gated_mlp_has_three_linear_layers() -> None:
     )
     assert layers(network, ("blocks.0",)) == tuple(
         f"blocks.0.mlp.{name}" for name in ("fc1_g", "fc1_x", "fc2")
+    )
+
+
+def test_a_block_that_is_a_pair_has_the_layers_of_both_mlps() -> None:
+    network = timm.create_model(
+        "davit_tiny", depths=(1, 1, 1), embed_dims=(8, 8, 16), num_heads=(1, 1, 2)
+    )
+    assert layers(network, ("stages.2.blocks.0",)) == tuple(
+        f"stages.2.blocks.0.{part}.mlp.{layer}" for part in "01" for layer in ("fc1", "fc2")
     )
 
 
