@@ -11,11 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from clinit.errors import CacheError
+from clinit.errors import BackboneError, CacheError
 from clinit.extract.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.cache import CacheSplit
 from clinit.extract.device import choose_device
 from clinit.extract.transform import Transform
+
+_RIGHT_FILE = (
+    "Give the file of the weights that the features were extracted with: `--weights FILE`."
+)
 
 
 def reload(
@@ -64,14 +68,18 @@ def rebuild(
         device=str(choose_device(device)),
         autocast=fingerprint.get("autocast", "off"),
     )
-    backbone = load_backbone(config)
+    try:
+        backbone = load_backbone(config)
+    except BackboneError as error:
+        if weights is None:
+            raise
+        raise BackboneError(str(error), remedy=_RIGHT_FILE) from error
     if backbone.weights_sha256 != fingerprint["weights"]:
         found = f"timm's pretrained weights of {config.name}" if weights is None else str(weights)
         raise CacheError(
             f"{found}: SHA-256 {backbone.weights_sha256[:12]}…, but the features of {origin}"
             f" were extracted with weights of SHA-256 {fingerprint['weights'][:12]}…",
-            remedy="Give the file of the weights that the features were extracted with:"
-            " `--weights FILE`.",
+            remedy=_RIGHT_FILE,
         )
     return backbone, transform
 

@@ -7,9 +7,8 @@ the head) and only then written.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,13 +16,14 @@ import timm
 import torch
 from torch import nn
 
-from clinit.errors import BackboneError, CacheError, HeadError, ModelError, RecordError
+from clinit.errors import CacheError, ModelError, RecordError
 from clinit.extract.backbone import Backbone, state_sha256
 from clinit.extract.cache import open_split
 from clinit.extract.head import Head
 from clinit.extract.reload import rebuild, stored_weights
 from clinit.extract.top1 import Top1
 from clinit.extract.transform import Transform
+from clinit.headtrain.assemble import assemble, check_same_logits, model_args
 from clinit.headtrain.model_file import ModelFacts, write_model
 from clinit.headtrain.record import (
     RunRecord,
@@ -32,10 +32,7 @@ from clinit.headtrain.record import (
     find_records,
     read_record,
 )
-from clinit.headtrain.source import check_same_backbone
-
-TOLERANCE = 1e-5
-"""Between the network's logits and features times head, relative to what is added up in them."""
+from clinit.headtrain.source import MANIFEST
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +85,7 @@ def export_run(
     ended = _accuracies(record)
     facts = ModelFacts(
         backbone=backbone.config.name,
-        model_args=_model_args(backbone),
+        model_args=model_args(backbone),
         class_names=tuple(record.classes["name"]),
         tasks=tuple(record.classes["task"]),
         transform=transform,
@@ -113,77 +110,13 @@ def export_run(
     )
 
 
-def assemble(backbone: Backbone, head: Head) -> nn.Module:
-    """Build the network of `backbone` with `head` as its classifier, as timm builds it.
-
-    Raises:
-        HeadError: If the head reads features of another width.
-        BackboneError: If the network cannot hold the head.
-    """
-    if head.dim != backbone.dim:
-        raise HeadError(
-            f"the head reads features of width {head.dim}, {backbone.config.name} gives"
-            f" {backbone.dim}",
-            remedy="Export the run with the cache that it was trained on: `--base CACHE`.",
-        )
-    name = _classifier_name(backbone.network)
-    state = dict(backbone.network.state_dict())
-    state[f"{name}.weight"] = torch.from_numpy(head.weight.astype(np.float32))
-    if state.pop(f"{name}.bias", None) is not None:
-        state[f"{name}.bias"] = torch.from_numpy(head.bias.astype(np.float32))
-    elif head.bias.any():
-        raise BackboneError(
-            f"the classifier of {backbone.config.name} has no bias, the head has one",
-            remedy="Choose a backbone whose classifier has a bias.",
-        )
-    config = backbone.config
-    network: nn.Module = timm.create_model(
-        config.name, pretrained=False, num_classes=head.num_classes, **_model_args(backbone)
-    )
-    try:
-        network.load_state_dict(state, strict=True)
-    except RuntimeError as error:
-        raise BackboneError(
-            f"{config.name} with {head.num_classes:,} classes differs in more than its classifier:"
-            f" {' '.join(str(error).split())[:300]}",
-            remedy="Choose another backbone.",
-        ) from error
-    return network.eval().requires_grad_(False)
-
-
-@torch.inference_mode()
-def check_same_logits(
-    network: nn.Module, backbone: Backbone, head: Head, transform: Transform
-) -> None:
-    """Check, on seeded noise, that `network` computes `head` on the features of `backbone`.
-
-    Raises:
-        BackboneError: If it does not.
-    """
-    exact = replace(backbone, config=replace(backbone.config, autocast="off"))
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randint(0, 256, (2, 3, *transform.crop), generator=generator, dtype=torch.uint8)
-    images = transform.normalise(noise)
-    features = exact.features(images).numpy()
-    expected = features @ head.weight.T + head.bias
-    scale = np.abs(features) @ np.abs(head.weight).T + np.abs(head.bias)
-    # In the memory format of the backbone: another one rounds otherwise in every layer.
-    found = network.to(memory_format=torch.channels_last)(images).numpy()
-    if found.shape != expected.shape or (abs(found - expected) > TOLERANCE * scale.max()).any():
-        raise BackboneError(
-            f"{backbone.config.name} with the head in place of its classifier does not give the"
-            " logits of the head on its features",
-            remedy="Choose another backbone: something follows or surrounds its classifier.",
-        )
-
-
 def _read(run: Path) -> RunRecord:
     if run.is_dir() and not (run / "run.json").exists() and (found := find_records(run)):
         names = ", ".join(str(folder.relative_to(run)) for folder in found[:5])
         raise RecordError(
-            f"{run} holds {len(found)} run records, and one makes a model:"
+            f"{run} is no run record, but holds {len(found)} of them:"
             f" {names}{', …' if len(found) > 5 else ''}",
-            remedy=f"Give one of them: `clinit export {found[0]} --out FILE`.",
+            remedy=f"Give one: `clinit export {found[0]} --out FILE`.",
         )
     return read_record(run)
 
@@ -215,13 +148,14 @@ def _backbone(
             " `--weights FILE`.",
         )
     split = open_split(folder / "train")
-    try:
-        check_same_backbone(recorded, split.fingerprint)
-    except CacheError as error:
+    names = {*recorded, *split.fingerprint} - {MANIFEST}
+    if other := sorted(n for n in names if recorded.get(n) != split.fingerprint.get(n)):
         raise CacheError(
-            f"{folder} is not the cache that the run was trained on: {error}",
-            remedy="Say where that one is with `--base CACHE`.",
-        ) from error
+            f"{folder} is not the cache that the run was trained on: its features are of another"
+            f" {', '.join(other)}",
+            remedy="Say where that one is with `--base CACHE`; `clinit cache show` shows what the"
+            " features of a cache depend on.",
+        )
     found = weights if weights is not None else stored_weights(split)
     return rebuild(recorded, found, origin=origin)
 
@@ -244,16 +178,6 @@ def _change(network: nn.Module, changed: Mapping[str, np.ndarray], run: Path) ->
     network.load_state_dict(
         {name: torch.from_numpy(value) for name, value in changed.items()}, strict=False
     )
-
-
-def _classifier_name(network: nn.Module) -> str:
-    classifier = network.get_classifier()  # type: ignore[operator]
-    names = (name for name, module in network.named_modules() if module is classifier)
-    return str(next(names))
-
-
-def _model_args(backbone: Backbone) -> dict[str, Any]:
-    return {k: v for k, v in backbone.config.model_args.items() if k != "num_classes"}
 
 
 def _accuracies(record: RunRecord) -> dict[str, Top1]:

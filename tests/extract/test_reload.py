@@ -101,6 +101,13 @@ def test_other_weights_are_refused(extracted: Extract, tiny_weights: Path, tmp_p
     assert "--weights FILE" in caught.value.remedy
 
 
+def test_weights_of_another_network_are_refused(extracted: Extract, tmp_path: Path) -> None:
+    save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
+    with pytest.raises(BackboneError, match=r"other\.safetensors does not fit") as caught:
+        reload(extracted(), weights=tmp_path / "other.safetensors")
+    assert "that the features were extracted with: `--weights FILE`" in caught.value.remedy
+
+
 def test_a_cache_that_does_not_know_its_weights_learns_it_from_its_command(
     extracted: Extract, tiny_weights: Path
 ) -> None:

@@ -20,7 +20,8 @@ from clinit.extract.cache import open_cache
 from clinit.extract.head import Head, read_head, write_head
 from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.reload import reload
-from clinit.headtrain.export import assemble, check_same_logits, export_run
+from clinit.headtrain.assemble import assemble, check_same_logits
+from clinit.headtrain.export import export_run
 from clinit.headtrain.model_file import ModelFacts, read_facts
 from clinit.headtrain.record import read_record
 
@@ -208,7 +209,7 @@ def test_a_head_of_other_classes_than_the_record_is_refused(run: Path, tmp_path:
 def test_a_folder_of_records_asks_for_one_of_them(tiny_run: Path, tmp_path: Path) -> None:
     for name in ("random", "zero"):
         shutil.copytree(tiny_run, tmp_path / "runs" / name)
-    with pytest.raises(RecordError, match=r"holds 2 run records, .*: random, zero") as caught:
+    with pytest.raises(RecordError, match="but holds 2 of them: random, zero") as caught:
         export_run(tmp_path / "runs", tmp_path / "model.safetensors")
     assert f"`clinit export {tmp_path / 'runs' / 'random'} --out FILE`" in caught.value.remedy
 
@@ -244,8 +245,9 @@ def test_another_cache_than_the_runs_is_refused(
 ) -> None:
     other = make_run(tmp_path / "other", "vit_tiny_patch16_224", **MODELS["vit_tiny_patch16_224"])
     base = other.parent / "caches" / "base"
-    with pytest.raises(CacheError, match=r"not the cache that the run was trained on: .*weights"):
+    with pytest.raises(CacheError, match="not the cache that the run was trained on: ") as caught:
         export_run(tiny_run, tmp_path / "model.safetensors", base=base)
+    assert "of another backbone, model_args, transform, weights" in str(caught.value)
 
 
 def test_other_weights_are_refused(tiny_run: Path, tmp_path: Path) -> None:
