@@ -40,7 +40,6 @@ SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "nfnet": ("test_nfnet", {}),
     "byobnet": ("test_byobnet", {}),
-    "mixer": ("mixer_s32_224", {"img_size": 32}),
 }
 LAYERS = {
     "convnextv2": ("mlp.fc1", "mlp.fc2"),
@@ -52,7 +51,6 @@ LAYERS = {
     "dinov3": ("mlp.fc1", "mlp.fc2"),
     "swin": ("mlp.fc1", "mlp.fc2"),
     "nfnet": ("conv1", "conv3"),
-    "mixer": ("mlp_channels.fc1", "mlp_channels.fc2"),
 }
 
 
@@ -343,6 +341,14 @@ def test_a_gated_mlp_has_three_linear_layers() -> None:
     )
     assert layers(network, ("blocks.0",)) == tuple(
         f"blocks.0.mlp.{name}" for name in ("fc1_g", "fc1_x", "fc2")
+    )
+
+
+def test_the_linear_layers_of_a_mixer_are_those_over_channels() -> None:
+    network = timm.create_model("mixer_s32_224")
+    assert layers(network, ("blocks.0",)) == (
+        "blocks.0.mlp_channels.fc1",
+        "blocks.0.mlp_channels.fc2",
     )
 
 
