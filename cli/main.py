@@ -20,6 +20,7 @@ from clinit.cli.predict import predict
 from clinit.cli.report import report
 from clinit.cli.sweep import sweep
 from clinit.cli.train_head import train_head
+from clinit.cli.train_top import train_top
 from clinit.errors import ClinitError
 
 app = typer.Typer(
@@ -59,6 +60,7 @@ cache.app.command("import")(import_)
 app.add_typer(cache.app, name="cache")
 app.command()(align)
 app.command()(train_head)
+app.command()(train_top)
 app.command()(sweep)
 app.command()(report)
 app.command()(diagnose)

@@ -12,7 +12,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,13 @@ class BackboneConfig:
         if self.autocast not in ("off", *AUTOCAST_DTYPES):
             raise ValueError(f"autocast must be off, bfloat16 or float16, got {self.autocast!r}")
 
+    def arithmetic(self) -> AbstractContextManager[Any]:
+        """Return the context in which the network computes."""
+        if self.autocast == "off":
+            return nullcontext()
+        device_type = torch.device(self.device).type
+        return torch.autocast(device_type, dtype=AUTOCAST_DTYPES[self.autocast])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Backbone:
@@ -74,7 +81,7 @@ class Backbone:
     @torch.inference_mode()
     def features(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch dim"]:
         """Return the penultimate features of normalised images, in float32."""
-        with self._arithmetic():
+        with self.config.arithmetic():
             maps = self.network.forward_features(batch)  # type: ignore[operator]
             features: Tensor = self.network.forward_head(  # type: ignore[operator]
                 maps, pre_logits=True
@@ -84,15 +91,9 @@ class Backbone:
     @torch.inference_mode()
     def logits(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch rows"]:
         """Return the network's own output for normalised images, in float32."""
-        with self._arithmetic():
+        with self.config.arithmetic():
             logits: Tensor = self.network(batch)
         return logits.float()
-
-    def _arithmetic(self) -> Any:
-        if self.config.autocast == "off":
-            return nullcontext()
-        device_type = torch.device(self.config.device).type
-        return torch.autocast(device_type, dtype=AUTOCAST_DTYPES[self.config.autocast])
 
 
 def parse_model_args(arguments: Sequence[str]) -> dict[str, Any]:

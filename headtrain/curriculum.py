@@ -7,12 +7,14 @@ features, or a network on images. So their runs can be compared sample by sample
 from __future__ import annotations
 
 import numpy as np
+from jaxtyping import Int
 
 from clinit.headtrain.buffer import Buffer
 from clinit.headtrain.config import ExperimentConfig
 from clinit.headtrain.init import Rows, random_rows
 from clinit.headtrain.ledger import TaskEntry
 from clinit.headtrain.methods import method_named
+from clinit.headtrain.quotas import Balanced
 from clinit.headtrain.scenario import Scenario
 from clinit.headtrain.schedule import Schedule, draw_schedule
 from clinit.headtrain.seeds import Draw, generator
@@ -37,6 +39,18 @@ class Curriculum:
         num_base = int((train.labels[old] < self._scenario.num_base).sum())
         rows = np.concatenate([old, train.rows_between(task.start, task.stop)])
         return TaskRows(task.number, rows, train.labels[rows], num_base, len(old))
+
+    def kept(self, task: Task) -> Int[np.ndarray, " kept"]:
+        """Return the rows of the task's classes that the buffer holds once they are seen."""
+        rows = self._buffer.rows(task.stop)
+        kept: np.ndarray = rows[self._scenario.train.labels[rows] >= task.start]
+        return kept
+
+    def base_sample(self, size: int) -> Int[np.ndarray, " sample"]:
+        """Choose at most `size` rows of base classes, class-balanced, as a buffer would."""
+        quotas = Balanced(size)
+        buffer = Buffer(self._scenario.train, quotas, seed=self._config.seed)
+        return buffer.rows(self._scenario.num_base)
 
     def schedule(self, rows: TaskRows, draw: Draw = Draw.BATCHES) -> Schedule:
         """Draw the batches of a task."""

@@ -13,6 +13,8 @@ the class order, the buffer and the random rows as they were.
     HELD_OUT      index = side       training rows kept aside by a search; 0 base, 1 new
     FISHER        index = task       training rows of EWC's Fisher information; 0 the base
     PROBE         index = task       head and batches of the linear probe after a task
+    LOW_RANK      index = task       factors A of low-rank updates of a backbone's top blocks
+    SECOND_BATCH  index = task       second draws of old rows, of methods that need two
 """
 
 import enum
@@ -35,6 +37,8 @@ class Draw(enum.IntEnum):
     HELD_OUT = 6
     FISHER = 7
     PROBE = 8
+    LOW_RANK = 9
+    SECOND_BATCH = 10
 
 
 def generator(seed: int, draw: Draw, index: int = 0) -> np.random.Generator:

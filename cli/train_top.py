@@ -1,0 +1,314 @@
+"""`clinit train-top`: the top blocks of a backbone over a stream of new classes, from images."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clinit.cli import top_options as given_as
+from clinit.cli.choices import (
+    Bias,
+    BufferSplit,
+    ClassMean,
+    Device,
+    HeadWidth,
+    Init,
+    Loss,
+    Mix,
+    Scale,
+)
+from clinit.cli.config_file import read_config
+from clinit.cli.console import err, note, say
+from clinit.cli.context import Context, overridden
+from clinit.cli.train_head import lambda_value
+from clinit.cli.training_progress import training_progress
+
+if TYPE_CHECKING:
+    from clinit.extract.split_run import Progress
+    from clinit.headtrain.config import HeadConfig
+    from clinit.headtrain.record import RunRecord
+    from clinit.headtrain.top.study import StoredPart, Study
+
+_PAPER_INITS = [Init.random, Init.class_mean, Init.least_square]
+
+
+def train_top(
+    context: Context,
+    base: given_as.Base,
+    new: given_as.New,
+    out: given_as.Out,
+    method: given_as.Method = given_as.TopMethod.rehearsal,
+    top_blocks: given_as.TopBlocks = 2,
+    full_rank: given_as.FullRank = False,
+    rank: given_as.Rank = 48,
+    alpha: given_as.Alpha = 1.0,
+    a_init: given_as.AInit = given_as.FactorInit.gaussian,
+    head: given_as.HeadFile = None,
+    tasks: given_as.Tasks = 5,
+    init: given_as.Inits = None,
+    scale: given_as.Scales = None,
+    class_mean: given_as.Mean = ClassMean.raw,
+    head_width: given_as.Width = HeadWidth.grow,
+    bias: given_as.NewBias = Bias.write,
+    lam: given_as.Lambda = "0.05",
+    loss: given_as.LossName = Loss.ce,
+    iterations: given_as.Iterations = 600,
+    buffer: given_as.Buffer = None,
+    buffer_per_class: given_as.BufferPerClass = None,
+    buffer_split: given_as.Split = BufferSplit.balanced,
+    mix: given_as.BatchMix = Mix.text,
+    batch_size: given_as.BatchSize = None,
+    lr: given_as.Rate = None,
+    weight_decay: given_as.WeightDecay = 0.05,
+    layer_decay: given_as.LayerDecay = 0.9,
+    eval_every: given_as.EvalEvery = 50,
+    seed: given_as.Seed = 0,
+    class_order: given_as.ClassOrder = None,
+    ewc_lambda: given_as.EwcLambda = 1e6,
+    ewc_samples: given_as.EwcSamples = 2048,
+    ewc_mode: given_as.EwcMode = given_as.Ewc.task,
+    ewc_gamma: given_as.EwcGamma = 1.0,
+    derpp_alpha: given_as.DerppAlpha = 0.1,
+    derpp_beta: given_as.DerppBeta = 0.9,
+    teacher: given_as.Teacher = given_as.DerppTeacher.snapshot,
+    probe: given_as.Probe = True,
+    device: given_as.Where = Device.auto,
+    precision: given_as.Precision = given_as.TopPrecision.float32,
+    compile_top: given_as.Compile = False,
+    weights: given_as.Weights = None,
+    base_root: given_as.BaseRoot = None,
+    new_root: given_as.NewRoot = None,
+    trunk_cache: given_as.TrunkCache = None,
+    no_trunk_cache: given_as.NoTrunkCache = False,
+    trunk_budget: given_as.TrunkBudget = "20GB",
+    workers: given_as.Workers = None,
+    checkpoint_every: given_as.CheckpointEvery = 100,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            is_eager=True,
+            callback=read_config,
+            help="TOML file of options by their names, `iterations = 600`; the command line wins.",
+            show_default=False,
+        ),
+    ] = None,
+    verbose: given_as.Verbose = False,
+) -> None:
+    """Train the top blocks of a backbone, and its head, on new classes that arrive in tasks.
+
+    Reads the caches of `clinit extract` for rows, backbone and images, so that a run sees the
+    same stream as `clinit train-head`. Everything below the top blocks is frozen: its output is
+    computed once and stored. A killed run goes on when the same command is given again.
+    """
+    from clinit.headtrain.class_order import read_class_order
+    from clinit.headtrain.config import ExperimentConfig, HeadConfig
+    from clinit.headtrain.top.config import TopConfig
+    from clinit.headtrain.top.methods import DerppConfig, EwcConfig
+
+    given_as.reject_meaningless(context, method.value, full_rank=full_rank)
+    ewc = method.value == "ewc"
+    try:
+        top = TopConfig(
+            method=method.value,
+            top_blocks=top_blocks,
+            full_rank=full_rank or ewc,
+            rank=rank,
+            alpha=alpha,
+            a_init=a_init.value,
+            layer_decay=layer_decay,
+            precision=precision.value,
+            compile=compile_top,
+            probe=probe,
+            ewc=EwcConfig(
+                lam=ewc_lambda, samples=ewc_samples, mode=ewc_mode.value, gamma=ewc_gamma
+            ),
+            derpp=DerppConfig(alpha=derpp_alpha, beta=derpp_beta, teacher=teacher.value),
+        )
+        config = ExperimentConfig(
+            method=top.data_method,
+            tasks=tasks,
+            iterations=iterations,
+            buffer=None if overridden(context, "buffer", "buffer_per_class") else buffer,
+            buffer_per_class=None
+            if overridden(context, "buffer_per_class", "buffer")
+            else buffer_per_class,
+            buffer_split=buffer_split.value,
+            mix=mix.value,
+            batch_size=batch_size or (128 if ewc else 256),
+            eval_every=eval_every,
+            seed=seed,
+            class_order=read_class_order(class_order) if class_order is not None else None,
+            head_width=head_width.value,
+            device=device.value,
+        )
+        combinations = [
+            HeadConfig(
+                init=each.value,
+                scale=how.value,
+                lam=lambda_value(lam),
+                class_mean=class_mean.value,
+                bias=bias.value,
+                loss=loss.value,
+                lr=lr if lr is not None else (8e-4 if ewc else 1.5e-3),
+                weight_decay=weight_decay,
+            )
+            for each in init or _PAPER_INITS
+            for how in scale or [Scale.calibrated]
+        ]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    budget = 0 if no_trunk_cache else given_as.byte_count(trunk_budget)
+    images = given_as.Images(
+        base=base,
+        new=new,
+        base_root=base_root,
+        new_root=new_root,
+        weights=weights,
+        trunk_cache=trunk_cache or out / "trunk-cache",
+        budget=budget,
+        workers=workers,
+    )
+    study, head_facts = _study(images, head, config, top)
+    runs = list(dict.fromkeys(combinations))  # random rows have no scale: once is enough
+    _run_all(study, runs, out, head_facts, checkpoint_every=checkpoint_every, verbose=verbose)
+
+
+def _study(
+    images: given_as.Images, head_file: Path | None, config: Any, top: Any
+) -> tuple[Study, dict[str, Any]]:
+    from clinit.errors import ExperimentError
+    from clinit.headtrain.base_head import read_base_head
+    from clinit.headtrain.top.experiment import study_notes
+    from clinit.headtrain.top.images import open_side, reload_backbone
+    from clinit.headtrain.top.study import Storage, build_study
+
+    with err.status("Reading the caches and the weights …"):
+        base = open_side(images.base, images.base_root, option="--base-root")
+        new = open_side(images.new, images.new_root, option="--new-root")
+        backbone, transform = reload_backbone(base, images.weights, config.device)
+    if head_file is not None:
+        head, head_facts = read_base_head(head_file)
+    elif base.source.head is not None:
+        head, head_facts = base.source.head, {}
+    else:
+        raise ExperimentError(
+            f"{images.base} holds no pretrained head to start from",
+            remedy="Give one with --head FILE.",
+        )
+    storage = Storage(
+        folder=images.trunk_cache,
+        budget=images.budget,
+        **({} if images.workers is None else {"workers": images.workers}),
+    )
+    with _part_progress() as on_progress:
+        study = build_study(
+            base,
+            new,
+            head,
+            backbone,
+            transform,
+            config,
+            top,
+            storage,
+            on_parts=lambda parts: _say_parts(parts, images.trunk_cache),
+            on_progress=on_progress,
+        )
+    for text in study_notes(study, head_facts):
+        note(text)
+    return study, head_facts
+
+
+def _say_parts(parts: tuple[StoredPart, ...], folder: Path) -> None:
+    stored = [part for part in parts if part.stored]
+    total = sum(part.bytes for part in stored)
+    if stored:
+        words = ", ".join(f"{part.name} {part.bytes / 1e9:.2f} GB" for part in stored)
+        say(f"Activations in {folder}, float16: {total / 1e9:.2f} GB ({words})")
+    if left := [part for part in parts if not part.stored and part.rows]:
+        words = ", ".join(f"{part.name} ({part.bytes / 1e9:.2f} GB)" for part in left)
+        say(f"Computed from the images each time: {words}")
+
+
+@contextmanager
+def _part_progress() -> Iterator[Any]:
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    bar = Bar(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("images"),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(compact=True),
+        console=err,
+        disable=not err.is_terminal,
+    )
+    rows: dict[str, Any] = {}
+    with bar:
+
+        def show(name: str, progress: Progress) -> None:
+            if name not in rows:
+                rows[name] = bar.add_task(f"Activations of {name}", rate="")
+            bar.update(
+                rows[name],
+                completed=progress.rows_done,
+                total=progress.rows_total,
+                rate=f"{progress.images_per_s:,.0f}/s",
+            )
+
+        yield show
+
+
+def _run_all(
+    study: Study,
+    runs: list[HeadConfig],
+    out: Path,
+    head_facts: dict[str, Any],
+    *,
+    checkpoint_every: int,
+    verbose: bool,
+) -> None:
+    from clinit.headtrain.record import write_record
+    from clinit.headtrain.top.experiment import run_name, run_top
+    from clinit.headtrain.top.finished import is_finished
+
+    folders = [out / run_name(study, run) for run in runs]
+    finished = [is_finished(study, run, folder) for run, folder in zip(runs, folders, strict=True)]
+    records: list[RunRecord] = []
+    for run, folder, done in zip(runs, folders, finished, strict=True):
+        if done:
+            say(f"{folder} is there already")
+            continue
+        checkpoint = folder.with_name(f"{folder.name}.checkpoint")
+        say(f"{folder.name}:")
+        with training_progress(verbose=verbose) as observer:
+            record = run_top(
+                study,
+                run,
+                checkpoint=checkpoint,
+                checkpoint_every=checkpoint_every,
+                observer=observer,
+                head_facts=head_facts,
+                command=["clinit", *sys.argv[1:]],
+            )
+        write_record(record, folder)
+        checkpoint.unlink(missing_ok=True)
+        records.append(record)
+    _show(records, folders)
+
+
+def _show(records: list[RunRecord], folders: list[Path]) -> None:
+    from clinit.analysis.report import load_report
+    from clinit.cli.report import show
+
+    said = {text for record in records for text in record.info["notes"]}
+    show(load_report(folders), curves=False, said=said)
+    parent = folders[0].parent
+    say(f"{len(folders)} run records at {parent}; curves: clinit report {parent}")

@@ -1,0 +1,189 @@
+"""Activations in front of the first plastic block, by row: stored, or computed from the images.
+
+Both kinds give the same numbers, rounded to float16; see `Trunk.of_pixels`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import h5py
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from clinit.errors import ImageError
+from clinit.extract.cache import CacheSplit
+from clinit.extract.loader import load_batches
+from clinit.extract.plan import shard_name
+from clinit.headtrain.top.trunk import Trunk
+
+Rows = Int[np.ndarray, " _"]  # no name: batches of one call differ in length
+Reader = Callable[[Rows], np.ndarray]
+
+
+@runtime_checkable
+class ActivationRows(Protocol):
+    """The activations of the valid rows of one split of a feature cache."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        ...
+
+    def stream(self, batches: Sequence[Rows]) -> Generator[Float[Tensor, "batch ..."]]:
+        """Yield the activations of batches of rows, as stored; a batch may be empty."""
+        ...
+
+
+class StoredRows:
+    """Rows of a trunk cache, held in memory or read row by row from its verified shards."""
+
+    def __init__(self, split: CacheSplit, position: Rows, *, in_memory: bool) -> None:
+        """`position` is the row of `split` for each row of the feature cache, -1 for no row."""
+        self._split = split
+        self._position = position
+        self._read = _in_memory(split) if in_memory else _from_files(split)
+
+    def __len__(self) -> int:
+        return len(self._position)
+
+    def stream(self, batches: Sequence[Rows]) -> Generator[Float[Tensor, "batch ..."]]:
+        """Yield the activations of batches of rows, as stored."""
+        for rows in batches:
+            stored = self._position[rows]
+            assert (stored >= 0).all()
+            yield torch.from_numpy(self._read(stored))
+
+
+def _in_memory(split: CacheSplit) -> Reader:
+    shape = split.plan.shape or (split.dim,)
+    values = np.empty((split.num_rows, *shape), dtype=split.dtype)
+    for index, shard in enumerate(split.shards()):
+        rows = split.plan.rows(index)
+        values[rows.start : rows.stop] = shard.features
+    return lambda rows: values[rows]
+
+
+def _from_files(split: CacheSplit) -> Reader:
+    @cache
+    def shard(index: int) -> h5py.Dataset:
+        # Without a chunk cache HDF5 reads the bytes of a row, not the chunk around it.
+        return h5py.File(split.path / shard_name(index), "r", rdcc_nbytes=0)["features"]
+
+    def read(rows: np.ndarray) -> np.ndarray:
+        values = np.empty((len(rows), *(split.plan.shape or (split.dim,))), dtype=split.dtype)
+        for place, row in enumerate(rows.tolist()):
+            index, offset = divmod(row, split.plan.shard_rows)
+            values[place] = shard(index)[offset]
+        return values
+
+    return read
+
+
+@contextmanager
+def whole_images() -> Iterator[None]:
+    """Say of an image that cannot be read what to do about it."""
+    try:
+        yield
+    except ImageError as error:
+        raise ImageError(
+            str(error),
+            remedy="Its features were extracted from a whole image: put it back, or say where the"
+            " images are with --base-root and --new-root.",
+        ) from error
+
+
+class ImageRows:
+    """Rows computed from their images whenever they are asked for."""
+
+    def __init__(self, paths: Sequence[str], root: Path, trunk: Trunk, *, workers: int) -> None:
+        self._paths = list(paths)
+        self._root = root
+        self._trunk = trunk
+        self._workers = workers
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def stream(self, batches: Sequence[Rows]) -> Generator[Float[Tensor, "batch ..."]]:
+        """Yield the activations of batches of rows; images are decoded ahead.
+
+        Raises:
+            ImageError: If an image cannot be read any more.
+        """
+        paths = [self._paths[row] for rows in batches for row in rows.tolist()]
+        ends = np.cumsum([len(rows) for rows in batches]).tolist()
+        ranges = [range(end - len(rows), end) for rows, end in zip(batches, ends, strict=True)]
+        loaded = load_batches(
+            self._root,
+            paths,
+            ranges,
+            self._trunk.transform,
+            workers=self._workers,
+            pin_memory=self._trunk.config.device.startswith("cuda"),
+        )
+        with closing(loaded), whole_images():
+            for batch in loaded:
+                for row, reason in batch.reasons.items():
+                    raise ImageError(f"{self._root / paths[row]}: {reason}", remedy="")
+                yield self._trunk.of_pixels(batch.pixels)
+
+
+class NoRows:
+    """The rows of a split that does not exist."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def stream(self, batches: Sequence[Rows]) -> Generator[Float[Tensor, "batch ..."]]:
+        """Yield nothing: nobody can ask for a row."""
+        yield from ()
+
+
+class PoolActivations:
+    """The rows of several splits under the index of a `Pool`."""
+
+    def __init__(self, parts: Sequence[ActivationRows], device: torch.device) -> None:
+        self._parts = list(parts)
+        self._starts = np.cumsum([0, *map(len, parts)])
+        self.device = device
+
+    def stream(self, batches: Sequence[Rows]) -> Generator[Float[Tensor, "batch ..."]]:
+        """Yield the activations of batches of pool rows, in float32 on the device."""
+        where = [np.searchsorted(self._starts, rows, side="right") - 1 for rows in batches]
+        with ExitStack() as stack:
+            streams = []
+            for index, part in enumerate(self._parts):
+                local = [
+                    rows[part_of == index] - self._starts[index]
+                    for rows, part_of in zip(batches, where, strict=True)
+                ]
+                stream = part.stream(local) if any(map(len, local)) else None
+                if stream is not None:
+                    stack.enter_context(closing(stream))
+                streams.append(stream)
+            for part_of in where:
+                yield self._merged(part_of, [None if s is None else next(s) for s in streams])
+
+    def _merged(self, part_of: Rows, blocks: Sequence[Tensor | None]) -> Float[Tensor, "batch ..."]:
+        present = [(i, block) for i, block in enumerate(blocks) if block is not None and len(block)]
+        if len(present) == 1:
+            return present[0][1].to(self.device).float()
+        shape = present[0][1].shape[1:]
+        merged = torch.empty((len(part_of), *shape), device=self.device)
+        for index, block in present:
+            here = torch.from_numpy(np.flatnonzero(part_of == index)).to(self.device)
+            merged[here] = block.to(self.device).float()
+        return merged
+
+    def blocks(self, rows: Rows, size: int) -> Generator[tuple[slice, Float[Tensor, "batch ..."]]]:
+        """Yield `rows` in order, `size` at a time: which of them, and their activations."""
+        slices = [slice(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
+        streamed = self.stream([rows[each] for each in slices])
+        with closing(streamed):
+            yield from zip(slices, streamed, strict=True)

@@ -1,0 +1,79 @@
+"""Features of the network as it is now, and what they are measured by."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from clinit.headtrain.bank import Bank
+from clinit.headtrain.config import HeadConfig
+from clinit.headtrain.evaluation import LabelledRows, count_correct, mean_losses
+from clinit.headtrain.pool import Pool
+from clinit.headtrain.stream import Task
+from clinit.headtrain.task_rows import TaskRows
+from clinit.headtrain.top.activations import PoolActivations
+from clinit.headtrain.top.model import PlasticModel
+from clinit.headtrain.top.probe import Probe, linear_probe
+from clinit.headtrain.top.study import Study
+
+FORWARD_ROWS = 256
+"""Rows a forward pass where no gradient is needed."""
+
+
+@torch.no_grad()
+def features(
+    model: PlasticModel, activations: PoolActivations, rows: Int[np.ndarray, " rows"]
+) -> Float[Tensor, "rows dim"]:
+    """Return the features of pool rows, in float32 on the model's device."""
+    found = torch.empty((len(rows), model.dim), device=model.device)
+    with closing(activations.blocks(rows, FORWARD_ROWS)) as blocks:
+        for block, values in blocks:
+            found[block] = model.features(values)
+    return found
+
+
+def measure(
+    model: PlasticModel, study: Study, head: HeadConfig, task: Task, rows: TaskRows
+) -> tuple[Int[np.ndarray, "1 classes"], Float[np.ndarray, " 1"]]:
+    """Return right answers a class on the test rows seen, and the new-task loss.
+
+    Both come from the code that measures a bank of heads: here it is a bank of one.
+    """
+    bank = Bank(model.rows(), [head], model.device)
+    tested = study.scenario.val.rows_between(0, task.stop)
+    correct = count_correct(bank, _labelled(model, study.val, study.scenario.val, tested))
+    chosen = rows.rows[rows.loss_sample(study.config.seed)]
+    sample = _labelled(model, study.train, study.scenario.train, chosen)
+    return correct, mean_losses(bank, sample)
+
+
+def probe(model: PlasticModel, study: Study, following: Task) -> Probe | None:
+    """Probe the features for the classes of the task that follows; None if none is tested."""
+    train, val = study.scenario.train, study.scenario.val
+    train_rows = train.rows_between(following.start, following.stop)
+    val_rows = val.rows_between(following.start, following.stop)
+    if not len(val_rows):
+        return None
+    return linear_probe(
+        _labelled(model, study.train, train, train_rows, first=following.start),
+        _labelled(model, study.val, val, val_rows, first=following.start),
+        num_classes=len(following.classes),
+        seed=study.config.seed,
+        index=following.number - 1,
+    )
+
+
+def _labelled(
+    model: PlasticModel,
+    activations: PoolActivations,
+    pool: Pool,
+    rows: Int[np.ndarray, " rows"],
+    *,
+    first: int = 0,
+) -> LabelledRows:
+    labels = torch.from_numpy(pool.labels[rows] - first).to(model.device)
+    return LabelledRows(features(model, activations, rows), labels)

@@ -1,0 +1,139 @@
+"""Run one head over the stream with plastic top blocks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from clinit.headtrain.config import HeadConfig
+from clinit.headtrain.events import Observer, ignore
+from clinit.headtrain.gaps import gaps
+from clinit.headtrain.init import Rows
+from clinit.headtrain.ledger import run_record
+from clinit.headtrain.provenance import git_commit, versions
+from clinit.headtrain.record import RunRecord
+from clinit.headtrain.task_rows import LOSS_SAMPLE_ROWS
+from clinit.headtrain.top.cut import cut
+from clinit.headtrain.top.learner import PHASES, TopLearner
+from clinit.headtrain.top.methods import top_method
+from clinit.headtrain.top.model import PlasticModel
+from clinit.headtrain.top.study import Study
+
+
+def run_name(study: Study, head: HeadConfig) -> str:
+    """Name a run by its method, where it is not rehearsal, its initialisation and its scale."""
+    words = [head.init] if head.init == "random" else [head.init, head.scale]
+    if study.top.method != "rehearsal":
+        words.insert(0, study.top.method)
+    return "-".join(words)
+
+
+def study_notes(study: Study, head_facts: Mapping[str, Any] | None = None) -> list[str]:
+    """Return what the user should know about the data, each once."""
+    return gaps(study.scenario, study.base, study.new, study.config, (), head_facts)
+
+
+def run_top(
+    study: Study,
+    head: HeadConfig,
+    *,
+    checkpoint: Path | None = None,
+    checkpoint_every: int = 100,
+    observer: Observer = ignore,
+    head_facts: Mapping[str, Any] | None = None,
+    command: Sequence[str] = (),
+) -> RunRecord:
+    """Train a copy of the study's network on its stream; return the record.
+
+    The same call on the same device gives the same numbers, also where it was killed in between
+    and goes on from its checkpoint.
+
+    Args:
+        study: Stream, activations and method.
+        head: How new rows start, the loss and the rates.
+        checkpoint: A file to go on from and to keep up to date; None keeps none.
+        checkpoint_every: Updates between two checkpoints; 0 keeps one a task.
+        observer: Told what happens as it happens.
+        head_facts: Where the first head is from, for the record.
+        command: What the user typed, for the record.
+
+    Raises:
+        CheckpointError: If the checkpoint is damaged or belongs to another run.
+        ClinitError: If an image has become unreadable or the storage fails.
+    """
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    name = run_name(study, head)
+    network = copy.deepcopy(study.network)
+    first = study.initial_head
+    model = PlasticModel(
+        network,
+        cut(network, study.top.top_blocks),
+        Rows(first.weight.astype(np.float64), first.bias.astype(np.float64)),
+        study.top,
+    )
+    method = top_method(
+        study.top.method,
+        loss_name=head.loss,
+        seed=study.config.seed,
+        ewc=study.top.ewc,
+        derpp=study.top.derpp,
+    )
+    learner = TopLearner(
+        study,
+        head,
+        name,
+        model,
+        method,
+        observer=observer,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+    )
+    learner.learn()
+    assert learner.shares is not None
+    info = {
+        "id": name,
+        "config": study.settings(head),
+        "seconds": learner.seconds,
+        "base": study.base.description,
+        "new": study.new.description,
+        "head": dict(head_facts or {}),
+        "notes": [*study_notes(study, head_facts), *learner.diverged],
+        "timings_s": {phase: learner.watch.seconds[phase] for phase in PHASES},
+        "bank_size": 1,
+        "top": {
+            "blocks": model.cut.blocks,
+            "trained_parameters": learner.shares.trained,
+            "plastic_parameters": learner.shares.plastic,
+            "block_parameters": learner.shares.block,
+            "total_parameters": learner.shares.total,
+        },
+        "activations": [
+            {"part": part.name, "rows": part.rows, "bytes": part.bytes, "stored": part.stored}
+            for part in study.parts
+        ],
+        "optimizer": {
+            "name": "AdamW",
+            "layer_decay": study.top.layer_decay,
+            "schedule": "one cycle a task",
+            "state": "fresh each task",
+        },
+        "loss_sample_rows": LOSS_SAMPLE_ROWS,
+        "versions": versions(),
+        "git_commit": git_commit(),
+        "device": _device_name(study.device),
+        "started": started,
+        "command": list(command),
+    }
+    return run_record(
+        study.scenario, learner.entries, 0, info, head=learner.head(), top=model.changed()
+    )
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -1,0 +1,53 @@
+"""The two data sets of a top-block run: features for the stream, images for the network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from clinit.errors import ExperimentError
+from clinit.extract.backbone import Backbone
+from clinit.extract.cache import open_cache
+from clinit.extract.reload import reload
+from clinit.extract.transform import Transform
+from clinit.headtrain.source import read_source
+from clinit.headtrain.top.study import Side
+
+
+def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
+    """Open a feature cache and find its images.
+
+    Args:
+        cache: The feature cache.
+        root: The folder of its images; default: where they were at extraction.
+        option: What the user would say `root` with.
+
+    Raises:
+        CacheError: If the cache cannot be read.
+        ExperimentError: If its images are not there.
+    """
+    opened = open_cache(cache)
+    train = opened.split("train")
+    stored = train.summary["run"].get("root")
+    if root is None and stored is None:
+        raise ExperimentError(
+            f"no images are known for the features in {cache}: they were imported",
+            remedy="Extract the images with `clinit extract`; imported features serve"
+            " `clinit train-head`.",
+        )
+    found = root if root is not None else Path(str(stored))
+    first = found / train.manifest.table["path"][0]
+    if not first.is_file():
+        raise ExperimentError(
+            f"the images of {cache} are not in {found}: there is no {first}",
+            remedy=f"Say where they are with {option}.",
+        )
+    return Side(read_source(cache), opened, found)
+
+
+def reload_backbone(base: Side, weights: Path | None, device: str) -> tuple[Backbone, Transform]:
+    """Return the network of the features and what the images go through.
+
+    Raises:
+        ClinitError: If the weights cannot be had or are others.
+    """
+    return reload(base.cache.split("train"), weights=weights, device=device)

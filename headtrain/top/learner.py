@@ -1,0 +1,317 @@
+"""A network that learns one task after another at its top, and writes down what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import ExitStack, closing
+from dataclasses import asdict
+from itertools import repeat
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Int
+
+from clinit.extract.head import Head
+from clinit.headtrain.config import HeadConfig
+from clinit.headtrain.events import (
+    Evaluated,
+    Initialised,
+    LambdaChosen,
+    Noted,
+    Observer,
+    Stepped,
+    TaskStarted,
+)
+from clinit.headtrain.ledger import Point, TaskEntry
+from clinit.headtrain.schedule import Schedule
+from clinit.headtrain.seeds import Draw, generator
+from clinit.headtrain.start import TaskStart
+from clinit.headtrain.stopwatch import Stopwatch
+from clinit.headtrain.stream import Task
+from clinit.headtrain.task_rows import TaskRows
+from clinit.headtrain.top.checkpoint import (
+    FINISHED,
+    Checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
+from clinit.headtrain.top.evaluate import features, measure, probe
+from clinit.headtrain.top.methods import TopMethod
+from clinit.headtrain.top.methods.interface import Batch
+from clinit.headtrain.top.model import PlasticModel
+from clinit.headtrain.top.optimizer import top_optimizer
+from clinit.headtrain.top.optimizer_state import restore_optimizer, stored_optimizer
+from clinit.headtrain.top.plastic import Shares, shares
+from clinit.headtrain.top.rows import TaskReader
+from clinit.headtrain.top.study import Study
+from clinit.headtrain.top.train_task import Watchers, train_top
+
+PHASES = ("features", "initialise", "method", "train", "evaluate", "probe")
+
+
+class TopLearner:
+    """One network, its method, and where it is in the stream."""
+
+    def __init__(
+        self,
+        study: Study,
+        head: HeadConfig,
+        name: str,
+        model: PlasticModel,
+        method: TopMethod,
+        *,
+        observer: Observer,
+        checkpoint: Path | None,
+        checkpoint_every: int,
+    ) -> None:
+        """`checkpoint` is the file that the run goes on from, and keeps up to date."""
+        self.watch = Stopwatch(model.device)
+        self.entries: list[TaskEntry] = []
+        self.diverged: list[str] = []
+        self.shares: Shares | None = None
+        self._study = study
+        self._head = head
+        self._name = name
+        self._model = model
+        self._method = method
+        self._observe = observer
+        self._path = checkpoint
+        self._every = checkpoint_every
+
+    @property
+    def seconds(self) -> float:
+        """Time of the run but for its probes; of killed attempts up to their checkpoints too."""
+        return sum(self.watch.seconds[phase] for phase in PHASES if phase != "probe")
+
+    def learn(self) -> None:
+        """Learn all tasks, or those that a checkpoint leaves."""
+        tasks = self._study.scenario.tasks
+        found = self._found()
+        done = 0 if found is None else found.task
+        if self._study.config.head_width == "full":
+            self._grow(*tasks)
+        for task in tasks:
+            if self._study.config.head_width == "grow":
+                self._grow(task)
+            if task.number > done:
+                self._learn(task, None)
+            elif task.number == done and found is not None:
+                self._restore(task, found)
+
+    def head(self) -> Head:
+        """Copy the classifier, with the names of its classes."""
+        rows = self._model.rows()
+        return Head(
+            weight=rows.weight.astype(np.float32),
+            bias=rows.bias.astype(np.float32),
+            class_names=self._study.scenario.class_names[: len(rows.bias)],
+            fingerprint="",  # it reads features of a backbone that has changed
+        )
+
+    def _grow(self, *tasks: Task) -> None:
+        for task in tasks:
+            self._model.grow(self._study.curriculum.random_rows(task, self._model.dim))
+
+    def _found(self) -> Checkpoint | None:
+        if self._path is None:
+            return None
+        found = read_checkpoint(self._path, self._study.digest(self._head), self._model.device)
+        if found is None:
+            return None
+        self.entries = list(found.entries)
+        self.diverged = list(found.facts["diverged"])
+        self.watch.seconds.update(found.facts["seconds"])
+        self.shares = Shares(**found.facts["shares"])
+        place = f"task {found.task}"
+        if found.iteration != FINISHED:
+            place = f"{found.iteration:,} updates of {place}"
+        self._observe(Noted(f"{self._name} goes on from its checkpoint, after {place}"))
+        return found
+
+    def _restore(self, task: Task, found: Checkpoint) -> None:
+        """Take over a checkpoint, and finish its task if it is inside one."""
+        iterations = self._study.config.iterations
+        if found.iteration != FINISHED:
+            self._observe(Stepped((task.number - 1) * iterations))
+            self._learn(task, found)
+            return
+        self._observe(Stepped(task.number * iterations))
+        self._model.restore(found.model)
+        self._method.restore(found.method)
+
+    def _learn(self, task: Task, found: Checkpoint | None) -> None:
+        """Learn one task, from its beginning or from a checkpoint inside it."""
+        config, curriculum = self._study.config, self._study.curriculum
+        self._observe(TaskStarted(task.number, len(self._study.scenario.tasks), config.iterations))
+        rows = curriculum.rows(task)
+        schedule = curriculum.schedule(rows)
+        reader = self._reader(task, rows)
+        self._model.open(self._low_rank_draw(task))
+        if self.shares is None:
+            self.shares = shares(self._model.network, self._model.cut.blocks)
+            self._observe(Noted(f"{self._name}: {self.shares.line()}"))
+        if found is None:
+            entry = curriculum.entry(task, rows, schedule)
+            entry.losses = np.full((config.iterations, 1, 2), np.nan, dtype=np.float32)
+            self.entries.append(entry)
+            self._initialise(task, rows, entry)
+            with self.watch.phase("method"):
+                self._method.begin(self._model, task, reader)
+        else:
+            self._model.restore(found.model)
+            self._method.restore(found.method)
+        self._train(task, rows, schedule, reader, found)
+        self._model.close()
+        with self.watch.phase("method"):
+            self._method.end(self._model, task, reader)
+        self._probe(task)
+        self._save(task, FINISHED, None)
+
+    def _initialise(self, task: Task, rows: TaskRows, entry: TaskEntry) -> None:
+        """Write the new rows, from statistics of the features as the network gives them now."""
+        with self.watch.phase("features"):
+            found = features(self._model, self._study.train, rows.rows).cpu().numpy()
+        with self.watch.phase("initialise"):
+            shared = TaskStart(
+                task,
+                found,
+                rows.labels,
+                self._study.curriculum.method,
+                lambda curve: self._observe(LambdaChosen(task.number, curve)),
+            )
+            start, seconds = shared.start(self._head, self._model.rows())
+            self._model.write(task.start, start.rows)
+        entry.starts.append(start)
+        entry.start_seconds.append(seconds)
+        self._observe(Initialised(task.number, self._name, start))
+
+    def _train(
+        self,
+        task: Task,
+        rows: TaskRows,
+        schedule: Schedule,
+        reader: TaskReader,
+        found: Checkpoint | None,
+    ) -> None:
+        config = self._study.config
+        if not config.iterations:
+            self._evaluate(task, rows, 0)
+            return
+        optimizer, rates = top_optimizer(
+            self._model.network,
+            lr=self._head.lr,
+            weight_decay=self._head.weight_decay,
+            layer_decay=self._study.top.layer_decay,
+            iterations=config.iterations,
+        )
+        first = 0 if found is None else found.iteration
+        if found is not None:
+            restore_optimizer(optimizer, rates, found.optimizer, found.facts["groups"], first)
+            self._observe(Stepped(first))
+        losses = self.entries[-1].losses
+        assert losses is not None
+        with closing(self._batches(rows, schedule, reader, first)) as batches:
+            train_top(
+                self._model,
+                self._method,
+                batches,
+                optimizer,
+                rates,
+                losses,
+                config,
+                first=first,
+                checkpoint_every=self._every if self._path is not None else 0,
+                watchers=Watchers(
+                    evaluate=lambda done: self._evaluate(task, rows, done),
+                    stepped=lambda done: self._observe(Stepped(1)),
+                    save=lambda done: self._save(task, done, optimizer),
+                ),
+                watch=self.watch,
+            )
+
+    def _batches(
+        self, rows: TaskRows, schedule: Schedule, reader: TaskReader, first: int
+    ) -> Generator[tuple[Batch, Batch | None]]:
+        """Yield the batches from number `first` on, with second draws where they are wanted."""
+        with ExitStack() as stack:
+            drawn = [rows.rows[batch] for batch in schedule.batches[first:]]
+            num_new = schedule.num_new[first:].tolist()
+            stream = stack.enter_context(closing(reader.stream(drawn, num_new)))
+            if self._method.draws == 1 or not rows.num_old:
+                yield from zip(stream, repeat(None))
+                return
+            other = self._study.curriculum.schedule(rows, Draw.SECOND_BATCH)
+            again = [
+                rows.rows[batch[new:]]
+                for batch, new in zip(
+                    other.batches[first:], other.num_new[first:].tolist(), strict=True
+                )
+            ]
+            second = stack.enter_context(closing(reader.stream(again, [0] * len(again))))
+            yield from zip(stream, second, strict=True)
+
+    def _reader(self, task: Task, rows: TaskRows) -> TaskReader:
+        old: Int[np.ndarray, " old"] = rows.rows[: rows.num_old]
+        if not len(old) and task.number == 1:
+            old = self._study.curriculum.base_sample(self._method.base_sample)
+        return TaskReader(
+            self._study.scenario.train,
+            self._study.train,
+            new=rows.rows[rows.num_old :],
+            old=old,
+            kept=self._study.curriculum.kept(task),
+        )
+
+    def _low_rank_draw(self, task: Task) -> torch.Generator:
+        seed = generator(self._study.config.seed, Draw.LOW_RANK, task.number).integers(2**63)
+        return torch.Generator().manual_seed(int(seed))
+
+    def _evaluate(self, task: Task, rows: TaskRows, iteration: int) -> None:
+        with self.watch.phase("evaluate"):
+            correct, loss = measure(self._model, self._study, self._head, task, rows)
+        point = Point(iteration, correct, loss, np.array([self.seconds]))
+        self.entries[-1].points.append(point)
+        if not np.isfinite(loss[0]) and not self.diverged:
+            self.diverged.append(
+                f"{self._name} has diverged: its loss is {loss[0]} after {iteration:,} updates of"
+                f" task {task.number}"
+            )
+            self._observe(Noted(self.diverged[0]))
+        self._observe(Evaluated(task.number, iteration, {self._name: float(loss[0])}))
+
+    def _probe(self, task: Task) -> None:
+        """Measure forward transfer, on the classes of the next task."""
+        tasks = self._study.scenario.tasks
+        if not self._study.top.probe or task.number == len(tasks):
+            return
+        following = tasks[task.number]
+        with self.watch.phase("probe"):
+            found = probe(self._model, self._study, following)
+        if found is not None:
+            self.entries[-1].facts["forward_transfer"] = {
+                "task": following.number,
+                "top1": found.top1_best,
+                "iteration": found.iteration,
+            }
+
+    def _save(self, task: Task, iteration: int, optimizer: torch.optim.Optimizer | None) -> None:
+        if self._path is None:
+            return
+        groups, state = ([], {}) if optimizer is None else stored_optimizer(optimizer)
+        checkpoint = Checkpoint(
+            run=self._study.digest(self._head),
+            task=task.number,
+            iteration=iteration,
+            model=self._model.state(),
+            method=self._method.state(),
+            optimizer=state,
+            entries=tuple(self.entries),
+            facts={
+                "diverged": self.diverged,
+                "seconds": dict(self.watch.seconds),
+                "groups": groups,
+                "shares": asdict(self.shares) if self.shares is not None else None,
+            },
+        )
+        write_checkpoint(checkpoint, self._path)

@@ -1,0 +1,198 @@
+"""What the top-block runs of one call share: the stream, the images and their activations."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from clinit.extract.backbone import Backbone
+from clinit.extract.cache import Cache
+from clinit.extract.head import Head
+from clinit.extract.split_run import Progress
+from clinit.extract.transform import Transform
+from clinit.headtrain.base_head import head_digest
+from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_settings
+from clinit.headtrain.curriculum import Curriculum
+from clinit.headtrain.scenario import Scenario, build_scenario
+from clinit.headtrain.source import Source
+from clinit.headtrain.top.activations import ActivationRows, NoRows, PoolActivations
+from clinit.headtrain.top.config import TopConfig
+from clinit.headtrain.top.cut import check_cut, cut
+from clinit.headtrain.top.trunk import Trunk
+from clinit.headtrain.top.trunk_cache import Part, TrunkCache
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Side:
+    """One of the two data sets: its features, its cache and its images."""
+
+    source: Source
+    cache: Cache
+    root: Path
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Storage:
+    """Where activations are stored, and how much of them."""
+
+    folder: Path
+    budget: int
+    """Bytes; 0 computes all of them from the images each time."""
+    workers: int = 2
+    """Threads that read and decode."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class StoredPart:
+    """What became of the activations of one split."""
+
+    name: str
+    rows: int
+    bytes: int
+    stored: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Study:
+    """Everything that does not depend on how new rows start."""
+
+    base: Source
+    new: Source
+    initial_head: Head
+    scenario: Scenario
+    curriculum: Curriculum
+    config: ExperimentConfig
+    top: TopConfig
+    network: nn.Module
+    """As pretrained; a run trains a copy."""
+    train: PoolActivations
+    val: PoolActivations
+    parts: tuple[StoredPart, ...]
+
+    @property
+    def device(self) -> torch.device:
+        """Where everything is computed."""
+        return self.train.device
+
+    def settings(self, head: HeadConfig) -> dict[str, Any]:
+        """Return what the record of a run says about what it was asked to do."""
+        return {**head_settings(head), **asdict(self.config), **self.top.settings(self.config)}
+
+    def digest(self, head: HeadConfig) -> str:
+        """Return the SHA-256 of everything that a run depends on but the machine."""
+        content = {
+            "settings": self.settings(head),
+            "probe": self.top.probe,
+            "head": head_digest(self.initial_head),
+            "device": self.device.type,
+            **{
+                side: {k: v for k, v in source.description.items() if k != "path"}
+                for side, source in (("base", self.base), ("new", self.new))
+            },
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def build_study(
+    base: Side,
+    new: Side,
+    head: Head,
+    backbone: Backbone,
+    transform: Transform,
+    config: ExperimentConfig,
+    top: TopConfig,
+    storage: Storage,
+    *,
+    on_parts: Callable[[tuple[StoredPart, ...]], None] = lambda parts: None,
+    on_progress: Callable[[str, Progress], None] = lambda name, progress: None,
+) -> Study:
+    """Build the stream, and compute and store the activations that its runs look at.
+
+    Args:
+        base: The data set of the classes of the head.
+        new: The data set of the classes that arrive.
+        head: The pretrained head.
+        backbone: The network of the features; it is not changed.
+        transform: What the images went through.
+        config: The stream and the training.
+        top: What of the network learns.
+        storage: Where activations go.
+        on_parts: Told what will be stored, before anything is computed.
+        on_progress: Told the name of a part and how far it is.
+
+    Raises:
+        ClinitError: If the sides do not fit together, the network cannot be cut, or the storage
+            fails.
+    """
+    scenario = build_scenario(base.source, new.source, head, config)
+    curriculum = Curriculum(scenario, config)
+    halves = cut(backbone.network, top.top_blocks)
+    trunk = Trunk(backbone.config, halves, transform)
+    noise = torch.rand((2, 3, *transform.crop), generator=torch.Generator().manual_seed(0))
+    with backbone.config.arithmetic():
+        check_cut(halves, backbone.network, noise.to(backbone.config.device))
+    cache = TrunkCache(storage.folder, trunk, storage.budget, storage.workers)
+    wanted = _parts(base, new, scenario, curriculum, top)
+    keep = cache.chosen(wanted) if storage.budget else [False] * len(wanted)
+    parts = tuple(
+        StoredPart(name=part.name, rows=len(part.rows), bytes=cache.bytes(part), stored=stored)
+        for part, stored in zip(wanted, keep, strict=True)
+    )
+    on_parts(parts)
+    opened: dict[str, ActivationRows] = {}
+    for part, stored in zip(wanted, keep, strict=True):
+        opened[part.name] = (
+            cache.store(part, lambda progress, name=part.name: on_progress(name, progress))  # type: ignore[misc]
+            if stored
+            else cache.from_images(part)
+        )
+    device = torch.device(backbone.config.device)
+    return Study(
+        base=base.source,
+        new=new.source,
+        initial_head=head,
+        scenario=scenario,
+        curriculum=curriculum,
+        config=config,
+        top=top,
+        network=backbone.network,
+        train=PoolActivations([opened["base train"], opened["new train"]], device),
+        val=PoolActivations(
+            [opened.get("base val", NoRows()), opened.get("new val", NoRows())], device
+        ),
+        parts=parts,
+    )
+
+
+def _parts(
+    base: Side, new: Side, scenario: Scenario, curriculum: Curriculum, top: TopConfig
+) -> list[Part]:
+    """Return the rows that the runs look at, those first that they look at most often."""
+    train = [curriculum.rows(task).rows for task in scenario.tasks]
+    if top.method == "ewc":
+        train.append(curriculum.base_sample(top.ewc.samples))
+    val = scenario.val.rows_between(0, scenario.num_classes)
+    used = {"train": _used(train), "val": _used([val])}
+    found = []
+    for split in ("val", "train"):
+        start = 0
+        for name, side in (("base", base), ("new", new)):
+            rows = used[split]
+            size = len(getattr(side.source, split).labels)
+            local = rows[(rows >= start) & (rows < start + size)] - start
+            start += size
+            if split in side.cache.splits:
+                found.append(Part(f"{name} {split}", side.cache.splits[split], side.root, local))
+    return found
+
+
+def _used(rows: Sequence[np.ndarray]) -> np.ndarray:
+    return np.unique(np.concatenate(rows))

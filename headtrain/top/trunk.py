@@ -1,0 +1,47 @@
+"""The frozen part of a cut network, run over images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from clinit.extract.backbone import BackboneConfig
+from clinit.extract.transform import Transform
+from clinit.headtrain.top.cut import Cut
+
+FLOAT16_MAX = torch.finfo(torch.float16).max
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trunk:
+    """What turns images into activations in front of the first plastic block."""
+
+    config: BackboneConfig
+    cut: Cut
+    transform: Transform
+
+    def features(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch ..."]:
+        """Return the activations of normalised images, in float32."""
+        with torch.no_grad(), self.config.arithmetic():
+            activations = self.cut.trunk(batch)
+        return activations.float()
+
+    def of_pixels(
+        self, pixels: UInt8[Tensor, "batch 3 height width"]
+    ) -> Float[Tensor, "batch ..."]:
+        """Return the activations of decoded images as a cache would give them back.
+
+        They are rounded to float16, or left alone where that would overflow: training must not
+        depend on whether they were stored in between.
+        """
+        activations = self.features(self.transform.normalise(pixels.to(self.config.device)))
+        overflows = len(activations) and float(activations.abs().max()) >= FLOAT16_MAX
+        return activations if overflows else activations.half()
+
+    def shape(self) -> tuple[int, ...]:
+        """Return the axes of one image's activations."""
+        pixels = torch.zeros((1, 3, *self.transform.crop), dtype=torch.uint8)
+        return tuple(self.of_pixels(pixels).shape[1:])

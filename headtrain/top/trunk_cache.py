@@ -1,0 +1,175 @@
+"""The cache of activations: computed once, in the format of a feature cache, with more axes.
+
+Everything below the first plastic block is frozen and nothing is augmented, so its output for an
+image never changes. A split of a feature cache gives a part here: those of its rows that the
+runs look at, in a folder named by the digest of its plan, so that runs with the same rows, network
+and cut share it whatever else they do.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+
+from clinit.errors import CacheError
+from clinit.extract.cache import CacheSplit
+from clinit.extract.lock import only_writer
+from clinit.extract.manifest import Manifest
+from clinit.extract.plan import Plan
+from clinit.extract.split_run import Progress, SplitRun
+from clinit.headtrain.top.activations import ActivationRows, ImageRows, StoredRows, whole_images
+from clinit.headtrain.top.trunk import Trunk
+
+SHARD_BYTES = 2**27
+"""What a killed run loses at most."""
+MEMORY_SHARE = 0.4
+"""Of the free memory that stored activations may take; more is read from the files."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Rows of one split of a feature cache that a run looks at."""
+
+    name: str
+    """For messages: `base train`."""
+    split: CacheSplit
+    root: Path
+    """The folder of its images."""
+    rows: Int[np.ndarray, " rows"]
+    """Of the valid rows of the split; sorted, each once."""
+
+    @property
+    def manifest_rows(self) -> Int[np.ndarray, " valid"]:
+        """Row of the manifest for each valid row of the split."""
+        return np.flatnonzero(self.split.valid)
+
+    def manifest(self) -> Manifest:
+        """Return the manifest of the rows alone."""
+        table = self.split.manifest.table[self.manifest_rows[self.rows]]
+        return replace(self.split.manifest, table=table)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrunkCache:
+    """Where activations are stored, and how many bytes they may take."""
+
+    folder: Path
+    trunk: Trunk
+    budget: int
+    """Bytes; parts that do not fit are computed from their images each time."""
+    workers: int
+    batch_size: int = 64
+    """Images a forward pass of the trunk."""
+
+    def plan(self, part: Part) -> Plan:
+        """Return what is stored of a part."""
+        shape, manifest = self.trunk.shape(), part.manifest()
+        row_bytes = 2 * math.prod(shape)
+        batches = max(1, SHARD_BYTES // (row_bytes * self.batch_size))
+        fingerprint = {
+            **part.split.fingerprint,
+            "manifest": manifest.digest,
+            "dtype": "float16",
+            "cut": self.trunk.cut.blocks[0],
+        }
+        return Plan(
+            dataset=manifest.dataset,
+            split=manifest.split,
+            num_rows=len(manifest.table),
+            dim=math.prod(shape),
+            shape=shape,
+            dtype="float16",
+            shard_rows=batches * self.batch_size,
+            batch_size=self.batch_size,
+            fingerprint=fingerprint,
+            device=self.trunk.config.device.split(":")[0],
+        )
+
+    def path(self, plan: Plan) -> Path:
+        """Return the folder of a part."""
+        return self.folder / f"{plan.dataset}-{plan.split}-{plan.identifier[:16]}"
+
+    def bytes(self, part: Part) -> int:
+        """Return the size of a part in float16."""
+        return 2 * len(part.rows) * math.prod(self.trunk.shape())
+
+    def chosen(self, parts: Sequence[Part]) -> list[bool]:
+        """Say which parts are stored: from the first on, those that the budget still holds.
+
+        Raises:
+            CacheError: If the disk does not hold what is chosen and not there yet.
+        """
+        left, chosen, missing = self.budget, [], 0
+        for part in parts:
+            size = self.bytes(part)
+            chosen.append(0 < size <= left)
+            if chosen[-1]:
+                left -= size
+                there = (self.path(self.plan(part)) / "cache.json").is_file()
+                missing += 0 if there else size
+        self.folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self.folder).free
+        if missing > free:
+            raise CacheError(
+                f"activations of {missing / 1e9:.1f} GB are to be stored in {self.folder}, where"
+                f" {free / 1e9:.1f} GB are free",
+                remedy="Give another disk with --trunk-cache, less with --trunk-budget, or compute"
+                " them from the images each time with --no-trunk-cache.",
+            )
+        return chosen
+
+    def store(self, part: Part, on_progress: Callable[[Progress], None]) -> ActivationRows:
+        """Compute what is missing of a part, and open it.
+
+        Raises:
+            ClinitError: If an image has become unreadable or the storage fails.
+        """
+        plan = self.plan(part)
+        folder = self.path(plan)
+        with only_writer(folder), whole_images():
+            result = SplitRun(
+                plan=plan,
+                manifest=part.manifest(),
+                root=part.root,
+                folder=folder,
+                backbone=self.trunk,
+                transform=self.trunk.transform,
+                head=None,
+                head_classes="unknown",
+                names_given=False,
+                workers=self.workers,
+                strict=True,
+                on_progress=on_progress,
+            ).run()
+        split = result.split
+        if invalid := split.num_rows - split.num_valid:
+            raise CacheError(
+                f"{invalid:,} images of {part.root} give activations that are not finite",
+                remedy="Check the weights of the backbone.",
+            )
+        position = np.full(part.split.num_valid, -1, dtype=np.int64)
+        position[part.rows] = np.arange(len(part.rows))
+        fits = self.bytes(part) <= MEMORY_SHARE * _free_memory()
+        return StoredRows(split, position, in_memory=fits)
+
+    def from_images(self, part: Part) -> ActivationRows:
+        """Return the rows of a part, computed each time they are asked for."""
+        paths = part.split.manifest.table["path"].to_numpy()[part.manifest_rows]
+        return ImageRows(paths.tolist(), part.root, self.trunk, workers=self.workers)
+
+
+def _free_memory() -> int:
+    """Return the bytes of memory that nobody uses, file buffers included."""
+    try:
+        with Path("/proc/meminfo").open(encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return 1024 * int(lines["MemAvailable"].split()[0])
+    except (OSError, KeyError, ValueError):  # not Linux
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

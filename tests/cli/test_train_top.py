@@ -1,0 +1,152 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from clinit.cli.main import app
+from clinit.errors import CheckpointError, ExperimentError, RecordError
+
+FAST = ["--tasks=2", "--iterations=4", "--eval-every=2", "--batch-size=8", "--buffer=9", "--rank=2"]
+
+
+@pytest.fixture
+def train_top(tiny_run: Path, tmp_path: Path) -> Callable[..., Result]:
+    """Run the command on the tiny caches; later arguments win."""
+
+    def call(*arguments: object, out: str = "runs") -> Result:
+        caches = tiny_run.parent / "caches"
+        places = [f"--base={caches / 'base'}", f"--new={caches / 'new'}", f"--out={tmp_path / out}"]
+        words = ["train-top", *places, *FAST, *map(str, arguments)]
+        return CliRunner().invoke(app, words)
+
+    return call
+
+
+def test_runs_are_trained_and_reported(train_top: Callable[..., Result], tmp_path: Path) -> None:
+    shown = train_top("--init=random", "--init=least-square")
+    assert shown.exit_code == 0, shown.output
+    assert f"Activations in {tmp_path}/runs/trunk-cache, float16: 0.00 GB" in shown.output
+    assert " parameters are trained; " in shown.output
+    assert "least-square-calibrated:" in shown.output
+    assert f"2 run records at {tmp_path}/runs" in shown.output
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
+        "least-square-calibrated",
+        "random",
+        "trunk-cache",
+    ]
+    info = json.loads((tmp_path / "runs" / "random" / "run.json").read_text())
+    assert info["config"]["method"] == "rehearsal"
+    assert info["config"]["rank"] == 2
+    assert info["config"]["lr"] == 1.5e-3
+    assert info["top"]["blocks"] == ["stages.2.blocks.0", "stages.3.blocks.0"]
+    assert info["tasks"][0]["forward_transfer"]["task"] == 2
+
+
+def test_a_finished_run_is_left_as_it_is(train_top: Callable[..., Result], tmp_path: Path) -> None:
+    train_top("--init=random")
+    before = (tmp_path / "runs" / "random" / "run.json").read_bytes()
+    shown = train_top("--init=random")
+    assert shown.exit_code == 0, shown.output
+    assert f"{tmp_path}/runs/random is there already" in shown.output
+    assert (tmp_path / "runs" / "random" / "run.json").read_bytes() == before
+
+
+def test_a_record_of_another_run_is_not_overwritten(train_top: Callable[..., Result]) -> None:
+    train_top("--init=random")
+    shown = train_top("--init=random", "--lr=0.1", "--seed=3")
+    assert isinstance(shown.exception, RecordError)
+    assert "holds the record of another run: config differs in lr, seed" in str(shown.exception)
+    assert shown.exception.remedy == "Choose another --out, or remove the old record first."
+
+
+def test_a_checkpoint_that_cannot_be_read_is_named(
+    train_top: Callable[..., Result], tmp_path: Path
+) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "random.checkpoint").write_bytes(b"no")
+    shown = train_top("--init=random")
+    assert isinstance(shown.exception, CheckpointError)
+
+
+def test_ewc_has_the_defaults_of_the_paper(
+    train_top: Callable[..., Result], tiny_run: Path, tmp_path: Path
+) -> None:
+    caches = tiny_run.parent / "caches"
+    places = [f"--base={caches / 'base'}", f"--new={caches / 'new'}", f"--out={tmp_path / 'runs'}"]
+    words = ["--method=ewc", "--init=least-square", "--tasks=2", "--iterations=1", "--no-probe"]
+    shown = CliRunner().invoke(app, ["train-top", *places, *words])
+    assert shown.exit_code == 0, shown.output
+    record = tmp_path / "runs" / "ewc-least-square-calibrated" / "run.json"
+    config = json.loads(record.read_text())["config"]
+    assert (config["lr"], config["batch_size"], config["ewc_lam"]) == (8e-4, 128, 1e6)
+    assert config["full_rank"] is True
+    assert "rank" not in config
+
+
+def test_settings_come_from_a_file_too(train_top: Callable[..., Result], tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text('init = ["random"]\nlayer-decay = 0.5\nno-trunk-cache = true\n')
+    shown = train_top("--config", file)
+    assert shown.exit_code == 0, shown.output
+    assert "Computed from the images each time: base val" in shown.output
+    info = json.loads((tmp_path / "runs" / "random" / "run.json").read_text())
+    assert info["config"]["layer_decay"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--method=naive", "--buffer=5"], "--buffer does not go with --method naive"),
+        (["--method=derpp", "--ewc-lambda=1"], "--ewc-lambda does not go with --method derpp"),
+        (
+            ["--method=ewc", "--rank=2"],
+            "--rank does not go with --method ewc (it trains the blocks themselves)",
+        ),
+        (["--full-rank"], "--rank does not go with --full-rank"),
+        (
+            ["--no-trunk-cache", "--trunk-budget=1GB"],
+            "--trunk-budget does not go with --no-trunk-cache",
+        ),
+        (["--trunk-budget=many"], "--trunk-budget takes a size such as 20GB, got 'many'"),
+        (["--lambda=much"], "--lambda takes a number or `auto`, got 'much'"),
+        (["--layer-decay=0"], "layer_decay must lie in (0, 1], got 0.0"),
+        (["--lr=-1"], "lr must be positive, got -1.0"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    train_top: Callable[..., Result], arguments: list[str], message: str
+) -> None:
+    shown = train_top("--init=random", *arguments)
+    assert shown.exit_code == 2
+    assert message in " ".join(shown.output.replace("│", " ").split())
+
+
+def test_too_many_blocks_are_refused(train_top: Callable[..., Result]) -> None:
+    shown = train_top("--top-blocks=9")
+    assert "9 top blocks were asked for; this ConvNeXt has 4 blocks" in str(shown.exception)
+
+
+def test_images_elsewhere_are_found_by_an_option(
+    train_top: Callable[..., Result], tiny_run: Path, tmp_path: Path
+) -> None:
+    shown = train_top("--new-root", tmp_path)
+    assert isinstance(shown.exception, ExperimentError)
+    assert shown.exception.remedy == "Say where they are with --new-root."
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("20GB", 20 * 10**9),
+        ("1.5 TB", 1_500 * 10**9),
+        ("300mb", 300 * 10**6),
+        ("0", 0),
+        ("2g", 2 * 10**9),
+    ],
+)
+def test_a_budget_is_a_size(text: str, size: int) -> None:
+    from clinit.cli.top_options import byte_count
+
+    assert byte_count(text) == size

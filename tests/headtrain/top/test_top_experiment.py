@@ -1,0 +1,495 @@
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import timm
+import torch
+from timm.optim import param_groups_layer_decay
+from torch.nn import functional
+
+from clinit.errors import CacheError, CheckpointError, ExperimentError, ImageError
+from clinit.headtrain.config import ExperimentConfig, HeadConfig
+from clinit.headtrain.events import Evaluated, Event, Noted, Stepped
+from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.record import RunRecord, changed_parameters, final_head, write_record
+from clinit.headtrain.top.config import TopConfig
+from clinit.headtrain.top.cut import cut
+from clinit.headtrain.top.experiment import run_name, run_top
+from clinit.headtrain.top.images import open_side, reload_backbone
+from clinit.headtrain.top.methods import DerppConfig, EwcConfig
+from clinit.headtrain.top.study import Storage, StoredPart, Study, build_study
+
+STREAM = ExperimentConfig(
+    tasks=2, iterations=6, eval_every=3, batch_size=8, buffer=9, device="cpu", seed=4
+)
+HEAD = HeadConfig(init="least-square", lr=1e-2)
+METHODS: dict[str, TopConfig] = {
+    "low rank": TopConfig(top_blocks=2, rank=3),
+    "full rank": TopConfig(top_blocks=1, full_rank=True, probe=False),
+    "ewc": TopConfig(
+        method="ewc", top_blocks=1, full_rank=True, probe=False, ewc=EwcConfig(lam=10.0, samples=5)
+    ),
+    "derpp": TopConfig(method="derpp", rank=3, probe=False),
+    "derpp stored": TopConfig(
+        method="derpp", rank=3, probe=False, derpp=DerppConfig(teacher="stored")
+    ),
+    "joint": TopConfig(method="joint", rank=3, probe=False),
+}
+
+
+@pytest.fixture(scope="module")
+def study_of(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Study]:
+    """Build a study; one that was built before is shared, as no run changes it."""
+    folder = tmp_path_factory.mktemp("trunk")
+    built: dict[str, Study] = {}
+
+    def make(top: TopConfig, stream: ExperimentConfig = STREAM, **storage: Any) -> Study:
+        key = repr((top, stream, storage))
+        if key not in built:
+            built[key] = build(top, stream, **storage)
+        return built[key]
+
+    def build(top: TopConfig, stream: ExperimentConfig, **storage: Any) -> Study:
+        caches = tiny_run.parent / "caches"
+        base = open_side(caches / "base", None, option="--base-root")
+        new = open_side(caches / "new", None, option="--new-root")
+        backbone, transform = reload_backbone(base, None, "cpu")
+        assert base.source.head is not None
+        return build_study(
+            base,
+            new,
+            base.source.head,
+            backbone,
+            transform,
+            replace(stream, method=top.data_method),
+            top,
+            Storage(**{"folder": folder, "budget": 10**9, **storage}),
+        )
+
+    return make
+
+
+def assert_same_run(one: RunRecord, other: RunRecord) -> None:
+    for table in ("classes", "steps", "evaluations"):
+        assert getattr(one, table).equals(getattr(other, table)), table
+    assert one.points.drop("elapsed_s").equals(other.points.drop("elapsed_s"))
+    assert one.head is not None
+    assert other.head is not None
+    np.testing.assert_array_equal(one.head.weight, other.head.weight)
+    np.testing.assert_array_equal(one.head.bias, other.head.bias)
+    assert one.top is not None
+    assert other.top is not None
+    assert one.top.keys() == other.top.keys()
+    for name, values in one.top.items():
+        np.testing.assert_array_equal(values, other.top[name])
+    told = [
+        [{k: v for k, v in task.items() if k != "initialisation"} for task in run.info["tasks"]]
+        for run in (one, other)
+    ]
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("init", ["random", "class-mean", "least-square"])
+def test_a_run_starts_where_a_head_on_cached_features_starts(
+    study_of: Callable[..., Study], init: str
+) -> None:
+    study = study_of(METHODS["low rank"])
+    head = replace(HEAD, init=init)
+    record = run_top(study, head)
+    (frozen,) = run_experiment(study.base, study.new, study.initial_head, STREAM, [head])
+    assert record.classes.equals(frozen.classes)
+    first = (pl.col("task") == 1) & (pl.col("iteration") == 0)
+    assert record.evaluations.filter(first).equals(frozen.evaluations.filter(first))
+    ours, theirs = record.points.filter(first), frozen.points.filter(first)
+    np.testing.assert_allclose(ours["loss_new"], theirs["loss_new"], rtol=2e-3)
+    np.testing.assert_allclose(record.steps["loss"][0], frozen.steps["loss"][0], rtol=2e-3)
+    start, frozen_start = (each.info["tasks"][0]["initialisation"] for each in (record, frozen))
+    assert start["factor"] == pytest.approx(frozen_start["factor"], rel=2e-2)
+    same = ("classes", "train_rows", "val_rows", "buffer_rows", "buffer_classes")
+    for ours_told, told in zip(record.info["tasks"], frozen.info["tasks"], strict=True):
+        assert {k: ours_told[k] for k in same} == {k: told[k] for k in same}
+
+
+@pytest.fixture(scope="module")
+def whole_run(study_of: Callable[..., Study]) -> Callable[[str], RunRecord]:
+    return cache(lambda name: run_top(study_of(METHODS[name]), HEAD))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_same_run_gives_the_same_bits(
+    study_of: Callable[..., Study], whole_run: Callable[[str], RunRecord], name: str
+) -> None:
+    assert_same_run(run_top(study_of(METHODS[name]), HEAD), whole_run(name))
+
+
+class KilledError(Exception):
+    pass
+
+
+def kill_after(steps: int) -> Callable[[Event], None]:
+    done = [0]
+
+    def observe(event: Event) -> None:
+        if isinstance(event, Stepped):
+            done[0] += event.steps
+            if done[0] >= steps:
+                raise KilledError
+
+    return observe
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [*((name, 11) for name in METHODS), *(("derpp stored", steps) for steps in (1, 5, 6, 7))],
+)
+def test_a_run_that_is_killed_goes_on_to_the_same_bits(
+    study_of: Callable[..., Study],
+    whole_run: Callable[[str], RunRecord],
+    tmp_path: Path,
+    name: str,
+    steps: int,
+) -> None:
+    study = study_of(METHODS[name])
+    path = tmp_path / "run.checkpoint"
+    with pytest.raises(KilledError):
+        run_top(study, HEAD, checkpoint=path, checkpoint_every=2, observer=kill_after(steps))
+    assert path.exists() == (steps > 2)
+    told: list[str] = []
+    resumed = run_top(
+        study,
+        HEAD,
+        checkpoint=path,
+        checkpoint_every=2,
+        observer=lambda event: told.append(event.note) if isinstance(event, Noted) else None,
+    )
+    assert any("goes on from its checkpoint" in text for text in told) == (steps > 2)
+    assert_same_run(resumed, whole_run(name))
+
+
+def test_a_finished_checkpoint_needs_no_more_training(
+    study_of: Callable[..., Study], tmp_path: Path
+) -> None:
+    study, path = study_of(METHODS["low rank"]), tmp_path / "run.checkpoint"
+    record = run_top(study, HEAD, checkpoint=path)
+    evaluated: list[Event] = []
+    again = run_top(
+        study,
+        HEAD,
+        checkpoint=path,
+        observer=lambda event: evaluated.append(event) if isinstance(event, Evaluated) else None,
+    )
+    assert not evaluated
+    assert_same_run(record, again)
+
+
+def test_a_checkpoint_of_another_run_is_refused(
+    study_of: Callable[..., Study], tmp_path: Path
+) -> None:
+    study, path = study_of(METHODS["low rank"]), tmp_path / "run.checkpoint"
+    run_top(study, HEAD, checkpoint=path)
+    with pytest.raises(CheckpointError, match="of a run with other settings, data or weights"):
+        run_top(study, replace(HEAD, lr=2e-2), checkpoint=path)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(CheckpointError, match=f"cannot read {path}") as caught:
+        run_top(study, HEAD, checkpoint=path)
+    assert caught.value.remedy == f"Remove {path} to start the run anew, or choose another --out."
+
+
+@pytest.mark.parametrize("name", ["low rank", "full rank", "derpp stored"])
+def test_with_and_without_stored_activations_the_training_is_the_same(
+    study_of: Callable[..., Study], name: str
+) -> None:
+    stored = run_top(study_of(METHODS[name]), HEAD)
+    images = run_top(study_of(METHODS[name], budget=0), HEAD)
+    assert all(part["stored"] for part in stored.info["activations"])
+    assert not any(part["stored"] for part in images.info["activations"])
+    for column in ("loss", "loss_new", "loss_old"):
+        one, other = stored.steps[column].to_numpy(), images.steps[column].to_numpy()
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+    assert stored.top is not None
+    assert images.top is not None
+    for key, values in stored.top.items():
+        np.testing.assert_allclose(values, images.top[key], rtol=5e-3, atol=5e-4)
+
+
+def test_what_fits_the_budget_is_stored_the_most_read_first(
+    study_of: Callable[..., Study], tmp_path: Path
+) -> None:
+    parts = study_of(METHODS["low rank"]).parts
+    assert [part.name for part in parts] == ["base val", "new val", "base train", "new train"]
+    budget = parts[0].bytes + parts[1].bytes
+    some = study_of(METHODS["low rank"], folder=tmp_path, budget=budget)
+    assert [part.stored for part in some.parts] == [True, True, False, False]
+    mixed = run_top(some, HEAD)
+    whole = run_top(study_of(METHODS["low rank"]), HEAD)
+    np.testing.assert_allclose(mixed.steps["loss"], whole.steps["loss"], rtol=1e-3)
+
+
+def test_the_sizes_that_are_told_are_those_of_the_files(
+    study_of: Callable[..., Study], tmp_path: Path
+) -> None:
+    study = study_of(METHODS["low rank"], folder=tmp_path)
+    told = sum(part.bytes for part in study.parts)
+    stored = sum(path.stat().st_size for path in tmp_path.rglob("*.h5"))
+    assert told < stored < told + 40_000 * len(list(tmp_path.rglob("*.h5")))
+
+
+def test_activations_that_do_not_fit_the_disk_are_refused(
+    study_of: Callable[..., Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10}))
+    with pytest.raises(CacheError, match=r"GB are to be stored in .*, where 0\.0 GB are free"):
+        study_of(METHODS["low rank"], folder=tmp_path)
+
+
+def test_only_the_linear_layers_of_the_top_blocks_change(
+    study_of: Callable[..., Study],
+) -> None:
+    study = study_of(METHODS["low rank"])
+    before = copy.deepcopy(study.network.state_dict())
+    record = run_top(study, HEAD)
+    assert record.top is not None
+    blocks = cut(study.network, 2).blocks
+    assert set(record.top) == {f"{block}.mlp.{fc}.weight" for block in blocks for fc in FCS}
+    for name, values in study.network.state_dict().items():
+        torch.testing.assert_close(values, before[name], rtol=0, atol=0)
+
+
+FCS = ("fc1", "fc2")
+
+
+@pytest.mark.parametrize("name", ["low rank", "ewc"])
+def test_the_stored_parameters_and_head_make_the_network_that_was_measured(
+    study_of: Callable[..., Study], tmp_path: Path, name: str
+) -> None:
+    study = study_of(METHODS[name])
+    record = run_top(study, HEAD)
+    write_record(record, tmp_path / "run")
+    network = copy.deepcopy(study.network)
+    changed = {k: torch.from_numpy(v) for k, v in changed_parameters(tmp_path / "run").items()}
+    assert not network.load_state_dict(changed, strict=False).unexpected_keys
+    head, top = final_head(tmp_path / "run"), cut(network, study.top.top_blocks).top
+    val = study.scenario.val
+    rows = val.rows_between(0, study.scenario.num_classes)
+    with torch.no_grad():
+        features = torch.cat([top(values) for _, values in study.val.blocks(rows, 4)])
+    logits = features @ torch.from_numpy(head.weight).T + torch.from_numpy(head.bias)
+    right = logits.argmax(1).numpy() == val.labels[rows]
+    last = record.evaluations.filter(
+        (pl.col("task") == 2) & (pl.col("iteration") == STREAM.iterations)
+    )
+    counted = np.bincount(val.labels[rows][right], minlength=study.scenario.num_classes)
+    assert last.sort("row")["correct"].to_list() == counted.tolist()
+
+
+def naive_losses(study: Study) -> Iterator[float]:
+    """Fine-tune the top block and the head by the book: autograd, AdamW, one cycle."""
+    network = copy.deepcopy(study.network)
+    halves = cut(network, 1)
+    weight = torch.from_numpy(study.initial_head.weight.copy())
+    bias = torch.from_numpy(study.initial_head.bias.copy())
+    for task in study.scenario.tasks:
+        rows = study.curriculum.rows(task)
+        schedule = study.curriculum.schedule(rows)
+        random = study.curriculum.random_rows(task, weight.shape[1])
+        classifier = torch.nn.Linear(weight.shape[1], task.stop)
+        with torch.no_grad():
+            classifier.weight.copy_(torch.cat([weight, torch.from_numpy(random.weight).float()]))
+            classifier.bias.copy_(torch.cat([bias, torch.from_numpy(random.bias).float()]))
+        network.head.fc = classifier  # type: ignore[union-attr]
+        network.requires_grad_(False)
+        for part in (classifier, *map(network.get_submodule, halves.blocks)):
+            part.requires_grad_(True)
+        groups = param_groups_layer_decay(network, weight_decay=0.05, layer_decay=0.9)
+        rates = [HEAD.lr * group["lr_scale"] for group in groups]
+        groups = [{k: v for k, v in group.items() if k != "lr_scale"} for group in groups]
+        optimizer = torch.optim.AdamW(groups, lr=1.0)
+        steps = study.config.iterations
+        cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=steps)
+        for batch in schedule.batches:
+            chosen = rows.rows[batch]
+            (values,) = study.train.stream([chosen])
+            labels = torch.from_numpy(study.scenario.train.labels[chosen])
+            loss = functional.cross_entropy(classifier(halves.top(values)), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            cycle.step()
+            yield loss.item()
+        weight, bias = classifier.weight.detach(), classifier.bias.detach()
+
+
+@pytest.mark.parametrize("method", ["rehearsal", "naive", "ewc"])
+def test_full_rank_training_is_plain_fine_tuning(
+    study_of: Callable[..., Study], method: str
+) -> None:
+    top = TopConfig(
+        method=method, top_blocks=1, full_rank=True, ewc=EwcConfig(lam=0.0), probe=False
+    )
+    study = study_of(top)
+    record = run_top(study, replace(HEAD, init="random"))
+    naive = list(naive_losses(study))
+    np.testing.assert_allclose(record.steps["loss"].to_numpy(), naive, rtol=2e-4, atol=2e-5)
+
+
+def test_ewc_with_a_strong_spring_holds_the_block(study_of: Callable[..., Study]) -> None:
+    def moved(lam: float) -> float:
+        top = replace(METHODS["ewc"], ewc=EwcConfig(lam=lam, samples=18))
+        study = study_of(top, replace(STREAM, iterations=40, eval_every=40))
+        before = study.network.state_dict()
+        changed = run_top(study, HeadConfig(init="random", lr=1e-3)).top
+        assert changed is not None
+        return sum(
+            float(np.square(value - before[name].numpy()).sum()) for name, value in changed.items()
+        )
+
+    assert moved(1e6) < moved(0.0) / 10
+
+
+def test_forward_transfer_is_measured_after_every_task_but_the_last(
+    study_of: Callable[..., Study],
+) -> None:
+    record = run_top(study_of(METHODS["low rank"]), HEAD)
+    first, last = record.info["tasks"]
+    assert first["forward_transfer"]["task"] == 2
+    assert 0 <= first["forward_transfer"]["top1"] <= 1
+    assert "forward_transfer" not in last
+    quiet = run_top(study_of(replace(METHODS["low rank"], probe=False)), HEAD)
+    assert "forward_transfer" not in quiet.info["tasks"][0]
+    assert quiet.steps.equals(record.steps)
+
+
+def test_a_full_head_has_all_rows_from_the_start(study_of: Callable[..., Study]) -> None:
+    study = study_of(METHODS["low rank"], replace(STREAM, head_width="full"))
+    record = run_top(study, HEAD)
+    assert record.head is not None
+    assert len(record.head.weight) == study.scenario.num_classes
+
+
+def test_without_an_iteration_only_the_start_is_measured(study_of: Callable[..., Study]) -> None:
+    record = run_top(study_of(METHODS["low rank"], replace(STREAM, iterations=0)), HEAD)
+    assert record.points["iteration"].to_list() == [0, 0]
+    assert record.top == {}
+
+
+@pytest.mark.parametrize("name", ["low rank", "ewc", "derpp"])
+def test_bfloat16_stays_near_float32(study_of: Callable[..., Study], name: str) -> None:
+    head = replace(HEAD, init="random")
+    exact = run_top(study_of(METHODS[name]), head)
+    rough = run_top(study_of(replace(METHODS[name], precision="bf16")), head)
+    assert not rough.steps.equals(exact.steps)
+    np.testing.assert_allclose(rough.steps["loss"][:6], exact.steps["loss"][:6], rtol=0.1)
+
+
+def test_the_parts_are_told_before_they_are_computed(tiny_run: Path, tmp_path: Path) -> None:
+    caches = tiny_run.parent / "caches"
+    base = open_side(caches / "base", None, option="--base-root")
+    new = open_side(caches / "new", None, option="--new-root")
+    backbone, transform = reload_backbone(base, None, "cpu")
+    assert base.source.head is not None
+    told: list[object] = []
+
+    def on_parts(parts: tuple[StoredPart, ...]) -> None:
+        told.append(parts)
+        assert not list(tmp_path.rglob("*.h5"))
+
+    build_study(
+        base,
+        new,
+        base.source.head,
+        backbone,
+        transform,
+        STREAM,
+        METHODS["low rank"],
+        Storage(folder=tmp_path, budget=10**9),
+        on_parts=on_parts,
+        on_progress=lambda name, progress: told.append(name),
+    )
+    assert isinstance(told[0], tuple)
+    assert set(told[1:]) == {"base val", "new val", "base train", "new train"}
+
+
+def test_images_that_are_gone_are_reported(make_run: Callable[..., Path], tmp_path: Path) -> None:
+    run = make_run(tmp_path / "made")
+    caches = run.parent / "caches"
+    with pytest.raises(ExperimentError, match=r"the images of .* are not in .*nowhere"):
+        open_side(caches / "base", tmp_path / "nowhere", option="--base-root")
+    base = open_side(caches / "base", None, option="--base-root")
+    new = open_side(caches / "new", None, option="--new-root")
+    backbone, transform = reload_backbone(base, None, "cpu")
+    assert base.source.head is not None
+    (run.parent / "new" / "val" / "d" / "0.png").unlink()
+    with pytest.raises(ImageError, match=r"new/val/d/0\.png") as caught:
+        build_study(
+            base,
+            new,
+            base.source.head,
+            backbone,
+            transform,
+            STREAM,
+            METHODS["low rank"],
+            Storage(folder=tmp_path / "trunk", budget=10**9),
+        )
+    assert caught.value.remedy.endswith("where the images are with --base-root and --new-root.")
+
+
+def test_runs_are_named_by_method_initialisation_and_scale(
+    study_of: Callable[..., Study],
+) -> None:
+    study = study_of(METHODS["low rank"])
+    assert run_name(study, HeadConfig(init="random")) == "random"
+    assert run_name(study, HeadConfig()) == "least-square-calibrated"
+    assert run_name(study_of(METHODS["ewc"]), HeadConfig()) == "ewc-least-square-calibrated"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "er"}, "method must be one of"),
+        ({"top_blocks": 0}, "top_blocks must be at least 1, got 0"),
+        ({"rank": 0}, "rank must be at least 1, got 0"),
+        ({"alpha": 0.0}, "alpha must be positive, got 0.0"),
+        ({"layer_decay": 1.5}, r"layer_decay must lie in \(0, 1\], got 1.5"),
+        ({"precision": "fp8"}, "precision must be one of"),
+        ({"method": "ewc"}, "ewc holds the blocks themselves: it needs full_rank"),
+    ],
+)
+def test_wrong_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TopConfig(**changes)
+
+
+def test_a_vision_transformer_learns_too(make_run: Callable[..., Path], tmp_path: Path) -> None:
+    run = make_run(
+        tmp_path / "vit",
+        "vit_tiny_patch16_224",
+        img_size=32,
+        embed_dim=12,
+        depth=3,
+        num_heads=2,
+    )
+    caches = run.parent / "caches"
+    base = open_side(caches / "base", None, option="--base-root")
+    new = open_side(caches / "new", None, option="--new-root")
+    backbone, transform = reload_backbone(base, None, "cpu")
+    assert base.source.head is not None
+    study = build_study(
+        base,
+        new,
+        base.source.head,
+        backbone,
+        transform,
+        replace(STREAM, iterations=30, eval_every=30),
+        TopConfig(top_blocks=2, rank=4),
+        Storage(folder=tmp_path / "trunk", budget=10**9),
+    )
+    steps = run_top(study, replace(HEAD, init="random")).steps
+    last = steps.filter(pl.col("task") == 2)["loss"]
+    assert last[-5:].mean() < last[:5].mean()  # type: ignore[operator]
+    assert isinstance(study.network, timm.models.VisionTransformer)
