@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,7 @@ class RunSummary:
             "gain_level": self.gain.mean("level") if self.gain else None,
             "gain_tasks_reached": self.gain.reached if self.gain else None,
             "gain_tasks": len(self.gain.tasks) if self.gain else None,
+            "forward_transfer": mean_transfer(self.record.info.get("tasks", [])),
             "seconds": self.record.info.get("seconds"),
             "start_included": not self.skip_start,
             "evaluation_points": len(self.averaged),
@@ -133,6 +134,7 @@ class RunSummary:
                 name: about.get(name)
                 for name in ("classes", "train_rows", "val_rows", "buffer_rows", "buffer_classes")
             }
+            row["forward_transfer"] = mean_transfer([about])
             row["initialisation"] = about.get("initialisation")
             row["lambda_curve"] = about.get("lambda_curve")
             row["diagnosis"] = about.get("diagnosis")
@@ -151,6 +153,17 @@ class RunSummary:
             # Row: after task 1, 2, ...; column: on the base classes, on task 1, 2, ...
             "accuracy_matrix": [[cells.get((after, on)) for on in [0, *tasks]] for after in tasks],
         }
+
+
+def mean_transfer(tasks: Iterable[Mapping[str, Any]]) -> float | None:
+    """Return the mean top-1 (percent) of the linear probes after `tasks`, each on the next one.
+
+    None where nothing was probed: in runs of `clinit train-head`, and after the last task.
+    """
+    probed = [
+        100 * task["forward_transfer"]["top1"] for task in tasks if "forward_transfer" in task
+    ]
+    return sum(probed) / len(probed) if probed else None
 
 
 def finite(value: float | None) -> float | None:

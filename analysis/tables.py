@@ -65,8 +65,8 @@ class Column:
 def run_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> RenderableType:
     """Return one line a run, under what they have in common."""
     differing = differences(runs)
-    columns = _run_columns(reading)
     named = [(run, run.row()) for run in runs]
+    columns = _known(_run_columns(reading), [row for _, row in named])
     title = Text(common(runs, differing.names), style="bold")
     caption = _caption(runs, named, reading)
 
@@ -87,9 +87,10 @@ def run_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rende
 def task_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> RenderableType:
     """Return one table a task and group of comparable runs."""
     differing = differences(runs)
-    columns = _task_columns(reading)
-    wide = [*columns, *_INITIALISATION_COLUMNS]
     named = [(run, run.row()) for run in runs]
+    tasks = [task for _, row in named for task in row["tasks"]]
+    columns = _known(_task_columns(reading), tasks)
+    wide = [*columns, *_INITIALISATION_COLUMNS]
     parts: list[RenderableType] = []
     for _, group in groupby(named, key=lambda pair: pair[0].key):
         chosen = list(group)
@@ -128,6 +129,7 @@ def _run_columns(reading: Reading) -> list[Column]:
         Column("A_all", "acc_all", "percent"),
         Column("L_new", "loss_new", "loss", "low"),
         Column("gain", _gain_name(reading), "gain"),
+        Column("FWT", "forward_transfer", "percent"),
         Column("time", "seconds", "time", "low"),
     ]
 
@@ -142,7 +144,14 @@ def _task_columns(reading: Reading) -> list[Column]:
         Column("A_all", "acc_all", "percent"),
         Column("L_new", "loss_new", "loss", "low"),
         Column("gain", _gain_name(reading), "gain"),
+        Column("FWT", "forward_transfer", "percent"),
     ]
+
+
+def _known(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column]:
+    """Leave out forward transfer where no run has measured it."""
+    measured = any(row["forward_transfer"] is not None for row in rows)
+    return [column for column in columns if measured or column.name != "forward_transfer"]
 
 
 _INITIALISATION_COLUMNS = (
@@ -196,6 +205,11 @@ def _caption(
         + _gain_words(reading)
         + " ↑ higher is better, ↓ lower."
     )
+    if any(row["forward_transfer"] is not None for _, row in named):
+        words += (
+            " FWT: forward transfer, top-1 of a linear probe on the next task's classes after"
+            " each task but the last, mean over tasks."
+        )
     groups = len({run.key for run in runs})
     if groups < len(runs):
         words += " Bold: the best" + (" of comparable runs." if groups > 1 else ".")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from clinit.headtrain.base_head import head_digest
 from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.gaps import gaps
@@ -102,7 +103,7 @@ def run_top(
         "seconds": learner.seconds,
         "base": study.base.description,
         "new": study.new.description,
-        "head": dict(head_facts or {}),
+        "head": {"path": None, "digest": head_digest(study.initial_head), **(head_facts or {})},
         "notes": [*study_notes(study, head_facts), *learner.diverged],
         "timings_s": {phase: learner.watch.seconds[phase] for phase in PHASES},
         "bank_size": 1,

@@ -225,6 +225,24 @@ def test_times_are_short(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
+def test_forward_transfer_has_a_column_where_it_was_measured(
+    three_inits: Path, make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    assert "FWT" not in printed(load_report([three_inits]).table(width=80))
+    run = make_run("least-square")
+    for task, top1 in zip(run.info["tasks"], (0.5, 0.75), strict=False):
+        task["forward_transfer"] = {"task": task["task"] + 1, "top1": top1, "iteration": 50}
+    report = load_report([write_runs(run, make_run("random"))])
+    shown = printed(report.table(width=80))
+    assert "FWT" in shown
+    assert "62.50" in shown
+    assert "top-1 of a linear probe" in " ".join(shown.split())
+    row = next(row for row in report.rows() if row["forward_transfer"] is not None)
+    assert row["forward_transfer"] == pytest.approx(62.5)
+    assert [task["forward_transfer"] for task in row["tasks"]] == [50, 75, None]
+    assert "75.00" in printed(report.task_table(width=100))
+
+
 def test_csv_has_a_line_a_run_or_a_line_a_task(three_inits: Path) -> None:
     report = load_report([three_inits])
     lines = list(csv.DictReader(io.StringIO(report.csv())))
