@@ -62,11 +62,14 @@ class Column:
         return choose(texts, key=lambda text: texts[text])
 
 
+_TRANSFER = Column("FWT", "forward_transfer", "percent")
+
+
 def run_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> RenderableType:
     """Return one line a run, under what they have in common."""
     differing = differences(runs)
     named = [(run, run.row()) for run in runs]
-    columns = _known(_run_columns(reading), [row for _, row in named])
+    columns = _run_columns(reading, transfer=_has_transfer([row for _, row in named]))
     title = Text(common(runs, differing.names), style="bold")
     caption = _caption(runs, named, reading)
 
@@ -89,7 +92,7 @@ def task_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rend
     differing = differences(runs)
     named = [(run, run.row()) for run in runs]
     tasks = [task for _, row in named for task in row["tasks"]]
-    columns = _known(_task_columns(reading), tasks)
+    columns = [*_task_columns(reading), *([_TRANSFER] if _has_transfer(tasks) else [])]
     wide = [*columns, *_INITIALISATION_COLUMNS]
     parts: list[RenderableType] = []
     for _, group in groupby(named, key=lambda pair: pair[0].key):
@@ -98,10 +101,9 @@ def task_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rend
             lines = [(run, row["tasks"][index]) for run, row in chosen]
             heading = f"Task {task['task']}" + _size(task)
             parts.append(_heading(chosen[0][0], differing.of_training, heading))
-            table = _table(lines, runs, wide, differing.of_init)
-            if _width(table) > width:
-                table = _table(lines, runs, columns, differing.of_init)
-            parts.append(table)
+            choices = [wide, columns, _task_columns(reading)]
+            tables = [_table(lines, runs, chosen, differing.of_init) for chosen in choices]
+            parts.append(next((each for each in tables if _width(each) <= width), tables[-1]))
     caption = f"start, end: A_new before the first step and after the last. {_gain_words(reading)}"
     return Group(*parts, Text(caption, style="dim"))
 
@@ -121,7 +123,7 @@ def _narrow(value: float, below: float) -> str:
     return text if float(text) < below else f"{value:.1f}"
 
 
-def _run_columns(reading: Reading) -> list[Column]:
+def _run_columns(reading: Reading, *, transfer: bool) -> list[Column]:
     return [
         Column("A_pre", "acc_pre", "percent"),
         Column("A_new", "acc_new", "percent"),
@@ -129,7 +131,7 @@ def _run_columns(reading: Reading) -> list[Column]:
         Column("A_all", "acc_all", "percent"),
         Column("L_new", "loss_new", "loss", "low"),
         Column("gain", _gain_name(reading), "gain"),
-        Column("FWT", "forward_transfer", "percent"),
+        *([_TRANSFER] if transfer else []),
         Column("time", "seconds", "time", "low"),
     ]
 
@@ -144,14 +146,12 @@ def _task_columns(reading: Reading) -> list[Column]:
         Column("A_all", "acc_all", "percent"),
         Column("L_new", "loss_new", "loss", "low"),
         Column("gain", _gain_name(reading), "gain"),
-        Column("FWT", "forward_transfer", "percent"),
     ]
 
 
-def _known(columns: Sequence[Column], rows: Sequence[Row]) -> list[Column]:
-    """Leave out forward transfer where no run has measured it."""
-    measured = any(row["forward_transfer"] is not None for row in rows)
-    return [column for column in columns if measured or column.name != "forward_transfer"]
+def _has_transfer(rows: Sequence[Row]) -> bool:
+    """Say whether forward transfer was measured at all: runs of train-head have none."""
+    return any(row["forward_transfer"] is not None for row in rows)
 
 
 _INITIALISATION_COLUMNS = (
@@ -205,7 +205,7 @@ def _caption(
         + _gain_words(reading)
         + " ↑ higher is better, ↓ lower."
     )
-    if any(row["forward_transfer"] is not None for _, row in named):
+    if _has_transfer([row for _, row in named]):
         words += (
             " FWT: forward transfer, top-1 of a linear probe on the next task's classes after"
             " each task but the last, mean over tasks."

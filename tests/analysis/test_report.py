@@ -240,7 +240,9 @@ def test_forward_transfer_has_a_column_where_it_was_measured(
     row = next(row for row in report.rows() if row["forward_transfer"] is not None)
     assert row["forward_transfer"] == pytest.approx(62.5)
     assert [task["forward_transfer"] for task in row["tasks"]] == [50, 75, None]
-    assert "75.00" in printed(report.task_table(width=100))
+    assert "75.00" in printed(report.task_table(width=100), 100)
+    assert "…" not in printed(report.task_table(width=80))
+    assert "…" not in shown
 
 
 def test_csv_has_a_line_a_run_or_a_line_a_task(three_inits: Path) -> None:
