@@ -173,13 +173,18 @@ class PoolActivations:
     def _merged(self, part_of: Rows, blocks: Sequence[Tensor | None]) -> Float[Tensor, "batch ..."]:
         present = [(i, block) for i, block in enumerate(blocks) if block is not None and len(block)]
         if len(present) == 1:
-            return present[0][1].to(self.device).float()
+            return self._input(present[0][1])
         shape = present[0][1].shape[1:]
         merged = torch.empty((len(part_of), *shape), device=self.device)
         for index, block in present:
             here = torch.from_numpy(np.flatnonzero(part_of == index)).to(self.device)
             merged[here] = block.to(self.device).float()
-        return merged
+        return self._input(merged)
+
+    def _input(self, values: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
+        """Return float32 on the device; maps with the channels last, as the weights are."""
+        layout = torch.channels_last if values.ndim == 4 else torch.contiguous_format
+        return values.to(self.device, torch.float32, memory_format=layout)
 
     def blocks(self, rows: Rows, size: int) -> Generator[tuple[slice, Float[Tensor, "batch ..."]]]:
         """Yield `rows` in order, `size` at a time: which of them, and their activations."""
