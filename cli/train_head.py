@@ -301,10 +301,9 @@ def _diagnosis(statistics: ClassStatistics, head: Rows) -> dict[str, Any]:
 def _write_and_show(records: list[RunRecord], folders: list[Path]) -> None:
     from clinit.analysis.report import load_report
     from clinit.cli.report import show
-    from clinit.headtrain.record import write_record
+    from clinit.headtrain.record import write_records
 
-    for record, folder in zip(records, folders, strict=True):
-        write_record(record, folder)
+    write_records(records, folders)
     said = {note for record in records for note in record.info["notes"]}  # before the training
     show(load_report(folders), curves=False, said=said)
     parent = folders[0].parent

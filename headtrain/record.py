@@ -13,11 +13,12 @@ The folder is written under a temporary name and renamed: a record is complete, 
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,10 +135,31 @@ def write_record(record: RunRecord, folder: Path) -> None:
         raise
 
 
+def write_records(records: Sequence[RunRecord], folders: Sequence[Path]) -> None:
+    """Write each record to its folder; one that cannot be written does not stop the others.
+
+    Raises:
+        RecordError: If one could not be written, after all others are.
+    """
+    failed: list[RecordError] = []
+    for record, folder in zip(records, folders, strict=True):
+        try:
+            write_record(record, folder)
+        except RecordError as error:
+            failed.append(error)
+    if failed:
+        raise RecordError(
+            f"{failed[0]}; {len(failed):,} of {len(records):,} runs are not recorded",
+            remedy=failed[0].remedy,
+        ) from failed[0]
+
+
 def _write_files(record: RunRecord, folder: Path) -> None:
     for name in TABLES:
         table: pl.DataFrame = getattr(record, name)
-        table.write_parquet(folder / f"{name}.parquet")
+        content = io.BytesIO()  # polars has an error of its own for a full disk
+        table.write_parquet(content)
+        (folder / f"{name}.parquet").write_bytes(content.getvalue())
     text = json.dumps(finite(record.info), indent=2, ensure_ascii=False, allow_nan=False)
     if record.head is not None:
         write_head(record.head, folder / HEAD)

@@ -195,4 +195,5 @@ def _remove_drafts(path: Path) -> None:
 
 
 def _record_files(draft: Path) -> set[Path]:
-    return {*draft.glob("*.parquet"), draft / INFO}
+    names = (INFO, "*.parquet", "*.safetensors", ".*.safetensors.tmp-*")
+    return {path for name in names for path in draft.glob(name)}

@@ -201,6 +201,34 @@ def test_options_that_do_not_go_together_are_refused(
     assert message in " ".join(result.output.replace("│", " ").split())
 
 
+FULL_DISK = """
+import resource, sys
+from clinit.cli.main import main
+import clinit.headtrain.experiment  # compiled files are not to be cut short
+resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))  # as full: no file grows beyond 3 kB
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_full_disk_loses_no_recorded_run_and_the_same_command_goes_on(
+    caches: list[str], tmp_path: Path
+) -> None:
+    done(invoke(caches, tmp_path / "out", "seed=0"))
+    before = find_records(tmp_path / "out")
+    words = [*caches, "--out", str(tmp_path / "out"), *SMALL, "seed=0:2"]
+    command = [sys.executable, "-c", FULL_DISK, "sweep", *words]
+    full = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = " ".join(full.stderr.split())
+    assert full.returncode == 1, said
+    assert "Traceback" not in said
+    assert "File too large; 1 of the 1 runs of this bank are not recorded, 1 runs are" in said
+    assert "Free space, then run the same command again" in said
+    assert find_records(tmp_path / "out") == before
+    assert "1 recorded already" in done(invoke(caches, tmp_path / "out", "seed=0:2"))
+    assert len(find_records(tmp_path / "out")) == 2
+
+
 @pytest.mark.slow
 def test_a_sweep_killed_at_several_moments_loses_no_recorded_run(
     caches: list[str], tmp_path: Path

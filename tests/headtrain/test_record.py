@@ -20,6 +20,7 @@ from clinit.headtrain.record import (
     find_records,
     read_record,
     write_record,
+    write_records,
 )
 
 HEAD = Head(np.eye(2, 3, dtype=np.float32), np.ones(2, np.float32), ("cat", "dog"), "abc")
@@ -120,6 +121,14 @@ def test_a_record_without_a_head_is_read_and_its_head_is_missed_by_name(tmp_path
     with pytest.raises(RecordError, match=r"random holds no head\.safetensors") as caught:
         final_head(tmp_path / "random")
     assert "clinit train-head" in caught.value.remedy
+
+
+def test_a_record_that_cannot_be_written_does_not_stop_the_others(tmp_path: Path) -> None:
+    names = ("one", "two", "three")
+    (tmp_path / "two").touch()
+    with pytest.raises(RecordError, match=r"two: .*; 1 of 3 runs are not recorded"):
+        write_records([make_record()] * 3, [tmp_path / name for name in names])
+    assert find_records(tmp_path) == [tmp_path / "one", tmp_path / "three"]
 
 
 def test_an_interrupted_write_leaves_no_half_record(

@@ -196,9 +196,10 @@ def test_what_a_killed_sweep_was_writing_is_removed(
     data: SweepData, make_runs: MakeRuns, tmp_path: Path
 ) -> None:
     draft, foreign = tmp_path / ".random.tmp-1", tmp_path / ".mine.tmp-1"
-    for folder, file in ((draft, "steps.parquet"), (foreign, "thesis.tex")):
+    for folder, last in ((draft, "head.safetensors"), (foreign, "thesis.tex")):
         folder.mkdir()
-        (folder / file).touch()
+        for file in ("steps.parquet", "run.json", last):
+            (folder / file).touch()
     sweep(make_runs("seed=0"), data, tmp_path)
     assert not draft.exists()
     assert foreign.exists()

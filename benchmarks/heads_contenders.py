@@ -1,0 +1,376 @@
+"""One contender of `benchmarks/heads.py`, in a process of its own that waits for its turn.
+
+    python heads_contenders.py NAME FOLDER OPTIONS(JSON)
+
+Reads the workload from FOLDER. After the line {"ready": ...} it trains a block of steps for each
+line it is sent, and answers {"task", "steps", "seconds"}; only the training loop is on the clock.
+The last answer holds its accuracy on all test rows. Imports only what its contender needs: that
+of Avalanche runs in another environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def clock() -> float:
+    """Return seconds: of this process where it has one thread, of the wall where it has more.
+
+    The time of a process does not count what other users of the machine take.
+    """
+    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
+
+
+ANSWERS = os.dup(1)
+"""What a library prints goes to the error stream."""
+os.dup2(2, 1)
+
+
+def say(**facts: Any) -> None:
+    """Answer with one line."""
+    os.write(ANSWERS, (json.dumps(facts) + "\n").encode())
+
+
+class Pace:
+    """Does blocks of steps when told, and times them."""
+
+    def __init__(self, iterations: int, block: int) -> None:
+        self.iterations, self.block = iterations, min(block, iterations)
+        self.task = self._done = 0
+        self._started = 0.0
+
+    def begin_task(self) -> None:
+        """Wait for the turn of the first block of a task."""
+        self.task += 1
+        self._done = 0
+        self._wait()
+
+    def stepped(self, steps: int = 1) -> None:
+        """Count steps; at the end of a block answer, and wait for the turn of the next."""
+        self._done += steps
+        if self._done % self.block and self._done < self.iterations:
+            return
+        say(task=self.task, steps=self.block, seconds=clock() - self._started)
+        if self._done < self.iterations:
+            self._wait()
+
+    def _wait(self) -> None:
+        sys.stdin.readline()
+        self._started = clock()
+
+
+class Workload:
+    """The stream: base classes with their head, then tasks of new classes, rows in float16."""
+
+    def __init__(self, folder: Path, options: dict[str, Any]) -> None:
+        def load(name: str) -> Any:
+            return np.load(folder / f"{name}.npy", mmap_mode="c")  # one copy for all
+
+        self.train_x, self.train_y = load("train_x"), load("train_y")
+        self.test_x, self.test_y = load("test_x"), load("test_y")
+        self.weight, self.bias = load("weight"), load("bias")
+        self.base, self.dim = self.weight.shape
+        self.classes = int(self.train_y.max()) + 1
+        self.tasks, self.buffer = options["tasks"], options["buffer"]
+        self.batch, self.seed = options["batch"], options["seed"]
+        self.lr, self.decay = options["lr"], options["weight_decay"]
+
+    @property
+    def splits(self) -> list[tuple[int, int]]:
+        """First class and the one after the last, of each task."""
+        edges = np.linspace(self.base, self.classes, self.tasks + 1).round().astype(int)
+        return list(pairwise(edges.tolist()))
+
+    def floats(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Everything as tensors of the types that PyTorch users have them in."""
+        arrays = (self.train_x, self.train_y, self.test_x, self.test_y)
+        kinds = (torch.float32, torch.int64, torch.float32, torch.int64)
+        one, two, three, four = (
+            torch.from_numpy(array).to(kind) for array, kind in zip(arrays, kinds, strict=True)
+        )
+        return one, two, three, four
+
+
+def products(work: Workload, pace: Pace, options: dict[str, Any]) -> None:
+    """Do the two products of a step and nothing else: the limit."""
+    kind = getattr(torch, options["dtype"])
+    for _, stop in work.splits:
+        features = torch.randn(work.batch, work.dim).to(kind)
+        weight = torch.randn(stop, work.dim).to(kind)
+        gradient = torch.randn(work.batch, stop).to(kind)
+        logits, weight_gradient = torch.empty_like(gradient), torch.empty_like(weight)
+        for _ in range(3):
+            torch.mm(features, weight.t(), out=logits)
+        pace.begin_task()
+        for _ in range(pace.iterations):
+            torch.mm(features, weight.t(), out=logits)
+            torch.mm(gradient.t(), features, out=weight_gradient)
+            pace.stepped()
+    say(done=True)
+
+
+def clinit(work: Workload, pace: Pace, options: dict[str, Any]) -> None:
+    """Train a bank as `clinit train-head` does; the first head is that of the other contenders."""
+    from clinit.headtrain import events
+    from clinit.headtrain.bank import Bank
+    from clinit.headtrain.config import ExperimentConfig, HeadConfig
+    from clinit.headtrain.evaluation import count_correct
+    from clinit.headtrain.experiment import run_experiment
+    from clinit.headtrain.init import Rows
+    from clinit.headtrain.labelled_rows import LabelledRows
+
+    def observe(event: events.Event) -> None:
+        if isinstance(event, events.Evaluated) and event.iteration == 0:
+            pace.begin_task()
+        elif isinstance(event, events.Stepped):
+            pace.stepped(event.steps)
+
+    heads = [
+        HeadConfig(init="random", lr=work.lr * 1.1**number, weight_decay=work.decay)
+        for number in range(options["heads"])
+    ]
+    config = ExperimentConfig(
+        tasks=work.tasks,
+        iterations=pace.iterations,
+        eval_every=pace.iterations,
+        buffer=work.buffer,
+        batch_size=work.batch,
+        seed=work.seed,
+        class_order=tuple(f"new{row}" for row in range(work.classes - work.base)),
+        precision=options["precision"],
+        device="cpu",
+    )
+    base, new, head = sides(work, test_rows=1)
+    record = run_experiment(base, new, head, config, heads, observer=observe)[0]
+    trained = record.head
+    assert trained is not None
+    device = torch.device("cpu")
+    bank = Bank(Rows(trained.weight, trained.bias), heads[:1], device, options["precision"])
+    test = LabelledRows.on(device, work.test_x, work.test_y)
+    with torch.no_grad():
+        count_correct(bank, test.first(2000))
+        started = clock()
+        right = int(count_correct(bank, test).sum())
+    say(accuracy=100 * right / len(test), evaluate_s=options["heads"] * (clock() - started))
+
+
+def sides(work: Workload, test_rows: int | None = None) -> tuple[Any, Any, Any]:
+    """Return the base and the new data as clinit has them, and the head; `test_rows` a class."""
+    from clinit.extract.features import FeatureSet
+    from clinit.extract.head import Head
+    from clinit.headtrain.source import Source
+
+    def side(prefix: str, start: int, stop: int) -> Any:
+        names = tuple(f"{prefix}{row}" for row in range(stop - start))
+
+        def rows(x: Any, y: Any, most: int | None = None) -> Any:
+            here = np.flatnonzero((y >= start) & (y < stop))
+            if most is not None:
+                first = np.searchsorted(y[here], np.arange(start, stop))
+                here = here[(first[:, None] + np.arange(most)).ravel()]
+            return FeatureSet(x[here], y[here].astype(np.int64) - start, names)
+
+        train, val = rows(work.train_x, work.train_y), rows(work.test_x, work.test_y, test_rows)
+        return Source(train, val, path=prefix)
+
+    names = tuple(f"base{row}" for row in range(work.base))
+    head = Head(work.weight.astype(np.float32), work.bias.astype(np.float32), names)
+    return side("base", 0, work.base), side("new", work.base, work.classes), head
+
+
+def protocol(work: Workload, pace: Pace, options: dict[str, Any]) -> None:
+    """Run one head through the whole protocol, evaluations of all test rows included."""
+    from clinit.headtrain.config import ExperimentConfig, HeadConfig
+    from clinit.headtrain.experiment import run_experiment
+
+    config = ExperimentConfig(
+        tasks=work.tasks,
+        iterations=options["full_iterations"],
+        eval_every=options["eval_every"],
+        buffer=work.buffer,
+        batch_size=work.batch,
+        seed=work.seed,
+        precision=options["precision"],
+        device="cpu",
+    )
+    base, new, head = sides(work)
+    sys.stdin.readline()
+    started = clock()
+    heads = [HeadConfig(init="random", lr=work.lr, weight_decay=work.decay)]
+    run_experiment(base, new, head, config, heads)
+    say(protocol_s=clock() - started)
+
+
+def plain(work: Workload, pace: Pace, options: dict[str, Any]) -> None:
+    """Train as a PyTorch user would: nn.Linear, cross_entropy, AdamW, autograd."""
+    x, y, test_x, test_y = work.floats()
+    linear = torch.nn.Linear(work.dim, work.base)
+    old = (y < work.base).nonzero()[:, 0]
+    linear.weight.data.copy_(torch.from_numpy(work.weight))
+    linear.bias.data.copy_(torch.from_numpy(work.bias))
+    for start, stop in work.splits:
+        wider = torch.nn.Linear(work.dim, stop)
+        wider.weight.data[:start], wider.bias.data[:start] = linear.weight.data, linear.bias.data
+        linear = wider
+        optimizer = torch.optim.AdamW(linear.parameters(), lr=work.lr, weight_decay=work.decay)
+        old = balanced(old, y[old], work.buffer)
+        new = ((y >= start) & (y < stop)).nonzero()[:, 0]
+        draw = from_loaders if options["loader"] else from_tensors
+        batches = draw(x, y, new, old, work.batch // 2)
+        pace.begin_task()
+        for _ in range(pace.iterations):
+            features, labels = next(batches)
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(linear(features), labels).backward()
+            optimizer.step()
+            pace.stepped()
+        old = torch.cat((old, new))  # what is not kept now is gone
+    started = clock()
+    right = 0
+    with torch.no_grad():
+        for first in range(0, len(test_y), 1024):
+            part = slice(first, first + 1024)
+            right += int((linear(test_x[part]).argmax(1) == test_y[part]).sum())
+    say(accuracy=100 * right / len(test_y), evaluate_s=clock() - started)
+
+
+def balanced(rows: torch.Tensor, labels: torch.Tensor, size: int) -> torch.Tensor:
+    """Choose `size` of `rows`, of each class as many as of any other."""
+    order = torch.randperm(len(rows))
+    order = order[labels[order].argsort(stable=True)]
+    counts = labels.bincount()
+    rank = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[labels[order]]
+    return rows[order][rank < size // len(counts)]
+
+
+def from_tensors(
+    x: torch.Tensor, y: torch.Tensor, new: torch.Tensor, old: torch.Tensor, half: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Index whole tensors with half a batch of each kind."""
+
+    def passes(rows: torch.Tensor) -> Iterator[torch.Tensor]:
+        while True:
+            order = rows[torch.randperm(len(rows))]
+            yield from order[: len(order) // half * half].split(half)
+
+    for one, other in zip(passes(new), passes(old), strict=True):
+        rows = torch.cat((one, other))
+        yield x[rows], y[rows]
+
+
+def from_loaders(
+    x: torch.Tensor, y: torch.Tensor, new: torch.Tensor, old: torch.Tensor, half: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Read a DataLoader over a TensorDataset for each kind."""
+    from torch.utils.data import DataLoader, TensorDataset
+
+    def passes(rows: torch.Tensor) -> Iterator[Any]:
+        while True:
+            data = TensorDataset(x[rows], y[rows])
+            yield from DataLoader(data, batch_size=half, shuffle=True, drop_last=True)
+
+    for (x_new, y_new), (x_old, y_old) in zip(passes(new), passes(old), strict=True):
+        yield torch.cat((x_new, x_old)), torch.cat((y_new, y_old))
+
+
+def avalanche(work: Workload, pace: Pace, options: dict[str, Any]) -> None:
+    """Train with Naive, ReplayPlugin and ClassBalancedBuffer; public API only."""
+    warnings.simplefilter("ignore")
+    from avalanche.benchmarks import class_incremental_benchmark
+    from avalanche.evaluation.metrics import accuracy_metrics
+    from avalanche.models import IncrementalClassifier
+    from avalanche.training.plugins import EvaluationPlugin, ReplayPlugin, SupervisedPlugin
+    from avalanche.training.storage_policy import ClassBalancedBuffer
+    from avalanche.training.supervised import Naive
+    from torch.utils.data import TensorDataset
+
+    warnings.simplefilter("ignore")  # it shows its own deprecation warnings always
+
+    class Turns(SupervisedPlugin):  # type: ignore[misc]
+        """Keep to the pace; the base classes only fill the buffer."""
+
+        left = 0
+
+        def before_training_exp(self, strategy: Any, **_: Any) -> None:
+            self.left = pace.iterations if strategy.experience.current_experience else 0
+
+        def before_training_epoch(self, strategy: Any, **_: Any) -> None:
+            if self.left == 0:
+                strategy.stop_training()
+            elif self.left == pace.iterations:
+                pace.begin_task()
+
+        def after_training_iteration(self, strategy: Any, **_: Any) -> None:
+            self.left -= 1
+            pace.stepped()
+            if self.left == 0:
+                strategy.stop_training()
+
+    x, y, test_x, test_y = work.floats()
+    stream = class_incremental_benchmark(
+        {"train": TensorDataset(x, y), "test": TensorDataset(test_x, test_y)},
+        class_order=list(range(work.classes)),
+        num_classes_per_exp=[work.base, *(stop - start for start, stop in work.splits)],
+    )
+    model = IncrementalClassifier(work.dim, initial_out_features=work.base)
+    model.classifier.weight.data.copy_(torch.from_numpy(work.weight))
+    model.classifier.bias.data.copy_(torch.from_numpy(work.bias))
+    replay = ReplayPlugin(
+        mem_size=work.buffer,
+        batch_size=work.batch // 2,
+        batch_size_mem=work.batch // 2,
+        storage_policy=ClassBalancedBuffer(work.buffer, adaptive_size=True),
+    )
+    strategy = Naive(
+        model=model,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=work.lr, weight_decay=work.decay),
+        criterion=torch.nn.CrossEntropyLoss(),
+        train_mb_size=work.batch // 2,
+        train_epochs=10**6,  # the plugin stops it
+        eval_mb_size=1024,
+        device="cpu",
+        plugins=[replay, Turns()],
+        evaluator=EvaluationPlugin(accuracy_metrics(stream=True), loggers=[]),
+    )
+    for experience in stream.train_stream:
+        strategy.train(experience, reset_optimizer_state=True)
+    started = clock()
+    result = strategy.eval(stream.test_stream)
+    accuracy = next(v for name, v in result.items() if name.startswith("Top1_Acc_Stream"))
+    say(accuracy=100 * accuracy, evaluate_s=clock() - started)
+
+
+CONTENDERS = {
+    "products": products,
+    "clinit": clinit,
+    "protocol": protocol,
+    "plain": plain,
+    "avalanche": avalanche,
+}
+
+
+def main() -> None:
+    """Read the workload and take turns."""
+    name, folder, text = sys.argv[1:]
+    options = json.loads(text)
+    torch.set_num_threads(options["threads"])
+    torch.manual_seed(options["seed"])
+    work = Workload(Path(folder), options)
+    pace = Pace(options["iterations"], options["block"])
+    say(ready=name, torch=torch.__version__)
+    CONTENDERS[name](work, pace, options)
+
+
+if __name__ == "__main__":
+    main()
