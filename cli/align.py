@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import Device, Loss
+from clinit.cli.choices import Device, Loss, Precision
 from clinit.cli.console import err, note, say
 
 if TYPE_CHECKING:
@@ -49,6 +49,13 @@ def align(
     device: Annotated[
         Device, typer.Option(help="Where to train; auto takes CUDA where there is one.")
     ] = Device.auto,
+    precision: Annotated[
+        Precision,
+        typer.Option(
+            help="Of the matrix products of an update: float32, tf32 (CUDA) or bf16 (CUDA, and CPUs"
+            " that multiply it)."
+        ),
+    ] = Precision.float32,
 ) -> None:
     """Align the head of the base classes with a loss before runs that train with it.
 
@@ -71,6 +78,7 @@ def align(
             weight_decay=weight_decay,
             seed=seed,
             device=device.value,
+            precision=precision.value,
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error

@@ -36,6 +36,7 @@ from clinit.headtrain.class_map import check_head, map_to_head
 from clinit.headtrain.config import DEVICES, HeadConfig
 from clinit.headtrain.evaluation import LabelledRows, count_correct
 from clinit.headtrain.init import Rows
+from clinit.headtrain.precision import PRECISIONS, check_precision
 from clinit.headtrain.provenance import git_commit, versions
 from clinit.headtrain.seeds import MAX_SEED, Draw, generator
 from clinit.headtrain.source import Source
@@ -62,6 +63,8 @@ class AlignConfig:
     """Of the order of the rows."""
     device: str = "auto"
     """`auto` takes a CUDA device where there is one."""
+    precision: str = "float32"
+    """Of the matrix products of an update, see `clinit.headtrain.precision`."""
 
     def __post_init__(self) -> None:
         self.head_config()
@@ -72,6 +75,8 @@ class AlignConfig:
             raise ValueError(f"seed must lie in [0, {MAX_SEED}], got {self.seed}")
         if self.device not in DEVICES:
             raise ValueError(f"device must be one of {DEVICES}, got {self.device!r}")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {PRECISIONS}, got {self.precision!r}")
 
     def head_config(self) -> HeadConfig:
         """Return the part that is the optimizer's."""
@@ -126,14 +131,15 @@ def align(
         HeadError: If the head does not read these features, or its loss stops being a number.
         CacheError: If a view is damaged, or there is no row to train on.
         ExperimentError: If the head's classes are unknown.
-        DeviceError: If there is no such device.
+        DeviceError: If there is no such device, or it does not compute in that precision.
     """
     started, clock = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
     check_head(head, base, base)
     row_of_class = map_to_head(base, head)
     device = choose_device(config.device)
+    check_precision(config.precision, device)
     start = Rows(head.weight.astype(np.float64), head.bias.astype(np.float64))
-    bank = Bank(start, [config.head_config()], device)
+    bank = Bank(start, [config.head_config()], device, config.precision)
     epochs = _Epochs(base.train, tuple(views[: config.epochs]), row_of_class, device)
     test = LabelledRows.on(device, base.val.features, row_of_class[base.val.labels])
     with torch.no_grad():
@@ -227,7 +233,8 @@ def _train(
         batches = torch.from_numpy(order[: updates * batch_size].reshape(updates, batch_size))
         total = torch.zeros((), dtype=torch.float64, device=bank.device)
         for batch in batches.to(bank.device):
-            total += training.step(rows.features[batch], rows.labels[batch]).double().mean()
+            taken = rows.take(batch)
+            total += training.step(taken.features, taken.labels).double().mean()
             schedule.step()
         return float(total) / updates
 

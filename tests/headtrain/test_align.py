@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.errors import HeadError
+from clinit.errors import DeviceError, HeadError
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
 from clinit.headtrain.align import AlignConfig, align
@@ -103,6 +103,20 @@ def test_a_base_smaller_than_a_batch_is_one_batch_and_needs_no_validation_rows()
     assert found.facts["top1_after"] is None
 
 
+def test_an_alignment_in_bf16_is_near_to_one_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clinit.headtrain.precision.cpu_has_bf16", lambda: True)
+    full = align(BASE, HEAD, CONFIG)
+    low = align(BASE, HEAD, replace(CONFIG, precision="bf16"))
+    assert (full.facts["precision"], low.facts["precision"]) == ("float32", "bf16")
+    assert 0 < np.abs(full.head.weight - low.head.weight).max() < 0.02
+    np.testing.assert_allclose(full.facts["loss_by_epoch"], low.facts["loss_by_epoch"], rtol=0.02)
+
+
+def test_a_precision_that_the_device_lacks_is_refused() -> None:
+    with pytest.raises(DeviceError, match="tf32 is a format of CUDA devices"):
+        align(BASE, HEAD, replace(CONFIG, precision="tf32"))
+
+
 def test_a_diverging_alignment_is_an_error() -> None:
     with pytest.raises(HeadError, match="the alignment has diverged: its loss is") as caught:
         align(BASE, HEAD, replace(CONFIG, lr=1e30))
@@ -119,6 +133,7 @@ def test_a_diverging_alignment_is_an_error() -> None:
         ({"loss": "hinge"}, "hinge"),
         ({"seed": -1}, "seed must lie in"),
         ({"device": "tpu"}, "device must be one of"),
+        ({"precision": "fp8"}, "precision must be one of"),
     ],
 )
 def test_a_wrong_setting_is_named(wrong: dict[str, Any], message: str) -> None:
