@@ -28,12 +28,13 @@ SHORT = {
 
 _APPLIES_TO = {"lam": ("least-square", "ridge"), "class_mean": ("class-mean",)}
 _COMMON = (
-    *("backbone", "method", "loss", "head_width", "tasks", "iterations"),
+    *("backbone", "top_blocks", "rank", "method", "loss", "head_width", "tasks", "iterations"),
     *("buffer", "buffer_per_class", "lr", "seed"),
 )
 _WORDS = {
     "backbone": "{}",
     "loss": "loss {}",
+    "top_blocks": "{} top blocks",
     "head": "base head {}",
     "head_width": "head {}",
     "tasks": "{} tasks",

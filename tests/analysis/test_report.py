@@ -225,6 +225,14 @@ def test_times_are_short(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
+def test_the_title_says_what_of_the_backbone_learnt(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    runs = [make_run(init, top_blocks=2, rank=48) for init in ("random", "least-square")]
+    shown = " ".join(printed(load_report([write_runs(*runs)]).table()).split())
+    assert "2 top blocks, rank 48, " in shown
+
+
 def test_forward_transfer_has_a_column_where_it_was_measured(
     three_inits: Path, make_run: MakeRun, write_runs: WriteRuns
 ) -> None:
