@@ -86,8 +86,8 @@ def load_batches(
                 for row, (reason, _, _) in zip(rows, results, strict=True)
                 if reason is not None
             }
-            read_s = sum(result[1] for result in results)
-            decode_s = sum(result[2] for result in results)
+            read_s = sum((result[1] for result in results), 0.0)
+            decode_s = sum((result[2] for result in results), 0.0)
             yield ImageBatch(rows, pixels, reasons, read_s, decode_s)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
