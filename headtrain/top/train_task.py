@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR
 
 from clinit.headtrain.config import ExperimentConfig
@@ -59,25 +61,38 @@ def train_top(
         watch: Adds up the time of training, reading included.
     """
     points = set(config.evaluation_points)
+    saves = (
+        set(range(checkpoint_every, config.iterations, checkpoint_every))
+        if checkpoint_every
+        else set()
+    )
     if first == 0:
         watchers.evaluate(0)
-    for iteration in range(first, config.iterations):
+    stops = sorted(stop for stop in points | saves if stop > first)
+    for start, stop in pairwise((first, *stops)):
         with watch.phase("train"):
-            batch, second = next(batches)
-            optimizer.zero_grad()
-            loss, each = method.loss(model, batch, second)
-            loss.backward()
-            optimizer.step()
-            if iteration + 1 < config.iterations:
-                schedule.step()
-            values, new = each.detach().float(), batch.num_new
-            if new:
-                losses[iteration, 0, 0] = float(values[:new].mean())
-            if batch.num_old:
-                losses[iteration, 0, 1] = float(values[new:].mean())
-        done = iteration + 1
-        watchers.stepped(done)
-        if done in points:
-            watchers.evaluate(done)
-        if checkpoint_every and done % checkpoint_every == 0 and done < config.iterations:
-            watchers.save(done)
+            # Read at the end of the span: the host does not wait for the device at each step.
+            means = torch.full((stop - start, 2), torch.nan, device=model.device)
+            for iteration in range(start, stop):
+                batch, second = next(batches)
+                optimizer.zero_grad()
+                loss, each = method.loss(model, batch, second)
+                loss.backward()
+                optimizer.step()
+                if iteration + 1 < config.iterations:
+                    schedule.step()
+                _record(means[iteration - start], each.float(), batch.num_new)
+                watchers.stepped(iteration + 1)
+            losses[start:stop, 0] = means.cpu().numpy()
+        if stop in points:
+            watchers.evaluate(stop)
+        if stop in saves:
+            watchers.save(stop)
+
+
+def _record(means: Float[Tensor, " 2"], losses: Float[Tensor, " batch"], num_new: int) -> None:
+    """Write down the mean losses of the new and of the old rows, of those that there are."""
+    if num_new:
+        means[0] = losses[:num_new].mean()
+    if num_new < len(losses):
+        means[1] = losses[num_new:].mean()
