@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,16 +21,18 @@ from clinit.cli.choices import (
     Scale,
 )
 from clinit.cli.config_file import read_config
-from clinit.cli.console import err, note, say
+from clinit.cli.console import say
 from clinit.cli.context import Context, overridden
+from clinit.cli.top_study import open_sides, read_study, starting_head
 from clinit.cli.train_head import lambda_value
 from clinit.cli.training_progress import training_progress
 
 if TYPE_CHECKING:
-    from clinit.extract.split_run import Progress
-    from clinit.headtrain.config import HeadConfig
+    from clinit.extract.head import Head
+    from clinit.headtrain.config import ExperimentConfig, HeadConfig
     from clinit.headtrain.record import RunRecord
-    from clinit.headtrain.top.study import StoredPart, Study
+    from clinit.headtrain.top.config import TopConfig
+    from clinit.headtrain.top.study import Side, Study
 
 _PAPER_INITS = [Init.random, Init.class_mean, Init.least_square]
 
@@ -108,7 +108,7 @@ def train_top(
     """
     from clinit.headtrain.class_order import read_class_order
     from clinit.headtrain.config import ExperimentConfig, HeadConfig
-    from clinit.headtrain.top.config import TopConfig
+    from clinit.headtrain.top.config import TopConfig, run_name
     from clinit.headtrain.top.methods import DerppConfig, EwcConfig
 
     given_as.reject_meaningless(context, method.value, full_rank=full_rank)
@@ -174,134 +174,85 @@ def train_top(
         budget=budget,
         workers=workers,
     )
-    study, head_facts = _study(images, head, config, top)
+    base_side, new_side = open_sides(images)
+    start, head_facts = starting_head(base_side, head)
     runs = list(dict.fromkeys(combinations))  # random rows have no scale: once is enough
-    _run_all(study, runs, out, head_facts, checkpoint_every=checkpoint_every, verbose=verbose)
-
-
-def _study(
-    images: given_as.Images, head_file: Path | None, config: Any, top: Any
-) -> tuple[Study, dict[str, Any]]:
-    from clinit.errors import ExperimentError
-    from clinit.headtrain.base_head import read_base_head
-    from clinit.headtrain.top.experiment import study_notes
-    from clinit.headtrain.top.images import open_side, reload_backbone
-    from clinit.headtrain.top.study import Storage, build_study
-
-    with err.status("Reading the caches and the weights …"):
-        base = open_side(images.base, images.base_root, option="--base-root")
-        new = open_side(images.new, images.new_root, option="--new-root")
-        backbone, transform = reload_backbone(base, images.weights, config.device)
-    if head_file is not None:
-        head, head_facts = read_base_head(head_file)
-    elif base.source.head is not None:
-        head, head_facts = base.source.head, {}
-    else:
-        raise ExperimentError(
-            f"{images.base} holds no pretrained head to start from",
-            remedy="Give one with --head FILE.",
-        )
-    storage = Storage(
-        folder=images.trunk_cache,
-        budget=images.budget,
-        **({} if images.workers is None else {"workers": images.workers}),
-    )
-    with _part_progress() as on_progress:
-        study = build_study(
-            base,
-            new,
-            head,
-            backbone,
-            transform,
-            config,
-            top,
-            storage,
-            on_parts=lambda parts: _say_parts(parts, images.trunk_cache),
-            on_progress=on_progress,
-        )
-    for text in study_notes(study, head_facts):
-        note(text)
-    return study, head_facts
-
-
-def _say_parts(parts: tuple[StoredPart, ...], folder: Path) -> None:
-    stored = [part for part in parts if part.stored]
-    total = sum(part.bytes for part in stored)
-    if stored:
-        words = ", ".join(f"{part.name} {part.bytes / 1e9:.2f} GB" for part in stored)
-        say(f"Activations in {folder}, float16: {total / 1e9:.2f} GB ({words})")
-    if left := [part for part in parts if not part.stored and part.rows]:
-        words = ", ".join(f"{part.name} ({part.bytes / 1e9:.2f} GB)" for part in left)
-        say(f"Computed from the images each time: {words}")
-
-
-@contextmanager
-def _part_progress() -> Iterator[Any]:
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    bar = Bar(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TextColumn("images"),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(compact=True),
-        console=err,
-        disable=not err.is_terminal,
-    )
-    rows: dict[str, Any] = {}
-    with bar:
-
-        def show(name: str, progress: Progress) -> None:
-            if name not in rows:
-                rows[name] = bar.add_task(f"Activations of {name}", rate="")
-            bar.update(
-                rows[name],
-                completed=progress.rows_done,
-                total=progress.rows_total,
-                rate=f"{progress.images_per_s:,.0f}/s",
+    folders = [out / run_name(run, top) for run in runs]
+    # Before activations are computed: a folder that is taken is told at once.
+    left = [
+        (run, folder)
+        for run, folder in zip(runs, folders, strict=True)
+        if not _is_there(run, folder, config, top, base_side, new_side, start)
+    ]
+    records = []
+    if left:
+        study = read_study(images, base_side, new_side, start, head_facts, config, top)
+        for run, folder in left:
+            records.append(
+                _run(
+                    study,
+                    run,
+                    folder,
+                    head_facts,
+                    checkpoint_every=checkpoint_every,
+                    verbose=verbose,
+                )
             )
+    _show(records, folders)
 
-        yield show
+
+def _is_there(
+    run: HeadConfig,
+    folder: Path,
+    config: ExperimentConfig,
+    top: TopConfig,
+    base: Side,
+    new: Side,
+    start: Head,
+) -> bool:
+    """Say whether a run is finished; its checkpoint goes, where the run was killed before."""
+    from clinit.headtrain.top.config import run_settings
+    from clinit.headtrain.top.finished import is_finished
+
+    settings = run_settings(run, config, top)
+    finished = is_finished(folder, settings, base.source, new.source, start)
+    if finished:
+        say(f"{folder} is there already")
+        _checkpoint(folder).unlink(missing_ok=True)
+    return finished
 
 
-def _run_all(
+def _checkpoint(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.checkpoint")
+
+
+def _run(
     study: Study,
-    runs: list[HeadConfig],
-    out: Path,
+    run: HeadConfig,
+    folder: Path,
     head_facts: dict[str, Any],
     *,
     checkpoint_every: int,
     verbose: bool,
-) -> None:
+) -> RunRecord:
+    """Train one run, or finish it, and write its record."""
     from clinit.headtrain.record import write_record
-    from clinit.headtrain.top.experiment import run_name, run_top
-    from clinit.headtrain.top.finished import is_finished
+    from clinit.headtrain.top.experiment import run_top
 
-    folders = [out / run_name(study, run) for run in runs]
-    finished = [is_finished(study, run, folder) for run, folder in zip(runs, folders, strict=True)]
-    records: list[RunRecord] = []
-    for run, folder, done in zip(runs, folders, finished, strict=True):
-        if done:
-            say(f"{folder} is there already")
-            continue
-        checkpoint = folder.with_name(f"{folder.name}.checkpoint")
-        say(f"{folder.name}:")
-        with training_progress(verbose=verbose) as observer:
-            record = run_top(
-                study,
-                run,
-                checkpoint=checkpoint,
-                checkpoint_every=checkpoint_every,
-                observer=observer,
-                head_facts=head_facts,
-                command=["clinit", *sys.argv[1:]],
-            )
-        write_record(record, folder)
-        checkpoint.unlink(missing_ok=True)
-        records.append(record)
-    _show(records, folders)
+    say(f"{folder.name}:")
+    with training_progress(verbose=verbose) as observer:
+        record = run_top(
+            study,
+            run,
+            checkpoint=_checkpoint(folder),
+            checkpoint_every=checkpoint_every,
+            observer=observer,
+            head_facts=head_facts,
+            command=["clinit", *sys.argv[1:]],
+        )
+    write_record(record, folder)
+    _checkpoint(folder).unlink(missing_ok=True)
+    return record
 
 
 def _show(records: list[RunRecord], folders: list[Path]) -> None:
@@ -311,4 +262,5 @@ def _show(records: list[RunRecord], folders: list[Path]) -> None:
     said = {text for record in records for text in record.info["notes"]}
     show(load_report(folders), curves=False, said=said)
     parent = folders[0].parent
-    say(f"{len(folders)} run records at {parent}; curves: clinit report {parent}")
+    runs = "1 run record" if len(folders) == 1 else f"{len(folders)} run records"
+    say(f"{runs} at {parent}; curves: clinit report {parent}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,11 +11,16 @@ from clinit.errors import CacheError
 
 
 @contextmanager
-def only_writer(folder: Path) -> Iterator[None]:
+def only_writer(folder: Path, *, on_busy: Callable[[], None] | None = None) -> Iterator[None]:
     """Hold the folder's lock; the kernel gives it back when the process ends, however it ends.
 
+    Args:
+        folder: Made where it does not exist.
+        on_busy: Called if another process holds the lock, before this one waits for it; None
+            does not wait.
+
     Raises:
-        CacheError: If another process holds it, or the folder cannot be written.
+        CacheError: If another process holds it and nobody waits, or the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -29,8 +34,11 @@ def only_writer(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise CacheError(
-                f"another process is extracting into {folder}",
-                remedy="Wait until it has finished, or end it; then run this command again.",
-            ) from error
+            if on_busy is None:
+                raise CacheError(
+                    f"another process is extracting into {folder}",
+                    remedy="Wait until it has finished, or end it; then run this command again.",
+                ) from error
+            on_busy()
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield

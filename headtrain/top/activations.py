@@ -44,7 +44,16 @@ class StoredRows:
     """Rows of a trunk cache, held in memory or read row by row from its verified shards."""
 
     def __init__(self, split: CacheSplit, position: Rows, *, in_memory: bool) -> None:
-        """`position` is the row of `split` for each row of the feature cache, -1 for no row."""
+        """Read or verify all shards.
+
+        Args:
+            split: What is stored.
+            position: The row of `split` for each row of the feature cache, -1 for no row.
+            in_memory: Whether to hold the activations in memory.
+
+        Raises:
+            CacheError: If a shard is missing, damaged or of another plan.
+        """
         self._split = split
         self._position = position
         self._read = _in_memory(split) if in_memory else _from_files(split)
@@ -70,6 +79,9 @@ def _in_memory(split: CacheSplit) -> Reader:
 
 
 def _from_files(split: CacheSplit) -> Reader:
+    for _ in split.shards():  # a damaged row would be read without a word
+        pass
+
     @cache
     def shard(index: int) -> h5py.Dataset:
         # Without a chunk cache HDF5 reads the bytes of a row, not the chunk around it.
@@ -184,7 +196,8 @@ class PoolActivations:
     def _input(self, values: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
         """Return float32 on the device; maps with the channels last, as the weights are."""
         layout = torch.channels_last if values.ndim == 4 else torch.contiguous_format
-        return values.to(self.device, torch.float32, memory_format=layout)
+        # The copy first: together, the host would widen the numbers and send twice the bytes.
+        return values.to(self.device).to(torch.float32, memory_format=layout)
 
     def blocks(self, rows: Rows, size: int) -> Generator[tuple[slice, Float[Tensor, "batch ..."]]]:
         """Yield `rows` in order, `size` at a time: which of them, and their activations."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from clinit.headtrain.config import ExperimentConfig
+from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_settings
 from clinit.headtrain.top.lora import A_INITS
 from clinit.headtrain.top.methods import TOP_METHODS, DerppConfig, EwcConfig
 
@@ -85,6 +85,19 @@ class TopConfig:
             "compile": self.compile,
             **extra,
         }
+
+
+def run_settings(head: HeadConfig, stream: ExperimentConfig, top: TopConfig) -> dict[str, Any]:
+    """Return what the record of a run says about what it was asked to do."""
+    return {**head_settings(head), **asdict(stream), **top.settings(stream)}
+
+
+def run_name(head: HeadConfig, top: TopConfig) -> str:
+    """Name a run by its method, where it is not rehearsal, its initialisation and its scale."""
+    words = [head.init] if head.init == "random" else [head.init, head.scale]
+    if top.method != "rehearsal":
+        words.insert(0, top.method)
+    return "-".join(words)
 
 
 def _prefixed(prefix: str, config: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from clinit.extract.plan import backbone_identifier
 from clinit.headtrain.base_head import head_digest
 from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.events import Observer, ignore
@@ -20,19 +22,12 @@ from clinit.headtrain.ledger import run_record
 from clinit.headtrain.provenance import git_commit, versions
 from clinit.headtrain.record import RunRecord
 from clinit.headtrain.task_rows import LOSS_SAMPLE_ROWS
+from clinit.headtrain.top.config import run_name
 from clinit.headtrain.top.cut import cut
 from clinit.headtrain.top.learner import PHASES, TopLearner
 from clinit.headtrain.top.methods import top_method
 from clinit.headtrain.top.model import PlasticModel
 from clinit.headtrain.top.study import Study
-
-
-def run_name(study: Study, head: HeadConfig) -> str:
-    """Name a run by its method, where it is not rehearsal, its initialisation and its scale."""
-    words = [head.init] if head.init == "random" else [head.init, head.scale]
-    if study.top.method != "rehearsal":
-        words.insert(0, study.top.method)
-    return "-".join(words)
 
 
 def study_notes(study: Study, head_facts: Mapping[str, Any] | None = None) -> list[str]:
@@ -69,7 +64,7 @@ def run_top(
         ClinitError: If an image has become unreadable or the storage fails.
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    name = run_name(study, head)
+    name = run_name(head, study.top)
     network = copy.deepcopy(study.network)
     first = study.initial_head
     model = PlasticModel(
@@ -131,9 +126,24 @@ def run_top(
         "started": started,
         "command": list(command),
     }
-    return run_record(
-        study.scenario, learner.entries, 0, info, head=learner.head(), top=model.changed()
-    )
+    changed = model.changed()
+    final = learner.head(head_fingerprint(study, changed))
+    return run_record(study.scenario, learner.entries, 0, info, head=final, top=changed)
+
+
+def head_fingerprint(study: Study, changed: Mapping[str, np.ndarray]) -> str:
+    """Return the fingerprint of a head that reads the features of a backbone with changes.
+
+    It is that of no cache, so that the head is refused where the features are those of the
+    backbone as it was.
+    """
+    if not changed:
+        return study.initial_head.fingerprint
+    digest = hashlib.sha256(backbone_identifier(study.base.fingerprint).encode())
+    for name, values in sorted(changed.items()):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(values).data)
+    return digest.hexdigest()
 
 
 def _device_name(device: torch.device) -> str:

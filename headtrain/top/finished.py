@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from clinit.errors import RecordError
-from clinit.headtrain.config import HeadConfig
+from clinit.extract.head import Head
+from clinit.headtrain.base_head import head_digest
 from clinit.headtrain.record import INFO, check_free, finite, read_info
-from clinit.headtrain.top.study import Study
+from clinit.headtrain.source import Source
 
 
-def is_finished(study: Study, head: HeadConfig, folder: Path) -> bool:
+def is_finished(
+    folder: Path, settings: Mapping[str, Any], base: Source, new: Source, head: Head
+) -> bool:
     """Say whether `folder` holds the record of this very run.
+
+    Args:
+        folder: Of the record.
+        settings: What the run is asked to do, as `run_settings` says it.
+        base: The data of the classes of the head.
+        new: The data of the classes that arrive.
+        head: What the run starts from.
 
     Raises:
         RecordError: If it holds anything else, or no record can be written there.
@@ -20,12 +32,16 @@ def is_finished(study: Study, head: HeadConfig, folder: Path) -> bool:
         check_free([folder])
         return False
     stored = read_info(folder)
-    wanted = {"config": study.settings(head)}
-    for side, source in (("base", study.base), ("new", study.new)):
-        wanted[side] = _without_path(source.description)
+    wanted = {
+        "config": dict(settings),
+        "base": _without_path(base.description),
+        "new": _without_path(new.description),
+        "head": {"digest": head_digest(head)},
+    }
     for name, value in wanted.items():
-        found = stored.get(name, {})
-        found = found if name == "config" else _without_path(found)
+        found = _without_path(stored.get(name, {}))
+        if name == "head":  # what else is known about it does not matter
+            found = {"digest": found.get("digest")}
         if finite(value) != found:
             differing = sorted(
                 key for key in {*value, *found} if finite(value.get(key)) != found.get(key)
@@ -38,5 +54,5 @@ def is_finished(study: Study, head: HeadConfig, folder: Path) -> bool:
     return True
 
 
-def _without_path(description: dict[str, object]) -> dict[str, object]:
+def _without_path(description: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in description.items() if name != "path"}

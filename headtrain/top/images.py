@@ -35,7 +35,8 @@ def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
             " `clinit train-head`.",
         )
     found = root if root is not None else Path(str(stored))
-    first = found / train.manifest.table["path"][0]
+    # Not the first of all: a bad image may have been missing from the start.
+    first = found / train.manifest.table["path"][int(train.valid.argmax())]
     if not first.is_file():
         raise ExperimentError(
             f"the images of {cache} are not in {found}: there is no {first}",

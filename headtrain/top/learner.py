@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import ExitStack, closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import repeat
 from pathlib import Path
 
@@ -99,14 +99,14 @@ class TopLearner:
             elif task.number == done and found is not None:
                 self._restore(task, found)
 
-    def head(self) -> Head:
-        """Copy the classifier, with the names of its classes."""
+    def head(self, fingerprint: str) -> Head:
+        """Copy the classifier, with the names of its classes and what it reads."""
         rows = self._model.rows()
         return Head(
             weight=rows.weight.astype(np.float32),
             bias=rows.bias.astype(np.float32),
             class_names=self._study.scenario.class_names[: len(rows.bias)],
-            fingerprint="",  # it reads features of a backbone that has changed
+            fingerprint=fingerprint,
         )
 
     def _grow(self, *tasks: Task) -> None:
@@ -172,6 +172,10 @@ class TopLearner:
         """Write the new rows, from statistics of the features as the network gives them now."""
         with self.watch.phase("features"):
             found = features(self._model, self._study.train, rows.rows).cpu().numpy()
+        head = self._head
+        if not np.isfinite(found).all():
+            self._diverge(f"its features are not finite at the start of task {task.number}")
+            head = replace(head, init="random")  # nothing can be learnt from such features
         with self.watch.phase("initialise"):
             shared = TaskStart(
                 task,
@@ -180,7 +184,7 @@ class TopLearner:
                 self._study.curriculum.method,
                 lambda curve: self._observe(LambdaChosen(task.number, curve)),
             )
-            start, seconds = shared.start(self._head, self._model.rows())
+            start, seconds = shared.start(head, self._model.rows())
             self._model.write(task.start, start.rows)
         entry.starts.append(start)
         entry.start_seconds.append(seconds)
@@ -272,13 +276,17 @@ class TopLearner:
             correct, loss = measure(self._model, self._study, self._head, task, rows)
         point = Point(iteration, correct, loss, np.array([self.seconds]))
         self.entries[-1].points.append(point)
-        if not np.isfinite(loss[0]) and not self.diverged:
-            self.diverged.append(
-                f"{self._name} has diverged: its loss is {loss[0]} after {iteration:,} updates of"
-                f" task {task.number}"
+        if not np.isfinite(loss[0]):
+            self._diverge(
+                f"its loss is {loss[0]} after {iteration:,} updates of task {task.number}"
             )
-            self._observe(Noted(self.diverged[0]))
         self._observe(Evaluated(task.number, iteration, {self._name: float(loss[0])}))
+
+    def _diverge(self, why: str) -> None:
+        """Note it, once a run."""
+        if not self.diverged:
+            self.diverged.append(f"{self._name} has diverged: {why}")
+            self._observe(Noted(self.diverged[0]))
 
     def _probe(self, task: Task) -> None:
         """Measure forward transfer, on the classes of the next task."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ from clinit.extract.head import Head
 from clinit.extract.split_run import Progress
 from clinit.extract.transform import Transform
 from clinit.headtrain.base_head import head_digest
-from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_settings
+from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.curriculum import Curriculum
 from clinit.headtrain.scenario import Scenario, build_scenario
 from clinit.headtrain.source import Source
 from clinit.headtrain.top.activations import ActivationRows, NoRows, PoolActivations
-from clinit.headtrain.top.config import TopConfig
+from clinit.headtrain.top.config import TopConfig, run_settings
 from clinit.headtrain.top.cut import check_cut, cut
 from clinit.headtrain.top.trunk import Trunk
 from clinit.headtrain.top.trunk_cache import Part, TrunkCache
@@ -84,7 +85,7 @@ class Study:
 
     def settings(self, head: HeadConfig) -> dict[str, Any]:
         """Return what the record of a run says about what it was asked to do."""
-        return {**head_settings(head), **asdict(self.config), **self.top.settings(self.config)}
+        return run_settings(head, self.config, self.top)
 
     def digest(self, head: HeadConfig) -> str:
         """Return the SHA-256 of everything that a run depends on but the machine."""
@@ -113,6 +114,7 @@ def build_study(
     *,
     on_parts: Callable[[tuple[StoredPart, ...]], None] = lambda parts: None,
     on_progress: Callable[[str, Progress], None] = lambda name, progress: None,
+    on_busy: Callable[[str], None] = lambda name: None,
 ) -> Study:
     """Build the stream, and compute and store the activations that its runs look at.
 
@@ -127,6 +129,7 @@ def build_study(
         storage: Where activations go.
         on_parts: Told what will be stored, before anything is computed.
         on_progress: Told the name of a part and how far it is.
+        on_busy: Told the name of a part that another process computes, before waiting for it.
 
     Raises:
         ClinitError: If the sides do not fit together, the network cannot be cut, or the storage
@@ -150,7 +153,11 @@ def build_study(
     opened: dict[str, ActivationRows] = {}
     for part, stored in zip(wanted, keep, strict=True):
         opened[part.name] = (
-            cache.store(part, lambda progress, name=part.name: on_progress(name, progress))  # type: ignore[misc]
+            cache.store(
+                part,
+                on_progress=partial(on_progress, part.name),
+                on_busy=partial(on_busy, part.name),
+            )
             if stored
             else cache.from_images(part)
         )
@@ -186,11 +193,13 @@ def _parts(
         start = 0
         for name, side in (("base", base), ("new", new)):
             rows = used[split]
-            size = len(getattr(side.source, split).labels)
-            local = rows[(rows >= start) & (rows < start + size)] - start
-            start += size
+            stored = getattr(side.source, split).features
+            local = rows[(rows >= start) & (rows < start + len(stored))] - start
+            start += len(stored)
             if split in side.cache.splits:
-                found.append(Part(f"{name} {split}", side.cache.splits[split], side.root, local))
+                found.append(
+                    Part(f"{name} {split}", side.cache.splits[split], side.root, local, stored)
+                )
     return found
 
 

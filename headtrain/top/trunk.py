@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, UInt8
@@ -15,7 +16,7 @@ from clinit.headtrain.top.cut import Cut
 FLOAT16_MAX = torch.finfo(torch.float16).max
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Trunk:
     """What turns images into activations in front of the first plastic block."""
 
@@ -41,7 +42,8 @@ class Trunk:
         overflows = len(activations) and float(activations.abs().max()) >= FLOAT16_MAX
         return activations if overflows else activations.half()
 
+    @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Return the axes of one image's activations."""
+        """Axes of one image's activations."""
         pixels = torch.zeros((1, 3, *self.transform.crop), dtype=torch.uint8)
         return tuple(self.of_pixels(pixels).shape[1:])

@@ -16,15 +16,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from clinit.errors import CacheError
-from clinit.extract.cache import CacheSplit
+from clinit.extract.cache import CacheSplit, open_split
 from clinit.extract.lock import only_writer
 from clinit.extract.manifest import Manifest
 from clinit.extract.plan import Plan
 from clinit.extract.split_run import Progress, SplitRun
 from clinit.headtrain.top.activations import ActivationRows, ImageRows, StoredRows, whole_images
+from clinit.headtrain.top.same_images import check_images
 from clinit.headtrain.top.trunk import Trunk
 
 SHARD_BYTES = 2**27
@@ -44,6 +45,8 @@ class Part:
     """The folder of its images."""
     rows: Int[np.ndarray, " rows"]
     """Of the valid rows of the split; sorted, each once."""
+    features: Float[np.ndarray, "valid dim"]
+    """Of all valid rows, as the split holds them."""
 
     @property
     def manifest_rows(self) -> Int[np.ndarray, " valid"]:
@@ -70,7 +73,7 @@ class TrunkCache:
 
     def plan(self, part: Part) -> Plan:
         """Return what is stored of a part."""
-        shape, manifest = self.trunk.shape(), part.manifest()
+        shape, manifest = self.trunk.shape, part.manifest()
         row_bytes = 2 * math.prod(shape)
         batches = max(1, SHARD_BYTES // (row_bytes * self.batch_size))
         fingerprint = {
@@ -98,13 +101,14 @@ class TrunkCache:
 
     def bytes(self, part: Part) -> int:
         """Return the size of a part in float16."""
-        return 2 * len(part.rows) * math.prod(self.trunk.shape())
+        return 2 * len(part.rows) * math.prod(self.trunk.shape)
 
     def chosen(self, parts: Sequence[Part]) -> list[bool]:
         """Say which parts are stored: from the first on, those that the budget still holds.
 
         Raises:
-            CacheError: If the disk does not hold what is chosen and not there yet.
+            CacheError: If the folder cannot be written, or its disk does not hold what is chosen
+                and not there yet.
         """
         left, chosen, missing = self.budget, [], 0
         for part in parts:
@@ -112,29 +116,64 @@ class TrunkCache:
             chosen.append(0 < size <= left)
             if chosen[-1]:
                 left -= size
-                there = (self.path(self.plan(part)) / "cache.json").is_file()
-                missing += 0 if there else size
-        self.folder.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(self.folder).free
-        if missing > free:
-            raise CacheError(
-                f"activations of {missing / 1e9:.1f} GB are to be stored in {self.folder}, where"
-                f" {free / 1e9:.1f} GB are free",
-                remedy="Give another disk with --trunk-cache, less with --trunk-budget, or compute"
-                " them from the images each time with --no-trunk-cache.",
-            )
+                missing += self._missing(part)
+        if missing:
+            self._check_room(missing)
         return chosen
 
-    def store(self, part: Part, on_progress: Callable[[Progress], None]) -> ActivationRows:
+    def _missing(self, part: Part) -> int:
+        """Return the bytes that a part still lacks; an earlier run may have been killed."""
+        folder = self.path(self.plan(part))
+        if (folder / "cache.json").is_file():
+            return 0
+        there = sum(path.stat().st_size for path in folder.glob("shard-*.h5"))
+        return max(0, self.bytes(part) - there)
+
+    def _check_room(self, size: int) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(self.folder).free
+            problem = None if os.access(self.folder, os.W_OK | os.X_OK) else "Permission denied"
+        except OSError as error:
+            free, problem = 0, error.strerror
+        if problem is None and size > free:
+            problem = f"{free / 1e9:,.2f} GB are free there"
+        if problem is not None:
+            raise CacheError(
+                f"cannot store activations of {size / 1e9:,.2f} GB in {self.folder}: {problem}",
+                remedy="Give another folder with --trunk-cache, less with --trunk-budget, or"
+                " compute them from the images each time with --no-trunk-cache.",
+            )
+
+    def store(
+        self,
+        part: Part,
+        *,
+        on_progress: Callable[[Progress], None],
+        on_busy: Callable[[], None],
+    ) -> ActivationRows:
         """Compute what is missing of a part, and open it.
+
+        What is complete is only read, so it may be on a disk that cannot be written, and any
+        number of runs can open it at once.
+
+        Args:
+            part: The rows.
+            on_progress: Told how far the computation is.
+            on_busy: Called before waiting for another process that computes this very part.
 
         Raises:
             ClinitError: If an image has become unreadable or the storage fails.
         """
         plan = self.plan(part)
         folder = self.path(plan)
-        with only_writer(folder), whole_images():
-            result = SplitRun(
+        try:
+            return self._open(part, folder)
+        except CacheError:  # not begun, not finished, or damaged
+            pass
+        self.from_images(part)  # checks them
+        with only_writer(folder, on_busy=on_busy), whole_images():
+            SplitRun(
                 plan=plan,
                 manifest=part.manifest(),
                 root=part.root,
@@ -148,7 +187,10 @@ class TrunkCache:
                 strict=True,
                 on_progress=on_progress,
             ).run()
-        split = result.split
+        return self._open(part, folder)
+
+    def _open(self, part: Part, folder: Path) -> ActivationRows:
+        split = open_split(folder)
         if invalid := split.num_rows - split.num_valid:
             raise CacheError(
                 f"{invalid:,} images of {part.root} give activations that are not finite",
@@ -160,9 +202,16 @@ class TrunkCache:
         return StoredRows(split, position, in_memory=fits)
 
     def from_images(self, part: Part) -> ActivationRows:
-        """Return the rows of a part, computed each time they are asked for."""
+        """Return the rows of a part, computed each time they are asked for.
+
+        Raises:
+            CacheError: If these are other images than those of the features.
+            ImageError: If one cannot be read any more.
+        """
         paths = part.split.manifest.table["path"].to_numpy()[part.manifest_rows]
-        return ImageRows(paths.tolist(), part.root, self.trunk, workers=self.workers)
+        rows = ImageRows(paths.tolist(), part.root, self.trunk, workers=self.workers)
+        check_images(part.name, rows, part.rows, part.features, self.trunk.cut.top)
+        return rows
 
 
 def _free_memory() -> int:

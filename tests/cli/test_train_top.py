@@ -1,4 +1,5 @@
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -6,9 +7,17 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
-from clinit.errors import CheckpointError, ExperimentError, RecordError
+from clinit.errors import CheckpointError, ExperimentError, HeadError, RecordError
 
-FAST = ["--tasks=2", "--iterations=4", "--eval-every=2", "--batch-size=8", "--buffer=9", "--rank=2"]
+FAST = [
+    "--tasks=2",
+    "--iterations=4",
+    "--eval-every=2",
+    "--batch-size=8",
+    "--buffer=9",
+    "--rank=2",
+    "--no-probe",
+]
 
 
 @pytest.fixture
@@ -25,7 +34,7 @@ def train_top(tiny_run: Path, tmp_path: Path) -> Callable[..., Result]:
 
 
 def test_runs_are_trained_and_reported(train_top: Callable[..., Result], tmp_path: Path) -> None:
-    shown = train_top("--init=random", "--init=least-square")
+    shown = train_top("--init=random", "--init=least-square", "--probe")
     assert shown.exit_code == 0, shown.output
     assert f"Activations in {tmp_path}/runs/trunk-cache, float16: 0.00 GB" in shown.output
     assert " parameters are trained; " in shown.output
@@ -45,20 +54,55 @@ def test_runs_are_trained_and_reported(train_top: Callable[..., Result], tmp_pat
 
 
 def test_a_finished_run_is_left_as_it_is(train_top: Callable[..., Result], tmp_path: Path) -> None:
-    train_top("--init=random")
+    train_top("--init=random", "--iterations=0")
     before = (tmp_path / "runs" / "random" / "run.json").read_bytes()
-    shown = train_top("--init=random")
+    shutil.rmtree(tmp_path / "runs" / "trunk-cache")
+    checkpoint = tmp_path / "runs" / "random.checkpoint"
+    checkpoint.write_bytes(b"of a run that was killed after it had written its record")
+    shown = train_top("--init=random", "--iterations=0")
     assert shown.exit_code == 0, shown.output
     assert f"{tmp_path}/runs/random is there already" in shown.output
     assert (tmp_path / "runs" / "random" / "run.json").read_bytes() == before
+    assert not checkpoint.exists()
+    assert not (tmp_path / "runs" / "trunk-cache").exists()
 
 
-def test_a_record_of_another_run_is_not_overwritten(train_top: Callable[..., Result]) -> None:
-    train_top("--init=random")
-    shown = train_top("--init=random", "--lr=0.1", "--seed=3")
+def test_a_record_of_another_run_is_not_overwritten(
+    train_top: Callable[..., Result], tiny_run: Path, tmp_path: Path
+) -> None:
+    train_top("--init=random", "--iterations=0")
+    shutil.rmtree(tmp_path / "runs" / "trunk-cache")
+    shown = train_top("--init=least-square", "--init=random", "--lr=0.1", "--iterations=0")
     assert isinstance(shown.exception, RecordError)
-    assert "holds the record of another run: config differs in lr, seed" in str(shown.exception)
+    assert "holds the record of another run: config differs in lr" in str(shown.exception)
     assert shown.exception.remedy == "Choose another --out, or remove the old record first."
+    assert not (tmp_path / "runs" / "trunk-cache").exists()
+    head = tiny_run / "head.safetensors"
+    shown = train_top("--init=random", "--iterations=0", f"--head={head}")
+    assert "holds the record of another run: head differs in digest" in str(shown.exception)
+
+
+def test_the_head_of_a_changed_backbone_is_refused_for_the_features_as_they_were(
+    train_top: Callable[..., Result], tiny_run: Path, tmp_path: Path
+) -> None:
+    train_top("--init=random", "--iterations=1")
+    head = tmp_path / "runs" / "random" / "head.safetensors"
+    cache = tiny_run.parent / "caches" / "base"
+    shown = CliRunner().invoke(app, ["diagnose", str(cache), f"--head={head}"])
+    assert isinstance(shown.exception, HeadError)
+    assert "the head belongs to the backbone" in str(shown.exception)
+
+
+def test_a_run_that_diverges_is_recorded_and_others_follow(
+    train_top: Callable[..., Result], tmp_path: Path
+) -> None:
+    shown = train_top("--init=least-square", "--init=class-mean", "--lr=1e30", "--iterations=2")
+    assert shown.exit_code == 0, shown.output
+    for name in ("least-square-calibrated", "class-mean-calibrated"):
+        info = json.loads((tmp_path / "runs" / name / "run.json").read_text())
+        assert any(text.startswith(f"{name} has diverged: its") for text in info["notes"])
+        assert info["tasks"][0]["initialisation"]["factor"] != 1
+        assert info["tasks"][1]["initialisation"]["factor"] == 1  # random rows
 
 
 def test_a_checkpoint_that_cannot_be_read_is_named(

@@ -18,9 +18,9 @@ from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.events import Evaluated, Event, Noted, Stepped
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record import RunRecord, changed_parameters, final_head, write_record
-from clinit.headtrain.top.config import TopConfig
+from clinit.headtrain.top.config import TopConfig, run_name
 from clinit.headtrain.top.cut import cut
-from clinit.headtrain.top.experiment import run_name, run_top
+from clinit.headtrain.top.experiment import run_top
 from clinit.headtrain.top.images import open_side, reload_backbone
 from clinit.headtrain.top.methods import DerppConfig, EwcConfig
 from clinit.headtrain.top.study import Storage, StoredPart, Study, build_study
@@ -30,7 +30,7 @@ STREAM = ExperimentConfig(
 )
 HEAD = HeadConfig(init="least-square", lr=1e-2)
 METHODS: dict[str, TopConfig] = {
-    "low rank": TopConfig(top_blocks=2, rank=3),
+    "low rank": TopConfig(top_blocks=2, rank=3, probe=False),
     "full rank": TopConfig(top_blocks=1, full_rank=True, probe=False),
     "ewc": TopConfig(
         method="ewc", top_blocks=1, full_rank=True, probe=False, ewc=EwcConfig(lam=10.0, samples=5)
@@ -39,7 +39,7 @@ METHODS: dict[str, TopConfig] = {
     "derpp stored": TopConfig(
         method="derpp", rank=3, probe=False, derpp=DerppConfig(teacher="stored")
     ),
-    "joint": TopConfig(method="joint", rank=3, probe=False),
+    "joint": TopConfig(method="joint", rank=3, probe=True),
 }
 
 
@@ -203,9 +203,9 @@ def test_a_checkpoint_of_another_run_is_refused(
 
 @pytest.mark.parametrize("name", ["low rank", "full rank", "derpp stored"])
 def test_with_and_without_stored_activations_the_training_is_the_same(
-    study_of: Callable[..., Study], name: str
+    study_of: Callable[..., Study], whole_run: Callable[[str], RunRecord], name: str
 ) -> None:
-    stored = run_top(study_of(METHODS[name]), HEAD)
+    stored = whole_run(name)
     images = run_top(study_of(METHODS[name], budget=0), HEAD)
     assert all(part["stored"] for part in stored.info["activations"])
     assert not any(part["stored"] for part in images.info["activations"])
@@ -219,7 +219,7 @@ def test_with_and_without_stored_activations_the_training_is_the_same(
 
 
 def test_what_fits_the_budget_is_stored_the_most_read_first(
-    study_of: Callable[..., Study], tmp_path: Path
+    study_of: Callable[..., Study], whole_run: Callable[[str], RunRecord], tmp_path: Path
 ) -> None:
     parts = study_of(METHODS["low rank"]).parts
     assert [part.name for part in parts] == ["base val", "new val", "base train", "new train"]
@@ -227,7 +227,7 @@ def test_what_fits_the_budget_is_stored_the_most_read_first(
     some = study_of(METHODS["low rank"], folder=tmp_path, budget=budget)
     assert [part.stored for part in some.parts] == [True, True, False, False]
     mixed = run_top(some, HEAD)
-    whole = run_top(study_of(METHODS["low rank"]), HEAD)
+    whole = whole_run("low rank")
     np.testing.assert_allclose(mixed.steps["loss"], whole.steps["loss"], rtol=1e-3)
 
 
@@ -244,7 +244,9 @@ def test_activations_that_do_not_fit_the_disk_are_refused(
     study_of: Callable[..., Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10}))
-    with pytest.raises(CacheError, match=r"GB are to be stored in .*, where 0\.0 GB are free"):
+    with pytest.raises(
+        CacheError, match=r"cannot store activations of .* GB in .*: 0\.00 GB are free there"
+    ):
         study_of(METHODS["low rank"], folder=tmp_path)
 
 
@@ -266,10 +268,9 @@ FCS = ("fc1", "fc2")
 
 @pytest.mark.parametrize("name", ["low rank", "ewc"])
 def test_the_stored_parameters_and_head_make_the_network_that_was_measured(
-    study_of: Callable[..., Study], tmp_path: Path, name: str
+    study_of: Callable[..., Study], whole_run: Callable[[str], RunRecord], tmp_path: Path, name: str
 ) -> None:
-    study = study_of(METHODS[name])
-    record = run_top(study, HEAD)
+    study, record = study_of(METHODS[name]), whole_run(name)
     write_record(record, tmp_path / "run")
     network = copy.deepcopy(study.network)
     changed = {k: torch.from_numpy(v) for k, v in changed_parameters(tmp_path / "run").items()}
@@ -353,14 +354,14 @@ def test_ewc_with_a_strong_spring_holds_the_block(study_of: Callable[..., Study]
 
 
 def test_forward_transfer_is_measured_after_every_task_but_the_last(
-    study_of: Callable[..., Study],
+    study_of: Callable[..., Study], whole_run: Callable[[str], RunRecord]
 ) -> None:
-    record = run_top(study_of(METHODS["low rank"]), HEAD)
+    record = whole_run("joint")
     first, last = record.info["tasks"]
     assert first["forward_transfer"]["task"] == 2
     assert 0 <= first["forward_transfer"]["top1"] <= 1
     assert "forward_transfer" not in last
-    quiet = run_top(study_of(replace(METHODS["low rank"], probe=False)), HEAD)
+    quiet = run_top(study_of(replace(METHODS["joint"], probe=False)), HEAD)
     assert "forward_transfer" not in quiet.info["tasks"][0]
     assert quiet.steps.equals(record.steps)
 
@@ -439,13 +440,10 @@ def test_images_that_are_gone_are_reported(make_run: Callable[..., Path], tmp_pa
     assert caught.value.remedy.endswith("where the images are with --base-root and --new-root.")
 
 
-def test_runs_are_named_by_method_initialisation_and_scale(
-    study_of: Callable[..., Study],
-) -> None:
-    study = study_of(METHODS["low rank"])
-    assert run_name(study, HeadConfig(init="random")) == "random"
-    assert run_name(study, HeadConfig()) == "least-square-calibrated"
-    assert run_name(study_of(METHODS["ewc"]), HeadConfig()) == "ewc-least-square-calibrated"
+def test_runs_are_named_by_method_initialisation_and_scale() -> None:
+    assert run_name(HeadConfig(init="random"), METHODS["low rank"]) == "random"
+    assert run_name(HeadConfig(), METHODS["low rank"]) == "least-square-calibrated"
+    assert run_name(HeadConfig(), METHODS["ewc"]) == "ewc-least-square-calibrated"
 
 
 @pytest.mark.parametrize(

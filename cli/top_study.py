@@ -1,0 +1,128 @@
+"""The data sets of `clinit train-top`, their activations, and what is said about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clinit.cli.console import err, note, say
+from clinit.cli.top_options import Images
+
+if TYPE_CHECKING:
+    from clinit.extract.head import Head
+    from clinit.extract.split_run import Progress
+    from clinit.headtrain.config import ExperimentConfig
+    from clinit.headtrain.top.config import TopConfig
+    from clinit.headtrain.top.study import Side, StoredPart, Study
+
+
+def open_sides(images: Images) -> tuple[Side, Side]:
+    """Open the two data sets."""
+    from clinit.headtrain.top.images import open_side
+
+    with err.status("Reading the caches …"):
+        return (
+            open_side(images.base, images.base_root, option="--base-root"),
+            open_side(images.new, images.new_root, option="--new-root"),
+        )
+
+
+def starting_head(base: Side, file: Path | None) -> tuple[Head, dict[str, Any]]:
+    """Return the head that runs start from, and what is known about it."""
+    from clinit.errors import ExperimentError
+    from clinit.headtrain.base_head import read_base_head
+
+    if file is not None:
+        return read_base_head(file)
+    if base.source.head is None:
+        raise ExperimentError(
+            f"{base.cache.path} holds no pretrained head to start from",
+            remedy="Give one with --head FILE.",
+        )
+    return base.source.head, {}
+
+
+def read_study(
+    images: Images,
+    base: Side,
+    new: Side,
+    head: Head,
+    head_facts: dict[str, Any],
+    config: ExperimentConfig,
+    top: TopConfig,
+) -> Study:
+    """Load the backbone, and compute and store the activations that the runs look at."""
+    from clinit.headtrain.top.experiment import study_notes
+    from clinit.headtrain.top.images import reload_backbone
+    from clinit.headtrain.top.study import Storage, build_study
+
+    with err.status("Reading the weights …"):
+        backbone, transform = reload_backbone(base, images.weights, config.device)
+    storage = Storage(
+        folder=images.trunk_cache,
+        budget=images.budget,
+        **({} if images.workers is None else {"workers": images.workers}),
+    )
+    with _part_progress() as on_progress:
+        study = build_study(
+            base,
+            new,
+            head,
+            backbone,
+            transform,
+            config,
+            top,
+            storage,
+            on_parts=lambda parts: _say_parts(parts, images.trunk_cache),
+            on_progress=on_progress,
+            on_busy=lambda name: note(
+                f"Another process computes the activations of {name}: waiting for it"
+            ),
+        )
+    for text in study_notes(study, head_facts):
+        note(text)
+    return study
+
+
+def _say_parts(parts: tuple[StoredPart, ...], folder: Path) -> None:
+    stored = [part for part in parts if part.stored]
+    total = sum(part.bytes for part in stored)
+    if stored:
+        words = ", ".join(f"{part.name} {part.bytes / 1e9:.2f} GB" for part in stored)
+        say(f"Activations in {folder}, float16: {total / 1e9:.2f} GB ({words})")
+    if left := [part for part in parts if not part.stored and part.rows]:
+        words = ", ".join(f"{part.name} ({part.bytes / 1e9:.2f} GB)" for part in left)
+        say(f"Computed from the images each time: {words}")
+
+
+@contextmanager
+def _part_progress() -> Iterator[Any]:
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    bar = Bar(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("images"),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(compact=True),
+        console=err,
+        disable=not err.is_terminal,
+    )
+    rows: dict[str, Any] = {}
+    with bar:
+
+        def show(name: str, progress: Progress) -> None:
+            if name not in rows:
+                rows[name] = bar.add_task(f"Activations of {name}", rate="")
+            bar.update(
+                rows[name],
+                completed=progress.rows_done,
+                total=progress.rows_total,
+                rate=f"{progress.images_per_s:,.0f}/s",
+            )
+
+        yield show

@@ -1,0 +1,201 @@
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clinit.errors import CacheError
+from clinit.extract.lock import only_writer
+from clinit.headtrain.top.activations import ActivationRows
+from clinit.headtrain.top.cut import cut
+from clinit.headtrain.top.images import open_side, reload_backbone
+from clinit.headtrain.top.trunk import Trunk
+from clinit.headtrain.top.trunk_cache import Part, TrunkCache
+
+ROWS = np.array([1, 3, 4, 7, 11])
+
+
+@pytest.fixture(scope="module")
+def part(tiny_run: Path) -> Part:
+    side = open_side(tiny_run.parent / "caches" / "base", None, option="--base-root")
+    return Part(
+        "base train", side.cache.split("train"), side.root, ROWS, side.source.train.features
+    )
+
+
+@pytest.fixture(scope="module")
+def trunk(tiny_run: Path) -> Trunk:
+    side = open_side(tiny_run.parent / "caches" / "base", None, option="--base-root")
+    backbone, transform = reload_backbone(side, None, "cpu")
+    return Trunk(backbone.config, cut(backbone.network, 2), transform)
+
+
+@pytest.fixture
+def make_cache(
+    trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., TrunkCache]:
+    # Two rows a shard: more than one is read.
+    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.SHARD_BYTES", 1)
+
+    def make(folder: str = "trunk", budget: int = 10**9) -> TrunkCache:
+        return TrunkCache(tmp_path / folder, trunk, budget=budget, workers=1, batch_size=2)
+
+    return make
+
+
+def store(cache: TrunkCache, part: Part, on_busy: Callable[[], None] = pytest.fail) -> np.ndarray:
+    """Return the stored activations of all rows of a part."""
+    rows = cache.store(part, on_progress=lambda progress: None, on_busy=on_busy)
+    return read(rows, part)
+
+
+def read(rows: ActivationRows, part: Part) -> np.ndarray:
+    assert len(rows) == part.split.num_valid
+    batches = [part.rows[[4, 0]], part.rows[:0], part.rows[[2]]]
+    blocks = list(rows.stream(batches))
+    assert [len(block) for block in blocks] == [2, 0, 1]
+    return np.concatenate([block.numpy() for block in blocks])
+
+
+def test_rows_in_memory_in_files_and_from_images_are_the_same(
+    make_cache: Callable[..., TrunkCache], part: Part, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_memory = store(make_cache(), part)
+    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.MEMORY_SHARE", 0.0)
+    in_files = store(make_cache(), part)
+    np.testing.assert_array_equal(in_memory, in_files)
+    assert in_memory.dtype == np.float16
+    np.testing.assert_allclose(
+        in_memory.astype(np.float32), read(make_cache().from_images(part), part), atol=1e-3
+    )
+
+
+def test_activations_that_float16_cannot_hold_are_kept_in_float32(
+    make_cache: Callable[..., TrunkCache], part: Part, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = store(make_cache(), part).astype(np.float32)
+    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.check_images", lambda *_: None)
+    run = Trunk.features
+    monkeypatch.setattr(Trunk, "features", lambda self, batch: 1e6 * run(self, batch))
+    for share in (0.4, 0.0):
+        monkeypatch.setattr("clinit.headtrain.top.trunk_cache.MEMORY_SHARE", share)
+        large = store(make_cache("large"), part)
+        np.testing.assert_allclose(large, 1e6 * plain, rtol=2e-3, atol=1e3)
+    np.testing.assert_allclose(
+        read(make_cache().from_images(part), part), large, rtol=1e-5, atol=1e-1
+    )
+
+
+def test_other_images_of_the_same_names_are_refused(
+    make_cache: Callable[..., TrunkCache], part: Part, tmp_path: Path
+) -> None:
+    root = tmp_path / "images"
+    shutil.copytree(part.root, root)
+    one, other = (root / "train" / name / "1.png" for name in "ac")
+    content = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+    cache, elsewhere = make_cache(), replace(part, root=root)
+    for read_part in (cache.from_images, lambda part: store(cache, part)):
+        with pytest.raises(CacheError, match="images of base train give other features than"):
+            read_part(elsewhere)
+    assert not cache.path(cache.plan(part)).exists()
+    one.write_bytes(content)
+    cache.from_images(elsewhere)
+
+
+def test_what_is_complete_is_read_without_the_lock(
+    make_cache: Callable[..., TrunkCache], part: Part
+) -> None:
+    cache = make_cache()
+    first = store(cache, part)
+    with only_writer(cache.path(cache.plan(part))):
+        np.testing.assert_array_equal(store(cache, part), first)
+
+
+def test_a_run_waits_for_another_that_computes_the_same_part(
+    make_cache: Callable[..., TrunkCache], part: Part
+) -> None:
+    cache, told = make_cache(), []
+    with ExitStack() as other:
+        other.enter_context(only_writer(cache.path(cache.plan(part))))
+
+        def finish() -> None:
+            told.append("busy")
+            other.close()
+
+        waited = store(cache, part, finish)
+    assert told == ["busy"]
+    np.testing.assert_array_equal(waited, store(cache, part))
+
+
+@pytest.mark.parametrize("share", [0.4, 0.0])
+def test_a_damaged_shard_is_computed_again(
+    make_cache: Callable[..., TrunkCache],
+    part: Part,
+    monkeypatch: pytest.MonkeyPatch,
+    share: float,
+) -> None:
+    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.MEMORY_SHARE", share)
+    cache = make_cache()
+    first = store(cache, part)
+    shards = sorted(cache.path(cache.plan(part)).glob("shard-*.h5"))
+    assert len(shards) == 3
+    content = bytearray(shards[1].read_bytes())
+    content[content.index(first[2].tobytes())] ^= 1
+    shards[1].write_bytes(content)
+    np.testing.assert_array_equal(store(cache, part), first)
+
+
+def test_only_what_is_missing_needs_room(
+    make_cache: Callable[..., TrunkCache], part: Part, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = make_cache()
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10}))
+    with pytest.raises(CacheError, match=r"cannot store activations of 0\.00 GB in .*: 0\.00 GB"):
+        cache.chosen([part])
+    store(cache, part)
+    assert cache.chosen([part]) == [True]
+    folder = cache.path(cache.plan(part))
+    (folder / "cache.json").unlink()  # as after a kill before the last commit
+    assert cache.chosen([part]) == [True]
+    (folder / "shard-00000.h5").unlink()
+    (folder / "shard-00001.h5").unlink()
+    (folder / "shard-00002.h5").unlink()
+    with pytest.raises(CacheError, match="cannot store"):
+        cache.chosen([part])
+
+
+def test_a_folder_that_cannot_be_made_is_reported(
+    make_cache: Callable[..., TrunkCache], part: Part, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(CacheError, match=r"cannot store .*file/trunk: Not a directory") as caught:
+        make_cache("file/trunk").chosen([part])
+    assert caught.value.remedy.startswith("Give another folder with --trunk-cache")
+
+
+def test_nothing_is_made_where_nothing_is_stored(
+    make_cache: Callable[..., TrunkCache], part: Part, tmp_path: Path
+) -> None:
+    assert make_cache(budget=10).chosen([part]) == [False]
+    assert not (tmp_path / "trunk").exists()
+
+
+def test_another_network_transform_or_cut_is_another_folder(
+    make_cache: Callable[..., TrunkCache], part: Part, tiny_run: Path
+) -> None:
+    cache = make_cache()
+    plan = cache.plan(part)
+    side = open_side(tiny_run.parent / "caches" / "base", None, option="--base-root")
+    backbone, transform = reload_backbone(side, None, "cpu")
+    lower = replace(cache, trunk=Trunk(backbone.config, cut(backbone.network, 3), transform))
+    fewer = replace(part, rows=ROWS[:-1])
+    folders = {cache.path(plan), lower.path(lower.plan(part)), cache.path(cache.plan(fewer))}
+    for name in ("weights", "transform", "backbone"):
+        other = replace(plan, fingerprint={**plan.fingerprint, name: "another"})
+        folders.add(cache.path(other))
+    assert len(folders) == 6
