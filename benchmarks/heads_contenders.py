@@ -174,14 +174,15 @@ def sides(work: Workload, test_rows: int | None = None) -> tuple[Any, Any, Any]:
     def side(prefix: str, start: int, stop: int) -> Any:
         names = tuple(f"{prefix}{row}" for row in range(stop - start))
 
-        def rows(x: Any, y: Any, most: int | None = None) -> Any:
-            here = np.flatnonzero((y >= start) & (y < stop))
-            if most is not None:
-                first = np.searchsorted(y[here], np.arange(start, stop))
-                here = here[(first[:, None] + np.arange(most)).ravel()]
-            return FeatureSet(x[here], y[here].astype(np.int64) - start, names)
+        def rows(x: Any, y: Any) -> Any:
+            first, last = np.searchsorted(y, [start, stop])  # rows come class after class
+            return FeatureSet(x[first:last], y[first:last] - start, names)
 
-        train, val = rows(work.train_x, work.train_y), rows(work.test_x, work.test_y, test_rows)
+        train, val = rows(work.train_x, work.train_y), rows(work.test_x, work.test_y)
+        if test_rows is not None:
+            first = np.searchsorted(val.labels, np.arange(stop - start))
+            few = (first[:, None] + np.arange(test_rows)).ravel()
+            val = FeatureSet(val.features[few], val.labels[few], names)
         return Source(train, val, path=prefix)
 
     names = tuple(f"base{row}" for row in range(work.base))
