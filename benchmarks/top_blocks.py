@@ -1,0 +1,324 @@
+"""Training the top of a backbone: clinit, plain PyTorch and Avalanche on one network.
+
+    python benchmarks/top_blocks.py --out benchmarks/
+
+The last blocks and the head of a timm network learn new classes, by low-rank updates or whole;
+the rest is frozen, the same in all contenders. They take turns, a block of steps or an evaluation
+at a time, and so are compared over the same seconds of the machine. In the same rounds the parts
+of a step are measured alone, on a batch in memory: the forward pass of the frozen part, forward
+and backward of the top. That is what the arithmetic allows. Weights are random and photographs
+are made up: no time depends on them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from heads import AVALANCHE, CONSOLE, has_bf16, peer_python, processor
+from rich.table import Table
+from top_blocks_workload import BASE, BUFFER, NEW, TESTED
+
+IMAGE_PATH = {"trunk": 1.0}
+TURNS = ("train", "evaluate")
+HEADINGS = (
+    *("contender", "learns", "steps/s", "x PyTorch loop", "x Avalanche", "of the blocks alone"),
+    *("GFLOP a step", "of GEMM", "test images/s", "x PyTorch loop", "of the blocks alone"),
+)
+
+
+@dataclass(slots=True, eq=False)
+class Racer:
+    """A contender, and what its turns took."""
+
+    name: str
+    options: dict[str, Any]
+    """`kind` names it in the script of the contenders."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Of a step of training, in passes of one batch, by their names in `limits`."""
+    rival: str | None = None
+    """Avalanche's contender of the same method."""
+    seconds: dict[str, list[Any]] = field(default_factory=lambda: {"train": [], "evaluate": []})
+    """Of a step and of an evaluation, a value a round."""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """Who it is."""
+        return str(self.options["kind"])
+
+    def median(self, turn: str) -> float:
+        """Return the median seconds of a step, or of an evaluation."""
+        return float(statistics.median(self.seconds[turn]))
+
+
+class Host:
+    """The process of some contenders."""
+
+    def __init__(self, racers: list[Racer], python: str, folder: Path, threads: int) -> None:
+        self.racers = racers
+        script = Path(__file__).with_name("top_blocks_contenders.py")
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "WANDB_MODE": "disabled"}
+        environment |= {"PYTHONWARNINGS": "ignore"}
+        listed = json.dumps([racer.options for racer in racers])
+        self._process = subprocess.Popen(
+            [python, str(script), str(folder), listed],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def await_ready(self) -> None:
+        """Wait until it has read the workload."""
+        for racer, facts in zip(self.racers, self._answer()["ready"], strict=True):
+            racer.facts = facts
+
+    def take(self, turn: str, racer: Racer) -> Any:
+        """Let a contender train or evaluate; return the seconds."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{turn} {self.racers.index(racer)}\n")
+        self._process.stdin.flush()
+        return self._answer()["seconds"]
+
+    def stop(self) -> None:
+        """End the process."""
+        self._process.terminate()
+        self._process.wait()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            names = ", ".join(racer.name for racer in self.racers)
+            raise SystemExit(f"the process of {names} has ended early: see its message above")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def racers(options: argparse.Namespace, avalanche: str | None) -> list[Racer]:
+    """Return who takes part."""
+    shared = {
+        **{name: getattr(options, name) for name in ("model", "batch", "steps", "threads", "seed")},
+        "lr": 1e-4,
+        "rank": 48,
+        "buffer": BUFFER,
+        "total": options.steps * (options.rounds + 1),
+        "workers": max(2, options.threads),
+    }
+    low, full = {"low rank": 1.0}, {"full rank": 1.0}
+
+    def clinit(
+        title: str, parts: Mapping[str, float], rival: str | None = None, **own: Any
+    ) -> Racer:
+        settings = {
+            "kind": "clinit",
+            "method": "rehearsal",
+            "precision": "float32",
+            "rows": "stored",
+            **own,
+        }
+        settings["full_rank"] = "full rank" in parts
+        return Racer(f"clinit, {title}", {**shared, **settings}, parts, rival)
+
+    found = [clinit("stored activations", low)]
+    if has_bf16():
+        found.append(clinit("stored activations, bf16", low, precision="bf16"))
+    found += [
+        clinit("decoded images", IMAGE_PATH | low, rows="decoded"),
+        clinit("JPEG files", IMAGE_PATH | low, rows="files"),
+        Racer("PyTorch loop, decoded images", {**shared, "kind": "plain"}, IMAGE_PATH | low),
+        clinit("EWC, stored activations", full, "ewc", method="ewc"),
+        clinit("DER++, stored activations", low | {"top": 0.5}, "derpp", method="derpp"),
+        clinit("DER++, stored activations", full | {"top": 0.5}, "derpp", method="derpp"),
+    ]
+    for method, name in (("ewc", "EWC"), ("derpp", "DER++")) if avalanche else ():
+        own = {**shared, "kind": "avalanche", "method": method}
+        title = f"Avalanche 0.6, {name}, decoded images"
+        found.append(Racer(title, own, IMAGE_PATH | full, rival=method))
+    found.append(Racer("parts of a step alone", {**shared, "kind": "limits"}))
+    return found
+
+
+def compete(found: list[Racer], avalanche: str | None, folder: Path, rounds: int) -> None:
+    """Let all take turns; the first round only warms up."""
+    threads = found[0].options["threads"]
+    ours = [racer for racer in found if racer.kind != "avalanche"]
+    hosts = [Host(ours, sys.executable, folder, threads)]
+    for racer in found:
+        if racer.kind == "avalanche":
+            assert avalanche is not None
+            hosts.append(Host([racer], avalanche, folder, threads))
+    try:
+        for host in hosts:
+            host.await_ready()
+        for number in range(rounds + 1):
+            for turn, host, racer in ((t, h, r) for t in TURNS for h in hosts for r in h.racers):
+                seconds = host.take(turn, racer)
+                if number:
+                    racer.seconds[turn].append(seconds)
+            CONSOLE.print(f"Round {number} of {rounds}")
+    finally:
+        for host in hosts:
+            host.stop()
+
+
+def paired(one: Iterable[float], other: Iterable[float]) -> float:
+    """Return the median over rounds of `one` / `other`."""
+    return statistics.median(a / b for a, b in zip(one, other, strict=True))
+
+
+def allowed(limits: Racer, parts: Mapping[str, float], batches: float = 1) -> list[float]:
+    """Return the seconds of the parts alone, a value a round."""
+    return [
+        batches * sum(share * seconds[name] for name, share in parts.items())
+        for seconds in limits.seconds["train"]
+    ]
+
+
+def lines_of(found: list[Racer], options: argparse.Namespace) -> list[list[str]]:
+    """Return the lines of the table."""
+    *all_racers, limits = found
+    loop = next(racer for racer in found if racer.kind == "plain")
+    rivals = {racer.rival: racer for racer in found if racer.kind == "avalanche"}
+    flop = limits.facts["flop"]
+    products = [flop["product"] / each["product"] for each in limits.seconds["train"]]
+    lines = []
+    for racer in all_racers:
+        steps, tests = racer.seconds["train"], racer.seconds["evaluate"]
+        work = sum(share * flop[name] for name, share in racer.parts.items())
+        forward = {name: 1.0 for name in ("trunk", "top") if name != "trunk" or name in racer.parts}
+        low = racer.options.get("precision") == "bf16"
+        rival = rivals.get(racer.rival) if racer.kind == "clinit" else None
+        line = [
+            racer.name,
+            "blocks" if "full rank" in racer.parts else "updates",
+            f"{1 / racer.median('train'):.2f}",
+            f"{paired(loop.seconds['train'], steps):.2f}",
+            f"{paired(rival.seconds['train'], steps):.2f}" if rival else "",
+            "" if low else f"{paired(allowed(limits, racer.parts), steps):.0%}",
+            f"{work / 1e9:.0f}",
+            "" if low else f"{paired([work / rate for rate in products], steps):.0%}",
+            f"{TESTED / racer.median('evaluate'):.0f}",
+            f"{paired(loop.seconds['evaluate'], tests):.2f}",
+            "" if low else f"{paired(allowed(limits, forward, TESTED / options.batch), tests):.0%}",
+        ]
+        lines.append(line)
+    return lines
+
+
+def limit_lines(limits: Racer) -> list[str]:
+    """Say what the parts take alone."""
+    flop, rounds = limits.facts["flop"], limits.seconds["train"]
+    titles = {
+        "trunk": "frozen part, forward",
+        "top": "top, forward",
+        "low rank": "top, forward and backward, updates",
+        "full rank": "top, forward and backward, whole blocks",
+        "product": "one product of the first plastic layer",
+    }
+    lines = ["| of one batch | GFLOP | ms | GFLOP/s |", "|---|---|---|---|"]
+    for name, title in titles.items():
+        seconds = statistics.median(each[name] for each in rounds)
+        work = flop[name] / 1e9
+        lines.append(f"| {title} | {work:.2f} | {1e3 * seconds:,.1f} | {work / seconds:,.0f} |")
+    return lines
+
+
+def show(lines: list[list[str]]) -> None:
+    """Print the table."""
+    table = Table(*HEADINGS, title="Top blocks")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for line in lines:
+        table.add_row(*line)
+    CONSOLE.print(table)
+
+
+def report(lines: list[list[str]], limits: list[str], options: argparse.Namespace) -> str:
+    """Return the dated Markdown result."""
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "timm"))
+    timed = "CPU seconds of the process" if options.threads == 1 else "wall seconds"
+    text = [
+        f"# Top blocks of {options.model}, {datetime.date.today()}",
+        "",
+        f"{processor()}, {os.cpu_count()} cores, {options.threads} thread(s) a contender; load"
+        f" {os.getloadavg()[0]:.1f} at the end. Times are {timed}. {versions}, {AVALANCHE}.",
+        f"Command: `python {' '.join(sys.argv)}`.",
+        "",
+        f"The last {options.top_blocks} blocks and a head of {BASE + NEW} classes learn, from"
+        f" batches of {options.batch} images (EWC: all new, others: half new, half old), with"
+        f" AdamW. {options.rounds} rounds of {options.steps} steps and an evaluation of {TESTED}"
+        " test images, that the contenders do in turn.",
+        "",
+        "| " + " | ".join(HEADINGS) + " |",
+        "|" + "---|" * len(HEADINGS),
+        *("| " + " | ".join(line) + " |" for line in lines),
+        "",
+        *limits,
+        "",
+        "Medians over rounds, of ratios within a round. *learns*: low-rank updates of the blocks"
+        " (rank 48), or the blocks themselves. *stored activations*: the trunk cache, in memory;"
+        " *JPEG files*: read, decoded and resized at each step. *decoded images* are in memory:"
+        " for clinit as uint8, for the others normalised, in float32. *of the blocks alone*: the"
+        " share of what the arithmetic allows, the time of the parts of a step (second table) with"
+        " nothing around them. A plastic block costs forward and backward, a frozen one its"
+        " forward pass, and nothing where activations are stored. The teacher of DER++ costs half"
+        " a forward pass of the top; Avalanche stores what it says. *of GEMM*: FLOP as PyTorch"
+        " counts them (`FlopCounterMode`), at the rate of the product. *x Avalanche*: the same"
+        " method, where the whole blocks learn.",
+        "",
+    ]
+    return "\n".join(text)
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, help="Folder of the dated result.")
+    parser.add_argument("--model", default="vit_tiny_patch16_224", help="Of timm.")
+    parser.add_argument("--top-blocks", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=64, help="Images a step.")
+    parser.add_argument(
+        "--threads", type=int, default=os.cpu_count() or 1, help="Threads of each contender."
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="2 are a short run.")
+    parser.add_argument("--steps", type=int, default=2, help="Steps a turn.")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--peers",
+        type=Path,
+        default=Path(__file__).with_name(".peers"),
+        help="Folder of the environments of other packages.",
+    )
+    parser.add_argument("--no-avalanche", action="store_true")
+    options = parser.parse_args()
+    avalanche = None if options.no_avalanche else peer_python(options.peers / "avalanche")
+    found = racers(options, avalanche)
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(__file__).with_name("top_blocks_workload.py")
+        asked = (options.model, options.top_blocks, options.threads, options.seed)
+        subprocess.run([sys.executable, script, folder, *map(str, asked)], check=True)
+        compete(found, avalanche, Path(folder), options.rounds)
+    lines, limits = lines_of(found, options), limit_lines(found[-1])
+    show(lines)
+    CONSOLE.print("\n".join(limits))
+    if options.out:
+        machine = f"{os.cpu_count()}-core-{processor()}".lower().replace(" ", "-")
+        path = options.out / f"top-blocks_{options.model}_{machine}_{datetime.date.today()}.md"
+        path.write_text(report(lines, limits, options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""The contender clinit of `benchmarks/top_blocks.py`: the parts of `clinit train-top`, in turns."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import repeat
+
+import numpy as np
+import torch
+from top_blocks_contenders import Taker, Workload
+
+from clinit.headtrain.bank import Bank
+from clinit.headtrain.config import ExperimentConfig, HeadConfig
+from clinit.headtrain.evaluation import LabelledRows, count_correct
+from clinit.headtrain.init import Rows
+from clinit.headtrain.stopwatch import Stopwatch
+from clinit.headtrain.top.activations import PoolActivations
+from clinit.headtrain.top.config import TopConfig
+from clinit.headtrain.top.cut import cut
+from clinit.headtrain.top.evaluate import features
+from clinit.headtrain.top.images import open_side, reload_backbone
+from clinit.headtrain.top.methods import EwcConfig, top_method
+from clinit.headtrain.top.model import PlasticModel
+from clinit.headtrain.top.optimizer import top_optimizer
+from clinit.headtrain.top.rows import TaskReader
+from clinit.headtrain.top.study import Storage, Study, build_study
+from clinit.headtrain.top.train_task import Watchers, train_top
+from clinit.headtrain.top.trunk import Trunk
+
+DEVICE = torch.device("cpu")
+SILENT = Watchers(evaluate=lambda _: None, stepped=lambda _: None, save=lambda _: None)
+
+
+class DecodedRows:
+    """Rows computed from pixels that are in memory, whenever they are asked for."""
+
+    def __init__(self, pixels: torch.Tensor, trunk: Trunk) -> None:
+        self._pixels, self._trunk = pixels, trunk
+
+    def __len__(self) -> int:
+        return len(self._pixels)
+
+    def stream(self, batches: Sequence[np.ndarray]) -> Generator[torch.Tensor]:
+        """Yield the activations of batches of rows."""
+        for rows in batches:
+            yield self._trunk.of_pixels(self._pixels[torch.from_numpy(rows)])
+
+
+def study_of(work: Workload, top: TopConfig, config: ExperimentConfig) -> Study:
+    """Build the stream of one task, its rows stored, decoded or in files."""
+    caches, source = work.folder / "caches", work.options["rows"]
+    base, new = (
+        open_side(caches / side, None, option=f"--{side}-root") for side in ("base", "new")
+    )
+    backbone, transform = reload_backbone(base, work.folder / "weights.safetensors", "cpu")
+    head = base.source.head
+    assert head is not None
+    budget = 10**12 if source == "stored" else 0
+    storage = Storage(folder=work.folder / "trunk", budget=budget, workers=work.options["workers"])
+    study = build_study(base, new, head, backbone, transform, config, top, storage)
+    if source != "decoded":
+        return study
+    trunk = Trunk(backbone.config, cut(backbone.network, top.top_blocks), transform)
+    train, val = (
+        PoolActivations(
+            [DecodedRows(torch.from_numpy(np.load(work.folder / f"{split}_x.npy")), trunk)], DEVICE
+        )
+        for split in ("train", "val")
+    )
+    return replace(study, train=train, val=val)
+
+
+def clinit(work: Workload) -> Taker:
+    """Train and evaluate as `run_top` does in the middle of a task."""
+    options = work.options
+    top = TopConfig(
+        method=options["method"],
+        top_blocks=len(work.facts["blocks"]),
+        full_rank=options["full_rank"],
+        rank=options["rank"],
+        precision=options["precision"],
+        ewc=EwcConfig(samples=work.batch),
+    )
+    config = ExperimentConfig(
+        method=top.data_method,
+        tasks=1,
+        iterations=options["total"],
+        buffer=options["buffer"] if top.data_method == "rehearsal" else None,
+        batch_size=work.batch,
+        seed=options["seed"],
+        device="cpu",
+    )
+    study = study_of(work, top, config)
+    head = HeadConfig(init="random", lr=options["lr"])
+    (task,) = study.scenario.tasks
+    network, first = copy.deepcopy(study.network), study.initial_head
+    old_rows = Rows(first.weight.astype(np.float64), first.bias.astype(np.float64))
+    model = PlasticModel(network, cut(network, top.top_blocks), old_rows, top)
+    model.grow(study.curriculum.random_rows(task, model.dim))
+    method = top_method(top.method, seed=config.seed, ewc=top.ewc, derpp=top.derpp)
+    rows = study.curriculum.rows(task)
+    schedule = study.curriculum.schedule(rows)
+    old = rows.rows[: rows.num_old]
+    reader = TaskReader(
+        study.scenario.train,
+        study.train,
+        new=rows.rows[rows.num_old :],
+        old=old if len(old) else study.curriculum.base_sample(method.base_sample),
+        kept=study.curriculum.kept(task),
+    )
+    model.open(torch.Generator().manual_seed(config.seed))
+    method.begin(model, task, reader)
+    optimizer, rates = top_optimizer(network, lr=head.lr, iterations=config.iterations)
+    losses = np.empty((config.iterations, 1, 2), dtype=np.float32)
+    watch, done = Stopwatch(DEVICE), 0
+
+    def train() -> None:
+        nonlocal done
+        part = slice(done, done + work.steps)
+        drawn = [rows.rows[batch] for batch in schedule.batches[part]]
+        # Opened anew for each turn, so that nothing is decoded between two of them.
+        with closing(reader.stream(drawn, schedule.num_new[part].tolist())) as batches:
+            train_top(
+                model,
+                method,
+                zip(batches, repeat(None)),
+                optimizer,
+                rates,
+                losses,
+                replace(config, iterations=part.stop),
+                first=done,
+                checkpoint_every=0,
+                watchers=SILENT,
+                watch=watch,
+            )
+        done = part.stop
+
+    def evaluate() -> None:
+        found = features(model, study.val, tested)
+        bank = Bank(model.rows(), [head], DEVICE)
+        count_correct(bank, LabelledRows(found, labels))
+
+    tested = study.scenario.val.rows_between(0, task.stop)
+    labels = torch.from_numpy(study.scenario.val.labels[tested])
+    return Taker(train, evaluate)

@@ -1,0 +1,277 @@
+"""Contenders of `benchmarks/top_blocks.py`, in a process that waits for its turns.
+
+    python top_blocks_contenders.py FOLDER CONTENDERS(JSON)
+
+Reads the workload from FOLDER. For each line `train 2` contender 2 does a block of steps, for each
+line `evaluate 2` it counts right answers on the test images; the answer is the seconds. Those
+of clinit and PyTorch share a process and so the images; Avalanche has an environment of its own,
+and its loop calls us.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from heads_contenders import clock, say
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+EVAL_ROWS = 64
+"""Images a forward pass of an evaluation, for PyTorch and Avalanche."""
+
+
+class Workload:
+    """Images of base and of new classes, and the network that knows the base."""
+
+    def __init__(self, folder: Path, options: dict[str, Any]) -> None:
+        self.folder, self.options = folder, options
+        self.facts = json.loads((folder / "workload.json").read_text())
+        self.base, self.classes = self.facts["base"], self.facts["classes"]
+        self.batch, self.steps = options["batch"], options["steps"]
+
+    def network(self) -> Any:
+        """Return the pretrained network with a head for all classes, frozen."""
+        network = timm.create_model(self.options["model"], num_classes=self.base)
+        network.load_state_dict(load_file(self.folder / "weights.safetensors"))
+        old = network.get_classifier()
+        network.reset_classifier(self.classes)
+        with torch.no_grad():
+            network.get_classifier().weight[: self.base] = old.weight
+            network.get_classifier().bias[: self.base] = old.bias
+        return network.eval().requires_grad_(False)
+
+    def images(self, split: str) -> tuple[Tensor, Tensor]:
+        """Return the normalised images of `train` or `val` in float32, and their labels."""
+        pixels = torch.from_numpy(np.load(self.folder / f"{split}_x.npy"))
+        mean, std = (torch.tensor(self.facts[key]).view(3, 1, 1) for key in ("mean", "std"))
+        images = pixels.float().div_(255).sub_(mean).div_(std)
+        return images, torch.from_numpy(np.load(self.folder / f"{split}_y.npy"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taker:
+    """What takes turns."""
+
+    train: Callable[[], dict[str, float] | None]
+    """Does a block of steps; may return its own seconds."""
+    evaluate: Callable[[], None]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def serve(takers: list[Taker], steps: int) -> None:
+    """Do as one is told, on the clock."""
+    say(ready=[taker.facts for taker in takers])
+    for line in sys.stdin:
+        turn, index = line.split()
+        taker, started = takers[int(index)], clock()
+        if turn == "train":
+            own = taker.train()
+            say(seconds=own or (clock() - started) / steps)
+        else:
+            taker.evaluate()
+            say(seconds=clock() - started)
+
+
+def learning_blocks(network: nn.Module, blocks: list[str]) -> list[nn.Parameter]:
+    """Let whole blocks and the head learn; return their parameters."""
+    learning = [*map(network.get_submodule, blocks), network.get_classifier()]  # type: ignore[operator]
+    parameters = [parameter for module in learning for parameter in module.parameters()]
+    for parameter in parameters:
+        parameter.requires_grad_(True)
+    return parameters
+
+
+def learning_updates(network: nn.Module, blocks: list[str], options: dict[str, Any]) -> None:
+    """Let low-rank updates of blocks and the head learn, as clinit does."""
+    from clinit.headtrain.top.lora import add_lora, layers
+    from clinit.headtrain.top.plastic import make_plastic
+
+    generator = torch.Generator().manual_seed(options["seed"])
+    add_lora(network, layers(network, blocks), rank=options["rank"], generator=generator)
+    make_plastic(network, blocks, full_rank=False)
+
+
+def limits(work: Workload) -> Taker:
+    """Measure the parts of a step on one batch that is there already, and a product alone."""
+    from clinit.headtrain.top.cut import cut
+
+    options, blocks = work.options, work.facts["blocks"]
+    low, full = work.network(), work.network()
+    learning_updates(low, blocks, options)
+    learning_blocks(full, blocks)
+    halves = cut(full, len(blocks))
+    images = torch.randn(work.batch, 3, *work.facts["size"])
+    labels = torch.arange(work.batch) % work.classes
+    activations = halves.trunk(images)
+    matrix = full.get_submodule(work.facts["layer"]).weight.detach().flatten(1)
+    rows = torch.randn(activations.numel() // matrix.shape[1], matrix.shape[1])
+    product = torch.empty(len(rows), len(matrix))
+
+    def step(network: Any) -> Callable[[], Any]:
+        top = cut(network, len(blocks)).top
+
+        def run() -> None:
+            network.zero_grad()
+            cross_entropy(network.get_classifier()(top(activations)), labels).backward()
+
+        return run
+
+    @torch.no_grad()
+    def forward() -> Tensor:
+        logits: Tensor = full.get_classifier()(halves.top(activations))
+        return logits
+
+    parts: dict[str, Callable[[], Any]] = {
+        "trunk": lambda: halves.trunk(images),
+        "top": forward,
+        "low rank": step(low),
+        "full rank": step(full),
+        "product": lambda: torch.mm(rows, matrix.t(), out=product),
+    }
+
+    def measure() -> dict[str, float]:
+        seconds = {}
+        for name, run in parts.items():
+            times = work.steps * (10 if name == "product" else 1)
+            started = clock()
+            for _ in range(times):
+                run()
+            seconds[name] = (clock() - started) / times
+        return seconds
+
+    flop = {name: flop_of(run) for name, run in parts.items()}
+    return Taker(measure, lambda: None, {"flop": flop})
+
+
+def flop_of(run: Callable[[], Any]) -> int:
+    """Count the floating-point operations of the products and convolutions of a call."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        run()
+    return int(counter.get_total_flops())
+
+
+def plain(work: Workload) -> Taker:
+    """Train as a PyTorch user would: the network on whole images, autograd, AdamW."""
+    (x, y), (test_x, test_y) = work.images("train"), work.images("val")
+    network = work.network()
+    learning_updates(network, work.facts["blocks"], work.options)
+    learning = [p for p in network.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(learning, lr=work.options["lr"], weight_decay=0.05)
+    is_new = y >= work.base
+    half = work.batch // 2
+
+    def train() -> None:
+        for _ in range(work.steps):
+            drawn = [
+                rows[torch.randperm(len(rows))[:half]]
+                for rows in (is_new.nonzero()[:, 0], (~is_new).nonzero()[:, 0])
+            ]
+            rows = torch.cat(drawn)
+            optimizer.zero_grad()
+            cross_entropy(network(x[rows]), y[rows]).backward()
+            optimizer.step()
+
+    @torch.no_grad()
+    def evaluate() -> None:
+        for part in torch.arange(len(test_y)).split(EVAL_ROWS):
+            (network(test_x[part]).argmax(1) == test_y[part]).sum().item()
+
+    return Taker(train, evaluate)
+
+
+def avalanche(work: Workload) -> None:
+    """Train with Avalanche's EWC or DER, by its public API alone."""
+    warnings.simplefilter("ignore")
+    from avalanche.benchmarks import class_incremental_benchmark
+    from avalanche.evaluation.metrics import accuracy_metrics
+    from avalanche.training.plugins import EvaluationPlugin, SupervisedPlugin
+    from avalanche.training.supervised import DER, EWC
+    from torch.utils.data import TensorDataset
+
+    warnings.simplefilter("ignore")  # it shows its own deprecation warnings always
+
+    class Turns(SupervisedPlugin):  # type: ignore[misc]
+        """Waits for its turn; the base is only measured or stored."""
+
+        left, started = 0, 0.0
+
+        def before_training_epoch(self, strategy: Any, **_: Any) -> None:
+            if strategy.experience.current_experience == 0:
+                strategy.stop_training()
+            elif self.left == 0:
+                say(ready=[{}])
+                self.wait(strategy)
+
+        def after_training_iteration(self, strategy: Any, **_: Any) -> None:
+            self.left -= 1
+            if self.left == 0:
+                say(seconds=(clock() - self.started) / work.steps)
+                self.wait(strategy)
+
+        def wait(self, strategy: Any) -> None:
+            """Evaluate as often as asked, then go on training."""
+            for line in sys.stdin:
+                self.started = clock()
+                if line.split()[0] == "train":
+                    self.left = work.steps
+                    return
+                strategy.eval(stream.test_stream)
+                say(seconds=clock() - self.started)
+            strategy.stop_training()
+
+    stream = class_incremental_benchmark(
+        {"train": TensorDataset(*work.images("train")), "test": TensorDataset(*work.images("val"))},
+        class_order=list(range(work.classes)),
+        num_classes_per_exp=[work.base, work.classes - work.base],
+    )
+    network = work.network()
+    learning = learning_blocks(network, work.facts["blocks"])
+    derpp = work.options["method"] == "derpp"
+    own = {"alpha": 0.1, "beta": 0.9, "mem_size": work.options["buffer"]} if derpp else {}
+    strategy = (DER if derpp else EWC)(
+        model=network,
+        optimizer=torch.optim.AdamW(learning, lr=work.options["lr"], weight_decay=0.05),
+        criterion=nn.CrossEntropyLoss(),
+        train_mb_size=work.batch // 2 if derpp else work.batch,
+        train_epochs=10**6,  # the plugin stops it
+        eval_mb_size=EVAL_ROWS,
+        device="cpu",
+        plugins=[Turns()],
+        evaluator=EvaluationPlugin(accuracy_metrics(stream=True), loggers=[]),
+        **(own if derpp else {"ewc_lambda": 1e6}),
+    )
+    for experience in stream.train_stream:
+        strategy.train(experience)
+
+
+def main() -> None:
+    """Read the workload and take turns."""
+    folder, listed = Path(sys.argv[1]), json.loads(sys.argv[2])
+    options = listed[0]
+    torch.set_num_threads(options["threads"])
+    torch.manual_seed(options["seed"])
+    if options["kind"] == "avalanche":
+        avalanche(Workload(folder, options))
+        return
+    from top_blocks_clinit import clinit
+
+    kinds = {"clinit": clinit, "limits": limits, "plain": plain}
+    takers = [kinds[each["kind"]](Workload(folder, each)) for each in listed]
+    serve(takers, options["steps"])
+
+
+if __name__ == "__main__":
+    main()
