@@ -14,145 +14,28 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
-import sysconfig
 import tempfile
-import venv
-from collections import defaultdict
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from rich.console import Console
+from heads_turns import AVALANCHE, CONSOLE, Contender, compete, measure_protocol, peer_python
+from heads_workload import (
+    BASE,
+    CLASSES,
+    DIM,
+    EVAL_EVERY,
+    FULL_ITERATIONS,
+    TASKS,
+    TEST_BASE,
+    TEST_NEW,
+    make_workload,
+)
 from rich.table import Table
-
-CLASSES, BASE, TASKS, DIM = 1365, 1000, 5, 384
-FULL_ITERATIONS, EVAL_EVERY = 600, 50
-TEST_BASE, TEST_NEW = 50, 100
-"""Test rows a class: 86,500 in all."""
-NOISE = 4.2
-"""Standard deviation of a class around its mean; that of the means is 1."""
-AVALANCHE = "avalanche-lib==0.6.0"
-CONSOLE = Console(width=120)
-
-
-@dataclass(slots=True)
-class Contender:
-    """A process that takes turns, and what it answered."""
-
-    name: str
-    kind: str
-    options: dict[str, Any]
-    python: str = sys.executable
-    heads: int = 1
-    seconds: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """Of a step, by task, a value a block."""
-    facts: dict[str, Any] = field(default_factory=dict)
-    process: subprocess.Popen[str] | None = None
-
-    def start(self, folder: Path, threads: int) -> None:
-        """Start the process and wait until it has read the workload."""
-        script = Path(__file__).with_name("heads_contenders.py")
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "WANDB_MODE": "disabled"}
-        environment |= {"PYTHONWARNINGS": "ignore"}
-        command = [self.python, str(script), self.kind, str(folder), json.dumps(self.options)]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        self.facts |= self._answer()
-
-    def turn(self) -> None:
-        """Let it do a block of steps."""
-        answer = self._tell()
-        self.seconds[answer["task"]].append(answer["seconds"] / answer["steps"])
-
-    def finish(self) -> None:
-        """Read what comes after the last step, and wait for the end."""
-        self.facts |= self._answer()
-        self.stop()
-
-    def stop(self) -> None:
-        """End the process."""
-        if self.process is not None:
-            self.process.terminate()
-            self.process.wait()
-            self.process = None
-
-    @property
-    def blocks(self) -> int:
-        """Turns that it takes."""
-        return TASKS * -(-int(self.options["iterations"]) // int(self.options["block"]))
-
-    def step_s(self, task: int | None = None) -> float:
-        """Return the mean seconds of a step, of one task or over all.
-
-        A mean: what comes once in many steps, the end of a pass over the rows, is part of it.
-        """
-        if task is not None:
-            return statistics.mean(self.seconds[task])
-        return statistics.mean(self.step_s(each) for each in self.seconds)
-
-    def _tell(self) -> dict[str, Any]:
-        assert self.process is not None
-        assert self.process.stdin is not None
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self.process is not None
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self.name} has ended early: see its message above")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-
-def make_workload(folder: Path, per_class: int, seed: int) -> None:
-    """Write Gaussian classes in float16, and the head that knows the base classes."""
-    rng = np.random.default_rng(seed)
-    means = rng.standard_normal((CLASSES, DIM), dtype=np.float32)
-
-    def write(name: str, base: int, new: int) -> None:
-        counts = np.where(np.arange(CLASSES) < BASE, base, new)
-        labels = np.repeat(np.arange(CLASSES), counts)
-        features = np.empty((len(labels), DIM), dtype=np.float16)
-        for start in range(0, len(labels), 10_000):
-            part = slice(start, start + 10_000)
-            noise = rng.standard_normal((len(labels[part]), DIM), dtype=np.float32)
-            features[part] = means[labels[part]] + NOISE * noise
-        np.save(folder / f"{name}_x.npy", features)
-        np.save(folder / f"{name}_y.npy", labels.astype(np.int64))
-
-    write("train", 24, per_class)
-    write("test", TEST_BASE, TEST_NEW)
-    np.save(folder / "weight.npy", means[:BASE] / NOISE**2)
-    np.save(folder / "bias.npy", -(means[:BASE] ** 2).sum(1) / (2 * NOISE**2))
-
-
-def peer_python(folder: Path) -> str:
-    """Return the interpreter of an environment that holds Avalanche; install it where needed."""
-    python = folder / "bin" / "python"
-    done = folder / AVALANCHE
-    if not done.exists():
-        CONSOLE.print(f"Installing {AVALANCHE} into {folder} …")
-        venv.create(folder, with_pip=True, clear=True)
-        ours = sysconfig.get_path("purelib")
-        inside = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-        theirs = subprocess.run(inside, capture_output=True, text=True, check=True).stdout.strip()
-        # Behind its own packages it sees ours: PyTorch is there once.
-        (Path(theirs) / "borrowed.pth").write_text(f"{ours}\n")
-        subprocess.run([str(python), "-m", "pip", "install", "-q", AVALANCHE], check=True)
-        done.touch()
-    return str(python)
 
 
 def has_bf16() -> bool:
@@ -196,35 +79,6 @@ def contenders(options: argparse.Namespace, avalanche: str | None) -> list[Conte
     return found
 
 
-def compete(found: list[Contender], folder: Path, threads: int) -> None:
-    """Let all take turns, block by block."""
-    for contender in found:
-        CONSOLE.print(f"Starting {contender.name} …")
-        contender.start(folder, threads)
-    most = max(contender.blocks for contender in found)
-    for block in range(most):
-        task = block * TASKS // most
-        for contender in found:
-            per_task = contender.blocks // TASKS
-            if block % (most // TASKS) < per_task:
-                contender.turn()
-        CONSOLE.print(f"Round {block + 1} of {most}, task {task + 1}")
-    for contender in found:
-        contender.finish()
-        CONSOLE.print(f"{contender.name}: {contender.facts}")
-
-
-def measure_protocol(found: list[Contender], folder: Path, threads: int) -> None:
-    """Run single heads of clinit through the whole protocol, on the clock."""
-    for contender in found:
-        if contender.kind == "clinit" and contender.heads == 1:
-            run = Contender(contender.name, "protocol", contender.options)
-            run.start(folder, threads)
-            CONSOLE.print(f"The whole protocol with {run.name} …")
-            contender.facts |= run._tell()
-            run.stop()
-
-
 def protocol_s(contender: Contender) -> float:
     """Return what the whole protocol takes: from the times of a step and of an evaluation.
 
@@ -236,17 +90,6 @@ def protocol_s(contender: Contender) -> float:
     share = float((rows[1:] * edges[1:]).sum() / (rows[-1] * edges[-1]))
     training = sum(FULL_ITERATIONS * contender.step_s(task) for task in contender.seconds)
     return training + points * share * float(contender.facts["evaluate_s"])
-
-
-def paired(one: Contender, other: Contender) -> float:
-    """Return a step of `one` in steps of `other`, over the rounds that both were in."""
-    pairs = [
-        pair
-        for task in one.seconds
-        for pair in zip(one.seconds[task], other.seconds[task], strict=False)
-    ]
-    mine, theirs = zip(*pairs, strict=True)
-    return sum(mine) / sum(theirs)
 
 
 HEADINGS = (
@@ -268,8 +111,8 @@ def rows_of(found: list[Contender]) -> list[list[str]]:
         if contender.kind == "products":
             lines.append([*line, "", f"{products_rate(contender):,.0f} GFLOP/s", "", "", ""])
             continue
-        share = contender.heads / paired(contender, limit)
-        line.append(f"{contender.heads / paired(contender, peer):.2f}" if peer else "")
+        share = contender.heads * limit.step_s() / step
+        line.append(f"{contender.heads * peer.step_s() / step:.2f}" if peer else "")
         line += [f"{share:.0%}", accuracy(contender), f"{contender.facts['evaluate_s']:.2f}"]
         measured = contender.facts.get("protocol_s")
         protocol = f"{protocol_s(contender):,.0f}"
@@ -306,7 +149,9 @@ def show(lines: list[list[str]]) -> None:
 
 READING = f"""\
 * *products*: the two matrix products of a step and nothing else, in the same precision: the limit.
-* *x Avalanche*, *of the products*: ratios of head-steps/s over the rounds that both were in.
+* *steps/s*: of tasks of {FULL_ITERATIONS} steps, the first block of a task, in which loaders
+  start, counted once.
+* *x Avalanche*, *of the products*: ratios of head-steps/s.
 * *A_all*: all 86,500 test rows after the last task; of a bank, its first head, which has the
   settings of the other contenders.
 * *evaluation*: those rows once, all heads.

@@ -16,12 +16,11 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from heads_workload import Workload, sides
 
 
 def clock() -> float:
@@ -43,7 +42,11 @@ def say(**facts: Any) -> None:
 
 
 class Pace:
-    """Does blocks of steps when told, and times them."""
+    """Does blocks of steps when told, and times them.
+
+    What lies between two tasks is done in the turn of the next block, but not on the clock; what
+    follows the last step is done in a turn of its own.
+    """
 
     def __init__(self, iterations: int, block: int) -> None:
         self.iterations, self.block = iterations, min(block, iterations)
@@ -51,55 +54,21 @@ class Pace:
         self._started = 0.0
 
     def begin_task(self) -> None:
-        """Wait for the turn of the first block of a task."""
+        """Start the clock, at first when told."""
+        if self.task == 0:
+            sys.stdin.readline()
         self.task += 1
         self._done = 0
-        self._wait()
+        self._started = clock()
 
     def stepped(self, steps: int = 1) -> None:
-        """Count steps; at the end of a block answer, and wait for the turn of the next."""
+        """Count steps; at the end of a block answer, and wait for the next turn."""
         self._done += steps
         if self._done % self.block and self._done < self.iterations:
             return
         say(task=self.task, steps=self.block, seconds=clock() - self._started)
-        if self._done < self.iterations:
-            self._wait()
-
-    def _wait(self) -> None:
         sys.stdin.readline()
         self._started = clock()
-
-
-class Workload:
-    """The stream: base classes with their head, then tasks of new classes, rows in float16."""
-
-    def __init__(self, folder: Path, options: dict[str, Any]) -> None:
-        def load(name: str) -> Any:
-            return np.load(folder / f"{name}.npy", mmap_mode="c")  # one copy for all
-
-        self.train_x, self.train_y = load("train_x"), load("train_y")
-        self.test_x, self.test_y = load("test_x"), load("test_y")
-        self.weight, self.bias = load("weight"), load("bias")
-        self.base, self.dim = self.weight.shape
-        self.classes = int(self.train_y.max()) + 1
-        self.tasks, self.buffer = options["tasks"], options["buffer"]
-        self.batch, self.seed = options["batch"], options["seed"]
-        self.lr, self.decay = options["lr"], options["weight_decay"]
-
-    @property
-    def splits(self) -> list[tuple[int, int]]:
-        """First class and the one after the last, of each task."""
-        edges = np.linspace(self.base, self.classes, self.tasks + 1).round().astype(int)
-        return list(pairwise(edges.tolist()))
-
-    def floats(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Everything as tensors of the types that PyTorch users have them in."""
-        arrays = (self.train_x, self.train_y, self.test_x, self.test_y)
-        kinds = (torch.float32, torch.int64, torch.float32, torch.int64)
-        one, two, three, four = (
-            torch.from_numpy(array).to(kind) for array, kind in zip(arrays, kinds, strict=True)
-        )
-        return one, two, three, four
 
 
 def products(work: Workload, pace: Pace, options: dict[str, Any]) -> None:
@@ -165,31 +134,6 @@ def clinit(work: Workload, pace: Pace, options: dict[str, Any]) -> None:
     say(accuracy=100 * right / len(test), evaluate_s=options["heads"] * (clock() - started))
 
 
-def sides(work: Workload, test_rows: int | None = None) -> tuple[Any, Any, Any]:
-    """Return the base and the new data as clinit has them, and the head; `test_rows` a class."""
-    from clinit.extract.features import FeatureSet
-    from clinit.extract.head import Head
-    from clinit.headtrain.source import Source
-
-    def side(prefix: str, start: int, stop: int) -> Any:
-        names = tuple(f"{prefix}{row}" for row in range(stop - start))
-
-        def rows(x: Any, y: Any) -> Any:
-            first, last = np.searchsorted(y, [start, stop])  # rows come class after class
-            return FeatureSet(x[first:last], y[first:last] - start, names)
-
-        train, val = rows(work.train_x, work.train_y), rows(work.test_x, work.test_y)
-        if test_rows is not None:
-            first = np.searchsorted(val.labels, np.arange(stop - start))
-            few = (first[:, None] + np.arange(test_rows)).ravel()
-            val = FeatureSet(val.features[few], val.labels[few], names)
-        return Source(train, val, path=prefix)
-
-    names = tuple(f"base{row}" for row in range(work.base))
-    head = Head(work.weight.astype(np.float32), work.bias.astype(np.float32), names)
-    return side("base", 0, work.base), side("new", work.base, work.classes), head
-
-
 def protocol(work: Workload, pace: Pace, options: dict[str, Any]) -> None:
     """Run one head through the whole protocol, evaluations of all test rows included."""
     from clinit.headtrain.config import ExperimentConfig, HeadConfig
@@ -215,7 +159,7 @@ def protocol(work: Workload, pace: Pace, options: dict[str, Any]) -> None:
 
 def plain(work: Workload, pace: Pace, options: dict[str, Any]) -> None:
     """Train as a PyTorch user would: nn.Linear, cross_entropy, AdamW, autograd."""
-    x, y, test_x, test_y = work.floats()
+    x, y, test_x, test_y = floats(work)
     linear = torch.nn.Linear(work.dim, work.base)
     old = (y < work.base).nonzero()[:, 0]
     linear.weight.data.copy_(torch.from_numpy(work.weight))
@@ -244,6 +188,15 @@ def plain(work: Workload, pace: Pace, options: dict[str, Any]) -> None:
             part = slice(first, first + 1024)
             right += int((linear(test_x[part]).argmax(1) == test_y[part]).sum())
     say(accuracy=100 * right / len(test_y), evaluate_s=clock() - started)
+
+
+def floats(work: Workload) -> tuple[torch.Tensor, ...]:
+    """Return the rows and labels, of training and test, in the types that PyTorch users have."""
+    arrays = (work.train_x, work.train_y, work.test_x, work.test_y)
+    kinds = (torch.float32, torch.int64, torch.float32, torch.int64)
+    return tuple(
+        torch.from_numpy(array).to(kind) for array, kind in zip(arrays, kinds, strict=True)
+    )
 
 
 def balanced(rows: torch.Tensor, labels: torch.Tensor, size: int) -> torch.Tensor:
@@ -318,7 +271,7 @@ def avalanche(work: Workload, pace: Pace, options: dict[str, Any]) -> None:
             if self.left == 0:
                 strategy.stop_training()
 
-    x, y, test_x, test_y = work.floats()
+    x, y, test_x, test_y = floats(work)
     stream = class_incremental_benchmark(
         {"train": TensorDataset(x, y), "test": TensorDataset(test_x, test_y)},
         class_order=list(range(work.classes)),
