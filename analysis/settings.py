@@ -22,6 +22,7 @@ SHORT = {
     "iterations": "iters",
     "lam": "λ",
     "run": "#",
+    "top_blocks": "top",
     "weight_decay": "decay",
 }
 """Column headings for settings whose name is too long for one."""
@@ -83,7 +84,12 @@ def settings(run: RunSummary) -> dict[str, Any]:
     """Return the settings of a run that can tell it apart from others, data sets included."""
     left_out = PLACE_SETTINGS | {"init", "scale"}
     config = {name: value for name, value in run.config.items() if name not in left_out}
-    names = {"base": _data_name(run, "base"), "new": _data_name(run, "new")}
+    # Without a plastic block where only heads were trained: it sets them apart from others.
+    names = {
+        "base": _data_name(run, "base"),
+        "new": _data_name(run, "new"),
+        "top_blocks": 0,
+    }
     fingerprint = run.record.info.get("base", {}).get("fingerprint") or {}
     return {**names, "backbone": fingerprint.get("backbone"), "head": _head_name(run), **config}
 
@@ -109,6 +115,7 @@ def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
         _WORDS.get(name, f"{name} {{}}").format(_text(first[name]))
         for name in _COMMON
         if name not in differing and first.get(name) is not None
+        if name != "top_blocks" or first[name]
     ]
     return ", ".join([" → ".join(data), *words] if data else words)
 

@@ -233,6 +233,19 @@ def test_the_title_says_what_of_the_backbone_learnt(
     assert "2 top blocks, rank 48, " in shown
 
 
+def test_runs_of_heads_alone_are_told_apart_from_runs_with_plastic_blocks(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    top = [make_run(init, top_blocks=2, rank=48) for init in ("random", "least-square")]
+    heads = [make_run(init) for init in ("random", "least-square")]
+    shown = printed(load_report([write_runs(*top, *heads)]).table())
+    assert "2 top blocks" not in shown
+    lines = [line.split() for line in shown.splitlines()]
+    assert "top" in next(line for line in lines if line and line[0] == "init")
+    assert sorted(line[1] for line in lines if line and line[0] == "random") == ["-", "-"]
+    assert sorted(line[2] for line in lines if line and line[0] == "random") == ["0", "2"]
+
+
 def test_forward_transfer_has_a_column_where_it_was_measured(
     three_inits: Path, make_run: MakeRun, write_runs: WriteRuns
 ) -> None:
