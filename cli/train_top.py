@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -240,6 +242,7 @@ def _run(
     from clinit.headtrain.top.experiment import run_top
 
     say(f"{folder.name}:")
+    _remove_drafts(folder)
     with training_progress(verbose=verbose) as observer:
         record = run_top(
             study,
@@ -253,6 +256,15 @@ def _run(
     write_record(record, folder)
     _checkpoint(folder).unlink(missing_ok=True)
     return record
+
+
+def _remove_drafts(folder: Path) -> None:
+    """Remove what killed attempts at this run had begun to write."""
+    name = glob.escape(folder.name)
+    for draft in folder.parent.glob(f".{name}.checkpoint.tmp-*"):
+        draft.unlink(missing_ok=True)
+    for draft in folder.parent.glob(f".{name}.tmp-*"):
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _show(records: list[RunRecord], folders: list[Path]) -> None:

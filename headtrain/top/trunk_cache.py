@@ -173,6 +173,8 @@ class TrunkCache:
             pass
         self.from_images(part)  # checks them
         with only_writer(folder, on_busy=on_busy), whole_images():
+            for draft in folder.glob(".*.tmp-*"):  # of a process that was killed
+                draft.unlink(missing_ok=True)
             SplitRun(
                 plan=plan,
                 manifest=part.manifest(),

@@ -147,7 +147,10 @@ def test_a_damaged_shard_is_computed_again(
     content = bytearray(shards[1].read_bytes())
     content[content.index(first[2].tobytes())] ^= 1
     shards[1].write_bytes(content)
+    draft = shards[1].with_name(".shard-00001.h5.tmp-1")
+    draft.write_bytes(b"of a process that was killed")
     np.testing.assert_array_equal(store(cache, part), first)
+    assert not draft.exists()
 
 
 def test_only_what_is_missing_needs_room(
