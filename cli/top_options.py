@@ -46,6 +46,13 @@ class DerppTeacher(StrEnum):
     stored = "stored"
 
 
+class DerppDistance(StrEnum):
+    """How the squared differences of a row become one number."""
+
+    mean = "mean"
+    sum = "sum"
+
+
 class TopPrecision(StrEnum):
     """Arithmetic of the top and the head."""
 
@@ -84,7 +91,7 @@ def byte_count(text: str) -> int:
 _BUFFER = frozenset({"buffer", "buffer_per_class", "buffer_split", "mix"})
 _LOW_RANK = frozenset({"rank", "alpha", "a_init"})
 _EWC = frozenset({"ewc_lambda", "ewc_samples", "ewc_mode", "ewc_gamma"})
-_DERPP = frozenset({"derpp_alpha", "derpp_beta", "teacher"})
+_DERPP = frozenset({"derpp_alpha", "derpp_beta", "derpp_distance", "teacher"})
 MEANINGLESS: dict[str, frozenset[str]] = {
     "rehearsal": _EWC | _DERPP,
     "naive": _BUFFER | _EWC | _DERPP,
@@ -238,6 +245,12 @@ DerppAlpha = Annotated[
     float, typer.Option(min=0, help="DER++: weight of squared differences to former logits.")
 ]
 DerppBeta = Annotated[float, typer.Option(min=0, help="DER++: weight of the loss of old rows.")]
+Distance = Annotated[
+    DerppDistance,
+    typer.Option(
+        help="DER++: mean of the squared differences over classes, or their sum as Eq. 6 has it."
+    ),
+]
 Teacher = Annotated[
     DerppTeacher,
     typer.Option(

@@ -77,6 +77,7 @@ def train_top(
     ewc_gamma: given_as.EwcGamma = 1.0,
     derpp_alpha: given_as.DerppAlpha = 0.1,
     derpp_beta: given_as.DerppBeta = 0.9,
+    derpp_distance: given_as.Distance = given_as.DerppDistance.mean,
     teacher: given_as.Teacher = given_as.DerppTeacher.snapshot,
     probe: given_as.Probe = True,
     device: given_as.Where = Device.auto,
@@ -130,7 +131,12 @@ def train_top(
             ewc=EwcConfig(
                 lam=ewc_lambda, samples=ewc_samples, mode=ewc_mode.value, gamma=ewc_gamma
             ),
-            derpp=DerppConfig(alpha=derpp_alpha, beta=derpp_beta, teacher=teacher.value),
+            derpp=DerppConfig(
+                alpha=derpp_alpha,
+                beta=derpp_beta,
+                teacher=teacher.value,
+                distance=derpp_distance.value,
+            ),
         )
         config = ExperimentConfig(
             method=top.data_method,

@@ -32,7 +32,18 @@ from clinit.headtrain.top.study import Study
 
 def study_notes(study: Study, head_facts: Mapping[str, Any] | None = None) -> list[str]:
     """Return what the user should know about the data, each once."""
-    return gaps(study.scenario, study.base, study.new, study.config, (), head_facts)
+    notes = gaps(study.scenario, study.base, study.new, study.config, (), head_facts)
+    return [*notes, *_method_notes(study)]
+
+
+def _method_notes(study: Study) -> list[str]:
+    """Say where a method lacks what it lives on."""
+    top, counts = study.top, study.scenario.train_counts[: study.scenario.num_base]
+    if top.method == "ewc" and top.ewc.lam and not counts.any():
+        return ["no base class has a training image: EWC anchors nothing of the base"]
+    if top.method == "derpp" and not study.curriculum.rows(study.scenario.tasks[0]).num_old:
+        return ["no old row before task 1: DER++ is there the mean loss of the new rows"]
+    return []
 
 
 def run_top(

@@ -17,10 +17,11 @@ from clinit.errors import CacheError, CheckpointError, ExperimentError, ImageErr
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.events import Evaluated, Event, Noted, Stepped
 from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.pool import Pool
 from clinit.headtrain.record import RunRecord, changed_parameters, final_head, write_record
 from clinit.headtrain.top.config import TopConfig, run_name
 from clinit.headtrain.top.cut import cut
-from clinit.headtrain.top.experiment import run_top
+from clinit.headtrain.top.experiment import run_top, study_notes
 from clinit.headtrain.top.images import open_side, reload_backbone
 from clinit.headtrain.top.methods import DerppConfig, EwcConfig
 from clinit.headtrain.top.study import Storage, StoredPart, Study, build_study
@@ -491,3 +492,20 @@ def test_a_vision_transformer_learns_too(make_run: Callable[..., Path], tmp_path
     last = steps.filter(pl.col("task") == 2)["loss"]
     assert last[-5:].mean() < last[:5].mean()  # type: ignore[operator]
     assert isinstance(study.network, timm.models.VisionTransformer)
+
+
+def test_ewc_and_derpp_say_what_they_lack(study_of: Callable[..., Study]) -> None:
+    empty = replace(STREAM, buffer=0)
+    assert study_notes(study_of(METHODS["derpp"], empty))[-1] == (
+        "no old row before task 1: DER++ is there the mean loss of the new rows"
+    )
+    assert not [note for note in study_notes(study_of(METHODS["derpp"])) if "DER++" in note]
+    study = study_of(METHODS["ewc"])
+    assert not [note for note in study_notes(study) if "EWC" in note]
+    train = study.scenario.train
+    kept = np.where(train.labels < study.scenario.num_base, -1, train.labels)
+    blind = Pool((np.zeros((len(kept), 1), np.float32), kept))
+    bare = replace(study, scenario=replace(study.scenario, train=blind))
+    assert study_notes(bare)[-1] == (
+        "no base class has a training image: EWC anchors nothing of the base"
+    )
