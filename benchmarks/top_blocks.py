@@ -26,7 +26,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from heads import AVALANCHE, CONSOLE, has_bf16, peer_python, processor
+from heads import has_bf16, processor
+from heads_turns import AVALANCHE, CONSOLE, peer_python
 from rich.table import Table
 from top_blocks_workload import BASE, BUFFER, NEW, TESTED
 
