@@ -277,8 +277,9 @@ def report(lines: list[list[str]], limits: list[str], options: argparse.Namespac
         " nothing around them. A plastic block costs forward and backward, a frozen one its"
         " forward pass, and nothing where activations are stored. The teacher of DER++ costs half"
         " a forward pass of the top; Avalanche stores what it says. *of GEMM*: FLOP as PyTorch"
-        " counts them (`FlopCounterMode`), at the rate of the product. *x Avalanche*: the same"
-        " method, where the whole blocks learn.",
+        " counts them (`FlopCounterMode`), at the rate of the product; it takes the backward pass"
+        " of a depthwise convolution for that of a dense one, so read the other column for"
+        " networks that have some. *x Avalanche*: the same method, where the whole blocks learn.",
         "",
     ]
     return "\n".join(text)
