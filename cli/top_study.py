@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from clinit.cli.top_options import Images
 if TYPE_CHECKING:
     from clinit.extract.head import Head
     from clinit.extract.split_run import Progress
-    from clinit.headtrain.config import ExperimentConfig
+    from clinit.headtrain.config import ExperimentConfig, HeadConfig
     from clinit.headtrain.top.config import TopConfig
     from clinit.headtrain.top.study import Side, StoredPart, Study
 
@@ -52,6 +52,7 @@ def read_study(
     head_facts: dict[str, Any],
     config: ExperimentConfig,
     top: TopConfig,
+    heads: Sequence[HeadConfig],
 ) -> Study:
     """Load the backbone, and compute and store the activations that the runs look at."""
     from clinit.headtrain.top.experiment import study_notes
@@ -81,7 +82,7 @@ def read_study(
                 f"Another process computes the activations of {name}: waiting for it"
             ),
         )
-    for text in study_notes(study, head_facts):
+    for text in study_notes(study, head_facts, heads):
         note(text)
     return study
 

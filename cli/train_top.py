@@ -194,7 +194,9 @@ def train_top(
     ]
     records = []
     if left:
-        study = read_study(images, base_side, new_side, start, head_facts, config, top)
+        study = read_study(
+            images, base_side, new_side, start, head_facts, config, top, [run for run, _ in left]
+        )
         for run, folder in left:
             records.append(
                 _run(

@@ -37,6 +37,7 @@ def gaps(
         *_batch_gaps(scenario, config),
         *_loss_gaps(heads, head_facts or {}),
         *_memory_gaps(scenario, base, config),
+        *_calibration_gaps(config, heads),
     ]
 
 
@@ -162,6 +163,19 @@ def _loss_gaps(heads: Sequence[HeadConfig], head_facts: Mapping[str, Any]) -> li
     if others := sorted(losses - {aligned}) if aligned else []:
         notes.append(f"the base head is aligned with {aligned}, not with {', '.join(others)}")
     return notes
+
+
+def _calibration_gaps(config: ExperimentConfig, heads: Sequence[HeadConfig]) -> list[str]:
+    calibrated = any(head.scale == "calibrated" for head in heads)
+    without = config.method == "naive" or (
+        config.method == "rehearsal" and 0 in (config.buffer, config.buffer_per_class)
+    )
+    if not (calibrated and without):
+        return []
+    return [
+        "there are no rows of earlier classes to calibrate new head rows against: they take the"
+        " norm of the old ones, as with scale norm"
+    ]
 
 
 def _memory_gaps(scenario: Scenario, base: Source, config: ExperimentConfig) -> list[str]:

@@ -98,7 +98,11 @@ def _raw_rows(config: InitConfig, data: NewClasses, statistics: ClassStatistics 
 
 def _scaled(raw: Rows, config: InitConfig, data: NewClasses) -> Initialisation:
     kept = data.stale.bias if config.bias == "keep" else None
-    if config.scale == "calibrated":
+    # Without a row of an earlier class nothing holds the shift back: the least loss is where
+    # every image is of a new class.
+    blind = config.scale == "calibrated" and not (data.labels < data.start).any()
+    scale = "norm" if blind else config.scale
+    if scale == "calibrated":
         found = calibrate(raw, data, loss_named(config.loss), kept_bias=kept)
         factors = np.full(len(raw.bias), found.factor)
         return Initialisation(
@@ -110,9 +114,9 @@ def _scaled(raw: Rows, config: InitConfig, data: NewClasses) -> Initialisation:
             steps=found.steps,
         )
     factors = np.ones(len(raw.bias))
-    if config.scale == "norm":
+    if scale == "norm":
         factors *= norm_factor(raw, data)
-    elif config.scale == "row-norm":
+    elif scale == "row-norm":
         factors = row_factors(raw, data)
     return Initialisation(_affine(raw, factors, 0.0, kept), factor=float(factors.mean()))
 

@@ -30,9 +30,13 @@ from clinit.headtrain.top.model import PlasticModel
 from clinit.headtrain.top.study import Study
 
 
-def study_notes(study: Study, head_facts: Mapping[str, Any] | None = None) -> list[str]:
+def study_notes(
+    study: Study,
+    head_facts: Mapping[str, Any] | None = None,
+    heads: Sequence[HeadConfig] = (),
+) -> list[str]:
     """Return what the user should know about the data, each once."""
-    notes = gaps(study.scenario, study.base, study.new, study.config, (), head_facts)
+    notes = gaps(study.scenario, study.base, study.new, study.config, heads, head_facts)
     return [*notes, *_method_notes(study)]
 
 
@@ -110,7 +114,7 @@ def run_top(
         "base": study.base.description,
         "new": study.new.description,
         "head": {"path": None, "digest": head_digest(study.initial_head), **(head_facts or {})},
-        "notes": [*study_notes(study, head_facts), *learner.diverged],
+        "notes": [*study_notes(study, head_facts, [head]), *learner.diverged],
         "timings_s": {phase: learner.watch.seconds[phase] for phase in PHASES},
         "bank_size": 1,
         "top": {

@@ -14,7 +14,7 @@ from clinit.errors import CacheError, ClinitError, ExperimentError, HeadError
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
 from clinit.extract.plan import backbone_identifier
-from clinit.headtrain.config import ExperimentConfig
+from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.gaps import gaps
 from clinit.headtrain.scenario import Scenario, build_scenario
 from clinit.headtrain.source import Source, check_same_backbone
@@ -230,3 +230,26 @@ def test_fingerprints_may_differ_in_the_manifest_only() -> None:
 def test_splits_with_different_classes_are_refused() -> None:
     with pytest.raises(CacheError, match="train and val do not have the same list of classes"):
         Source(rows("ab", [1, 1]), rows("ac", [1, 1]), path=str(Path("x")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"method": "naive", "buffer": None}, True),
+        ({"buffer": 0}, True),
+        ({"buffer": None, "buffer_per_class": 0}, True),
+        ({}, False),
+        ({"method": "joint", "buffer": None}, False),
+    ],
+)
+def test_a_calibration_against_nothing_is_said(changes: dict[str, Any], said: bool) -> None:
+    config = replace(CONFIG, **changes)
+    scenario = build(config=config)
+    note = (
+        "there are no rows of earlier classes to calibrate new head rows against: they take the"
+        " norm of the old ones, as with scale norm"
+    )
+    calibrated = [HeadConfig(), HeadConfig(init="random")]
+    assert (note in gaps(scenario, BASE, NEW, config, calibrated)) == said
+    for scale in ("norm", "none"):
+        assert note not in gaps(scenario, BASE, NEW, config, [HeadConfig(scale=scale)])

@@ -260,3 +260,18 @@ def test_new_rows_outside_the_head_are_refused() -> None:
         NewClasses(np.zeros((1, 2)), np.array([4]), head, 3, 4)
     with pytest.raises(ValueError, match="features of width 3 for a head of width 2"):
         NewClasses(np.zeros((1, 3)), np.array([0]), head, 3, 4)
+
+
+@pytest.mark.parametrize("init", DATA_DRIVEN)
+@pytest.mark.parametrize("bias", ["write", "keep"])
+def test_without_a_row_of_an_earlier_class_calibrated_rows_take_the_norm_of_the_old_ones(
+    init: str, bias: str
+) -> None:
+    data = arrival()
+    new = data.labels >= OLD
+    blind = NewClasses(data.features[new], data.labels[new], data.head, OLD, OLD + NEW)
+    found = initialise(InitConfig(init=init, scale="calibrated", bias=bias), blind)
+    norm = initialise(InitConfig(init=init, scale="norm", bias=bias), blind)
+    np.testing.assert_array_equal(found.rows.weight, norm.rows.weight)
+    np.testing.assert_array_equal(found.rows.bias, norm.rows.bias)
+    assert (found.factor, found.shift, found.steps) == (norm.factor, 0.0, None)
