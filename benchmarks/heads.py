@@ -229,6 +229,7 @@ def main() -> None:
     show(lines)
     if options.out:
         machine = f"{os.cpu_count()}-core-{processor()}".lower().replace(" ", "-")
+        options.out.mkdir(parents=True, exist_ok=True)
         path = options.out / f"heads_{machine}_{datetime.date.today()}.md"
         path.write_text(report(lines, options))
 
