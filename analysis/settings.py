@@ -109,12 +109,13 @@ def phrase(run: RunSummary, name: str, runs: Sequence[RunSummary] = ()) -> str:
 
 def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
     """Return in words what all runs share: data sets, tasks, iterations, loss, seed, ..."""
-    first = settings(runs[0])
+    every = [settings(run) for run in runs]
+    first = every[0]
     data = [str(first[side]) for side in ("base", "new") if side not in differing and first[side]]
     words = [
         _WORDS.get(name, f"{name} {{}}").format(_text(first[name]))
         for name in _COMMON
-        if name not in differing and first.get(name) is not None
+        if name not in differing and all(each.get(name) is not None for each in every)
         if name != "top_blocks" or first[name]
     ]
     return ", ".join([" → ".join(data), *words] if data else words)

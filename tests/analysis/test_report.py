@@ -231,6 +231,10 @@ def test_the_title_says_what_of_the_backbone_learnt(
     runs = [make_run(init, top_blocks=2, rank=48) for init in ("random", "least-square")]
     shown = " ".join(printed(load_report([write_runs(*runs)]).table()).split())
     assert "2 top blocks, rank 48, " in shown
+    whole = make_run("random", top_blocks=2, full_rank=True, method="ewc")
+    shown = " ".join(printed(load_report([write_runs(*runs, whole)]).table()).split())
+    assert "2 top blocks, " in shown
+    assert "rank 48, " not in shown
 
 
 def test_runs_of_heads_alone_are_told_apart_from_runs_with_plastic_blocks(
