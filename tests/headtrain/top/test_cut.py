@@ -238,8 +238,14 @@ def test_a_downsampling_in_front_of_the_first_plastic_block_belongs_to_the_trunk
 
 
 def test_rotary_positions_follow_a_square_grid_of_patches_of_any_size() -> None:
-    network = small("dinov3")
-    check_cut(cut(network, 2), network, images(48))
+    network: Any = small("dinov3")
+    halves = cut(network, 2)
+    check_cut(halves, network, images(48))
+    with torch.no_grad():
+        maps = network.forward_features(images(48))
+        expected = network.forward_head(maps, pre_logits=True)
+        found = halves.top(halves.trunk(images(48)))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_rotary_positions_of_images_that_are_not_square_are_refused() -> None:
