@@ -9,7 +9,9 @@ groups' rates with one: `OneCycleLR` gets a list.
 
 Weight decay is timm's too: none for parameters of at most one axis (biases, norms, layer scales
 and, in timm, GRN) and those that the network lists (position embeddings, tokens). The factors A
-and B are matrices and are decayed: towards no update, not towards a zero weight.
+and B are matrices and are decayed: towards no update, not towards a zero weight. The classifier is
+the one exception: weight and bias are both decayed, as those of the heads of `clinit train-head`
+are, so that the two paths differ in the blocks alone.
 
 Source: L. N. Smith, N. Topin, "Super-Convergence: Very Fast Training of Neural Networks Using
 Large Learning Rates", 2017; H. Bao, L. Dong, S. Piao, F. Wei, "BEiT: BERT Pre-Training of Image
@@ -22,6 +24,8 @@ from timm.optim import param_groups_layer_decay
 from torch import nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
+
+from clinit.headtrain.top.plastic import classifier_of
 
 
 def top_optimizer(
@@ -59,8 +63,14 @@ def top_optimizer(
     )
     if not groups:
         raise ValueError("no parameter has a gradient: call make_plastic first")
+    bias = classifier_of(network).bias
     for group in groups:
         group["lr"] = lr * group["lr_scale"]
+        if any(parameter is bias for parameter in group["params"]):
+            assert len(group["params"]) == 1, (
+                "make_plastic leaves the classifier a layer of its own"
+            )
+            group["weight_decay"] = weight_decay
     # Fused: one pass over the parameters, on the CPU too.
     optimizer = AdamW(groups, lr=lr, weight_decay=weight_decay, fused=True)
     peaks = [group["lr"] for group in groups]

@@ -132,7 +132,7 @@ def test_a_step_is_that_of_adamw_written_out() -> None:
             beta1, beta2 = 0.95 - 0.1 * share, 0.999
             gradient = network.get_parameter(n).grad
             assert gradient is not None
-            decay = 0.3 if theta[n].ndim > 1 else 0.0
+            decay = 0.3 if theta[n].ndim > 1 or n == "head.fc.bias" else 0.0
             theta[n] *= 1 - lr * decay
             mean[n] = beta1 * mean[n] + (1 - beta1) * gradient
             square[n] = beta2 * square[n] + (1 - beta2) * gradient**2
@@ -144,7 +144,7 @@ def test_a_step_is_that_of_adamw_written_out() -> None:
             torch.testing.assert_close(network.get_parameter(n).detach(), theta[n])
 
 
-def test_biases_norms_and_grn_are_not_decayed_and_matrices_and_factors_are() -> None:
+def test_biases_norms_and_grn_are_not_decayed_and_matrices_factors_and_the_head_are() -> None:
     def decayed(key: str, *, full_rank: bool) -> dict[str, float]:
         network = build(key, full_rank=full_rank)
         optimizer, _ = top_optimizer(network, weight_decay=0.05, iterations=10)
@@ -152,9 +152,8 @@ def test_biases_norms_and_grn_are_not_decayed_and_matrices_and_factors_are() -> 
         return {name: group["weight_decay"] for name, group in groups.items()}
 
     low = decayed("convnextv2", full_rank=False)
-    assert low.pop("head.fc.bias") == 0
     assert set(low.values()) == {0.05}
-    assert len(low) == 4 * 2 + 1
+    assert len(low) == 4 * 2 + 2
 
     full = decayed("convnextv2", full_rank=True)
     free = {name for name, decay in full.items() if decay == 0}
@@ -177,6 +176,41 @@ def test_biases_norms_and_grn_are_not_decayed_and_matrices_and_factors_are() -> 
     assert [
         n for n, decay in decayed("convnext", full_rank=True).items() if "gamma" in n and decay
     ] == []
+
+
+@pytest.mark.parametrize("full_rank", [False, True])
+@pytest.mark.parametrize("key", SMALL)
+def test_ten_steps_are_those_of_adamw_with_groups_written_by_hand(
+    key: str, full_rank: bool
+) -> None:
+    """A group per parameter: the head and matrices that the network does not list are decayed."""
+    ours, theirs = build(key, full_rank=full_rank), build(key, full_rank=full_rank)
+    for network in (ours, theirs):
+        bias = network.get_classifier().bias  # type: ignore[operator]
+        with torch.no_grad():
+            bias.fill_(3.0)  # decay of a bias of zero would not be seen
+    blocks, head = cut(theirs, 2).blocks, theirs.get_classifier()  # type: ignore[operator]
+    listed = theirs.no_weight_decay() if hasattr(theirs, "no_weight_decay") else ()  # type: ignore[operator]
+    groups, rates = [], []
+    for name, parameter in theirs.named_parameters():
+        if parameter.requires_grad:
+            depth = 2 - next((i for i, b in enumerate(blocks) if name.startswith(f"{b}.")), 2)
+            rates.append(0.01 * 0.9**depth)
+            decayed = name not in listed and (parameter.ndim > 1 or parameter is head.bias)
+            groups.append({"params": [parameter], "weight_decay": 0.3 if decayed else 0.0})
+    theirs_too = torch.optim.AdamW(groups, lr=1.0, fused=True)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(theirs_too, rates, total_steps=10)
+    batch, labels = torch.randn(2, 3, 32, 32), torch.tensor([0, 1])
+    optimizer, schedule = top_optimizer(ours, lr=0.01, weight_decay=0.3, iterations=10)
+    for _ in range(10):
+        pairs: list[Any] = [(ours, optimizer, schedule), (theirs, theirs_too, cycle)]
+        for network, each, rate in pairs:
+            each.zero_grad()
+            nn.functional.cross_entropy(network(batch), labels).backward()
+            each.step()
+            rate.step()
+    for (name, one), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(one, other, msg=lambda text, name=name: f"{name}: {text}")
 
 
 def test_parameters_that_the_network_lists_are_not_decayed() -> None:

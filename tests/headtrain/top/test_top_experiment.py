@@ -311,6 +311,9 @@ def naive_losses(study: Study) -> Iterator[float]:
         groups = param_groups_layer_decay(network, weight_decay=0.05, layer_decay=0.9)
         rates = [HEAD.lr * group["lr_scale"] for group in groups]
         groups = [{k: v for k, v in group.items() if k != "lr_scale"} for group in groups]
+        for group in groups:
+            if group["params"][0] is classifier.bias:
+                group["weight_decay"] = 0.05
         optimizer = torch.optim.AdamW(groups, lr=1.0)
         steps = study.config.iterations
         cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=steps)
