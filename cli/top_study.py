@@ -55,6 +55,7 @@ def read_study(
     heads: Sequence[HeadConfig],
 ) -> Study:
     """Load the backbone, and compute and store the activations that the runs look at."""
+    from clinit.headtrain.top.config import run_name
     from clinit.headtrain.top.experiment import study_notes
     from clinit.headtrain.top.images import reload_backbone
     from clinit.headtrain.top.study import Storage, build_study
@@ -82,6 +83,8 @@ def read_study(
                 f"Another process computes the activations of {name}: waiting for it"
             ),
         )
+    if cost := cost_line(study.parts, [run_name(each, top) for each in heads]):
+        say(cost)
     for text in study_notes(study, head_facts, heads):
         note(text)
     return study
@@ -96,6 +99,30 @@ def _say_parts(parts: tuple[StoredPart, ...], folder: Path) -> None:
     if left := [part for part in parts if not part.stored and part.rows]:
         words = ", ".join(f"{part.name} ({part.bytes / 1e9:.2f} GB)" for part in left)
         say(f"Computed from the images each time: {words}")
+
+
+def cost_line(parts: Sequence[StoredPart], runs: Sequence[str]) -> str | None:
+    """Say in one line what the stored activations cost, and which run pays it.
+
+    Args:
+        parts: As the first run finds them.
+        runs: Names of the runs, in their order.
+    """
+    now = [part for part in parts if part.computed_here]
+    before = [part for part in parts if part.stored and not part.computed_here]
+    words = []
+    if now:
+        more = len(runs) - 1
+        reused = f" and reused by {more} more run{'s' if more > 1 else ''}" if more else ""
+        words.append(f"{_cost(now)}, paid by {runs[0]}{reused}")
+    if before:
+        words.append(f"{_cost(before)}, paid by an earlier call")
+    return f"Activations: {'; '.join(words)}" if words else None
+
+
+def _cost(parts: Sequence[StoredPart]) -> str:
+    seconds = [part.seconds for part in parts if part.seconds is not None]
+    return f"{sum(seconds):,.1f} s" if len(seconds) == len(parts) else "of unknown cost"
 
 
 @contextmanager

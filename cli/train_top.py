@@ -208,6 +208,7 @@ def train_top(
                     verbose=verbose,
                 )
             )
+            study = study.reused()
     _show(records, folders)
 
 

@@ -27,7 +27,7 @@ from clinit.headtrain.top.cut import cut
 from clinit.headtrain.top.learner import PHASES, TopLearner
 from clinit.headtrain.top.methods import top_method
 from clinit.headtrain.top.model import PlasticModel
-from clinit.headtrain.top.study import Study
+from clinit.headtrain.top.study import StoredPart, Study
 
 
 def study_notes(
@@ -107,6 +107,7 @@ def run_top(
     )
     learner.learn()
     assert learner.shares is not None
+    activations = [_activations(part, part.name in learner.paid) for part in study.parts]
     info = {
         "id": name,
         "config": study.settings(head),
@@ -115,7 +116,10 @@ def run_top(
         "new": study.new.description,
         "head": {"path": None, "digest": head_digest(study.initial_head), **(head_facts or {})},
         "notes": [*study_notes(study, head_facts, [head]), *learner.diverged],
-        "timings_s": {phase: learner.watch.seconds[phase] for phase in PHASES},
+        "timings_s": {
+            "trunk": sum(each["seconds"] or 0.0 for each in activations if each["computed_here"]),
+            **{phase: learner.watch.seconds[phase] for phase in PHASES},
+        },
         "bank_size": 1,
         "top": {
             "blocks": model.cut.blocks,
@@ -124,10 +128,7 @@ def run_top(
             "block_parameters": learner.shares.block,
             "total_parameters": learner.shares.total,
         },
-        "activations": [
-            {"part": part.name, "rows": part.rows, "bytes": part.bytes, "stored": part.stored}
-            for part in study.parts
-        ],
+        "activations": activations,
         "optimizer": {
             "name": "AdamW",
             "layer_decay": study.top.layer_decay,
@@ -144,6 +145,23 @@ def run_top(
     changed = model.changed()
     final = learner.head(head_fingerprint(study, changed))
     return run_record(study.scenario, learner.entries, 0, info, head=final, top=changed)
+
+
+def _activations(part: StoredPart, computed_here: bool) -> dict[str, Any]:
+    """Return what the record says about the activations of one split.
+
+    `computed_here` says whose cost the seconds are: of this run, where it or an attempt at it
+    that was killed after a checkpoint has computed them, else of an earlier one. Alone, the run
+    would have had to pay them in both cases.
+    """
+    return {
+        "part": part.name,
+        "rows": part.rows,
+        "bytes": part.bytes,
+        "stored": part.stored,
+        "seconds": part.seconds,
+        "computed_here": computed_here,
+    }
 
 
 def head_fingerprint(study: Study, changed: Mapping[str, np.ndarray]) -> str:

@@ -70,6 +70,8 @@ class TopLearner:
         self.entries: list[TaskEntry] = []
         self.diverged: list[str] = []
         self.shares: Shares | None = None
+        self.paid = {part.name for part in study.parts if part.computed_here}
+        """Stored activations that this run, or a killed attempt at it, has computed."""
         self._study = study
         self._head = head
         self._name = name
@@ -121,6 +123,7 @@ class TopLearner:
             return None
         self.entries = list(found.entries)
         self.diverged = list(found.facts["diverged"])
+        self.paid |= set(found.facts.get("paid", ()))
         self.watch.seconds.update(found.facts["seconds"])
         self.shares = Shares(**found.facts["shares"])
         place = f"task {found.task}"
@@ -317,6 +320,7 @@ class TopLearner:
             entries=tuple(self.entries),
             facts={
                 "diverged": self.diverged,
+                "paid": sorted(self.paid),
                 "seconds": dict(self.watch.seconds),
                 "groups": groups,
                 "shares": asdict(self.shares) if self.shares is not None else None,

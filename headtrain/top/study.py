@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,12 +53,18 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StoredPart:
-    """What became of the activations of one split."""
+    """What became of the activations of one split, and what they cost."""
 
     name: str
     rows: int
     bytes: int
     stored: bool
+    """Otherwise they are computed from the images each time, in the time of what reads them."""
+    seconds: float | None = None
+    """To compute what is stored, now or by an earlier call; None where nobody has written it
+    down, and where nothing is stored."""
+    computed_here: bool = False
+    """Whether it has been computed for the run that comes first, and not been there."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -77,6 +83,7 @@ class Study:
     train: PoolActivations
     val: PoolActivations
     parts: tuple[StoredPart, ...]
+    """As the run that comes first finds them; see `reused`."""
 
     @property
     def device(self) -> torch.device:
@@ -86,6 +93,10 @@ class Study:
     def settings(self, head: HeadConfig) -> dict[str, Any]:
         """Return what the record of a run says about what it was asked to do."""
         return run_settings(head, self.config, self.top)
+
+    def reused(self) -> Study:
+        """Return the study as every run but the first finds it: all that is stored was there."""
+        return replace(self, parts=tuple(replace(part, computed_here=False) for part in self.parts))
 
     def digest(self, head: HeadConfig) -> str:
         """Return the SHA-256 of everything that a run depends on but the machine."""
@@ -151,16 +162,19 @@ def build_study(
     )
     on_parts(parts)
     opened: dict[str, ActivationRows] = {}
-    for part, stored in zip(wanted, keep, strict=True):
-        opened[part.name] = (
-            cache.store(
-                part,
-                on_progress=partial(on_progress, part.name),
-                on_busy=partial(on_busy, part.name),
-            )
-            if stored
-            else cache.from_images(part)
+    paid: list[StoredPart] = []
+    for part, told in zip(wanted, parts, strict=True):
+        if not told.stored:
+            opened[part.name] = cache.from_images(part)
+            paid.append(told)
+            continue
+        found = cache.store(
+            part,
+            on_progress=partial(on_progress, part.name),
+            on_busy=partial(on_busy, part.name),
         )
+        opened[part.name] = found.rows
+        paid.append(replace(told, seconds=found.seconds, computed_here=found.computed_here))
     device = torch.device(backbone.config.device)
     return Study(
         base=base.source,
@@ -175,7 +189,7 @@ def build_study(
         val=PoolActivations(
             [opened.get("base val", NoRows()), opened.get("new val", NoRows())], device
         ),
-        parts=parts,
+        parts=tuple(paid),
     )
 
 

@@ -60,6 +60,18 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class StoredActivations:
+    """The activations of a part on the disk, and what they cost."""
+
+    rows: ActivationRows
+    seconds: float | None
+    """What all of them take to compute, at the rate of the computation that completed them; None
+    where the cache does not say."""
+    computed_here: bool
+    """Whether this call has computed any of them; otherwise all were there."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class TrunkCache:
     """Where activations are stored, and how many bytes they may take."""
 
@@ -151,7 +163,7 @@ class TrunkCache:
         *,
         on_progress: Callable[[Progress], None],
         on_busy: Callable[[], None],
-    ) -> ActivationRows:
+    ) -> StoredActivations:
         """Compute what is missing of a part, and open it.
 
         What is complete is only read, so it may be on a disk that cannot be written, and any
@@ -168,14 +180,14 @@ class TrunkCache:
         plan = self.plan(part)
         folder = self.path(plan)
         try:
-            return self._open(part, folder)
+            return self._open(part, folder, computed_here=False)
         except CacheError:  # not begun, not finished, or damaged
             pass
         self.from_images(part)  # checks them
         with only_writer(folder, on_busy=on_busy), whole_images():
             for draft in folder.glob(".*.tmp-*"):  # of a process that was killed
                 draft.unlink(missing_ok=True)
-            SplitRun(
+            result = SplitRun(
                 plan=plan,
                 manifest=part.manifest(),
                 root=part.root,
@@ -189,9 +201,10 @@ class TrunkCache:
                 strict=True,
                 on_progress=on_progress,
             ).run()
-        return self._open(part, folder)
+        # None of them, if the process that was waited for has computed all.
+        return self._open(part, folder, computed_here=result.computed_rows > 0)
 
-    def _open(self, part: Part, folder: Path) -> ActivationRows:
+    def _open(self, part: Part, folder: Path, *, computed_here: bool) -> StoredActivations:
         split = open_split(folder)
         if invalid := split.num_rows - split.num_valid:
             raise CacheError(
@@ -201,7 +214,8 @@ class TrunkCache:
         position = np.full(part.split.num_valid, -1, dtype=np.int64)
         position[part.rows] = np.arange(len(part.rows))
         fits = self.bytes(part) <= MEMORY_SHARE * _free_memory()
-        return StoredRows(split, position, in_memory=fits)
+        rows = StoredRows(split, position, in_memory=fits)
+        return StoredActivations(rows, _seconds(split), computed_here)
 
     def from_images(self, part: Part) -> ActivationRows:
         """Return the rows of a part, computed each time they are asked for.
@@ -214,6 +228,12 @@ class TrunkCache:
         rows = ImageRows(paths.tolist(), part.root, self.trunk, workers=self.workers)
         check_images(part.name, rows, part.rows, part.features, self.trunk.cut.top)
         return rows
+
+
+def _seconds(split: CacheSplit) -> float | None:
+    """Return what the rows take; a computation that was killed leaves some of them to the next."""
+    rate = split.summary["run"].get("images_per_s")
+    return split.num_rows / rate if rate else None
 
 
 def _free_memory() -> int:

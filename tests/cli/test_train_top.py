@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
+from clinit.cli.top_study import cost_line
 from clinit.errors import CheckpointError, ExperimentError, HeadError, RecordError
+from clinit.headtrain.top.study import StoredPart
 
 FAST = [
     "--tasks=2",
@@ -39,6 +42,12 @@ def test_runs_are_trained_and_reported(train_top: Callable[..., Result], tmp_pat
     shown = train_top("--init=random", "--init=least-square", "--probe")
     assert shown.exit_code == 0, shown.output
     assert f"Activations in {tmp_path}/runs/trunk-cache, float16: 0.00 GB" in shown.output
+    cost = re.search(r"Activations: ([0-9.]+) s, paid by random and reused by 1 more", shown.output)
+    assert cost is not None
+    for name, here in (("random", True), ("least-square-calibrated", False)):
+        parts = json.loads((tmp_path / "runs" / name / "run.json").read_text())["activations"]
+        assert {part["computed_here"] for part in parts} == {here}
+        assert sum(part["seconds"] for part in parts) == pytest.approx(float(cost[1]), abs=0.06)
     assert " parameters are trained; " in shown.output
     assert "least-square-calibrated:" in shown.output
     assert f"2 run records at {tmp_path}/runs" in shown.output
@@ -53,6 +62,35 @@ def test_runs_are_trained_and_reported(train_top: Callable[..., Result], tmp_pat
     assert info["config"]["lr"] == 1.5e-3
     assert info["top"]["blocks"] == ["stages.2.blocks.0", "stages.3.blocks.0"]
     assert info["tasks"][0]["forward_transfer"]["task"] == 2
+
+
+@pytest.mark.parametrize(
+    ("facts", "runs", "line"),
+    [
+        ([(100.0, True), (20.06, True)], 3, "120.1 s, paid by a and reused by 2 more runs"),
+        ([(100.0, True)], 2, "100.0 s, paid by a and reused by 1 more run"),
+        ([(1234.5, True)], 1, "1,234.5 s, paid by a"),
+        ([(100.0, False), (20.0, False)], 3, "120.0 s, paid by an earlier call"),
+        ([(100.0, False), (None, False)], 1, "of unknown cost, paid by an earlier call"),
+        (
+            [(100.0, False), (20.0, True)],
+            2,
+            "20.0 s, paid by a and reused by 1 more run; 100.0 s, paid by an earlier call",
+        ),
+    ],
+)
+def test_what_the_activations_cost_and_who_pays_it_is_one_line(
+    facts: list[tuple[float | None, bool]], runs: int, line: str
+) -> None:
+    parts = [
+        StoredPart(name="", rows=1, bytes=2, stored=True, seconds=seconds, computed_here=here)
+        for seconds, here in facts
+    ]
+    assert cost_line(parts, list("abc"[:runs])) == f"Activations: {line}"
+
+
+def test_nothing_is_said_of_the_cost_where_nothing_is_stored() -> None:
+    assert cost_line([StoredPart(name="", rows=1, bytes=2, stored=False)], ["a"]) is None
 
 
 def test_a_finished_run_is_left_as_it_is(train_top: Callable[..., Result], tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from clinit.headtrain.events import Evaluated, Event, Noted, Stepped
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.pool import Pool
 from clinit.headtrain.record import RunRecord, changed_parameters, final_head, write_record
+from clinit.headtrain.top import learner
 from clinit.headtrain.top.config import TopConfig, run_name
 from clinit.headtrain.top.cut import cut
 from clinit.headtrain.top.experiment import run_top, study_notes
@@ -209,7 +210,8 @@ def test_with_and_without_stored_activations_the_training_is_the_same(
     stored = whole_run(name)
     images = run_top(study_of(METHODS[name], budget=0), HEAD)
     assert all(part["stored"] for part in stored.info["activations"])
-    assert not any(part["stored"] for part in images.info["activations"])
+    for part in images.info["activations"]:
+        assert (part["stored"], part["seconds"], part["computed_here"]) == (False, None, False)
     for column in ("loss", "loss_new", "loss_old"):
         one, other = stored.steps[column].to_numpy(), images.steps[column].to_numpy()
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
@@ -217,6 +219,61 @@ def test_with_and_without_stored_activations_the_training_is_the_same(
     assert images.top is not None
     for key, values in stored.top.items():
         np.testing.assert_allclose(values, images.top[key], rtol=5e-3, atol=5e-4)
+
+
+def test_the_first_run_pays_for_the_activations_and_the_others_name_what_they_cost(
+    study_of: Callable[..., Study], tmp_path: Path
+) -> None:
+    top, stream = METHODS["low rank"], replace(STREAM, iterations=1)
+    built = study_of(top, stream, folder=tmp_path / "trunk")
+    first, second = run_top(built, HEAD), run_top(built.reused(), HEAD)
+    later = run_top(study_of(top, stream, folder=tmp_path / "trunk", workers=1), HEAD)
+    paid = [part["seconds"] for part in first.info["activations"]]
+    assert all(seconds > 0 for seconds in paid)
+    for run, here in ((first, True), (second, False), (later, False)):
+        assert [part["seconds"] for part in run.info["activations"]] == paid
+        assert {part["computed_here"] for part in run.info["activations"]} == {here}
+        assert run.info["timings_s"]["trunk"] == (pytest.approx(sum(paid)) if here else 0)
+        assert run.info["seconds"] < sum(run.info["timings_s"].values()) or not here
+    told = set(first.info["activations"][0])
+    assert told == {"part", "rows", "bytes", "stored", "seconds", "computed_here"}
+
+
+def test_a_run_that_was_killed_still_pays_for_the_activations_it_began_with(
+    study_of: Callable[..., Study], tmp_path: Path
+) -> None:
+    top, folder = METHODS["low rank"], tmp_path / "trunk"
+    path = tmp_path / "run.checkpoint"
+    with pytest.raises(KilledError):
+        run_top(
+            study_of(top, folder=folder),
+            HEAD,
+            checkpoint=path,
+            checkpoint_every=2,
+            observer=kill_after(3),
+        )
+    again = study_of(top, folder=folder, workers=1)
+    assert not any(part.computed_here for part in again.parts)
+    resumed = run_top(again, HEAD, checkpoint=path)
+    assert all(part["computed_here"] for part in resumed.info["activations"])
+    assert resumed.info["timings_s"]["trunk"] > 0
+
+
+def test_a_checkpoint_that_does_not_say_who_paid_is_read_all_the_same(
+    study_of: Callable[..., Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, path = study_of(METHODS["low rank"]).reused(), tmp_path / "run.checkpoint"
+    run_top(study, HEAD, checkpoint=path)
+    read = learner.read_checkpoint
+
+    def without(*arguments: Any) -> Any:
+        found = read(*arguments)
+        assert found is not None
+        return replace(found, facts={k: v for k, v in found.facts.items() if k != "paid"})
+
+    monkeypatch.setattr(learner, "read_checkpoint", without)
+    record = run_top(study, HEAD, checkpoint=path)
+    assert not any(part["computed_here"] for part in record.info["activations"])
 
 
 def test_what_fits_the_budget_is_stored_the_most_read_first(

@@ -1,3 +1,4 @@
+import json
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ from clinit.headtrain.top.activations import ActivationRows
 from clinit.headtrain.top.cut import cut
 from clinit.headtrain.top.images import open_side, reload_backbone
 from clinit.headtrain.top.trunk import Trunk
-from clinit.headtrain.top.trunk_cache import Part, TrunkCache
+from clinit.headtrain.top.trunk_cache import Part, StoredActivations, TrunkCache
 
 ROWS = np.array([1, 3, 4, 7, 11])
 
@@ -48,8 +49,13 @@ def make_cache(
 
 def store(cache: TrunkCache, part: Part, on_busy: Callable[[], None] = pytest.fail) -> np.ndarray:
     """Return the stored activations of all rows of a part."""
-    rows = cache.store(part, on_progress=lambda progress: None, on_busy=on_busy)
-    return read(rows, part)
+    return read(paid(cache, part, on_busy).rows, part)
+
+
+def paid(
+    cache: TrunkCache, part: Part, on_busy: Callable[[], None] = pytest.fail
+) -> StoredActivations:
+    return cache.store(part, on_progress=lambda progress: None, on_busy=on_busy)
 
 
 def read(rows: ActivationRows, part: Part) -> np.ndarray:
@@ -117,19 +123,71 @@ def test_what_is_complete_is_read_without_the_lock(
 
 
 def test_a_run_waits_for_another_that_computes_the_same_part(
-    make_cache: Callable[..., TrunkCache], part: Part
+    make_cache: Callable[..., TrunkCache], part: Part, tmp_path: Path
 ) -> None:
+    ignored = shutil.ignore_patterns(".lock")
     cache, told = make_cache(), []
     with ExitStack() as other:
         other.enter_context(only_writer(cache.path(cache.plan(part))))
 
         def finish() -> None:
             told.append("busy")
+            store(make_cache("other"), part)
+            shutil.copytree(
+                tmp_path / "other", tmp_path / "trunk", dirs_exist_ok=True, ignore=ignored
+            )
             other.close()
 
-        waited = store(cache, part, finish)
+        found = paid(cache, part, finish)
+        waited = read(found.rows, part)
     assert told == ["busy"]
+    assert not found.computed_here
     np.testing.assert_array_equal(waited, store(cache, part))
+
+
+def test_what_the_activations_took_is_kept_beside_them(
+    make_cache: Callable[..., TrunkCache], part: Part
+) -> None:
+    cache = make_cache()
+    first, again = paid(cache, part), paid(cache, part)
+    assert first.computed_here
+    assert not again.computed_here
+    facts = json.loads((cache.path(cache.plan(part)) / "cache.json").read_text())["run"]
+    assert first.seconds == again.seconds == pytest.approx(sum(facts["seconds"].values()))
+    assert first.seconds is not None
+    assert first.seconds > 0
+
+
+def test_the_rest_of_a_computation_that_was_killed_tells_what_all_rows_take(
+    make_cache: Callable[..., TrunkCache], part: Part
+) -> None:
+    cache = make_cache()
+    paid(cache, part)
+    folder = cache.path(cache.plan(part))
+    for name in ("cache.json", "shard-00000.h5"):  # two of the five rows are missing
+        (folder / name).unlink()
+    rest = paid(cache, part)
+    facts = json.loads((folder / "cache.json").read_text())["run"]
+    assert rest.computed_here
+    assert facts["computed_rows"] == 2
+    assert rest.seconds == pytest.approx(2.5 * sum(facts["seconds"].values()))
+
+
+@pytest.mark.parametrize("rate", ["absent", None, 0.0])
+def test_a_cache_that_does_not_say_what_it_took_is_read_all_the_same(
+    make_cache: Callable[..., TrunkCache], part: Part, rate: object
+) -> None:
+    cache = make_cache()
+    first = store(cache, part)
+    path = cache.path(cache.plan(part)) / "cache.json"
+    summary = json.loads(path.read_text())
+    summary["run"]["images_per_s"] = rate
+    if rate == "absent":
+        del summary["run"]["images_per_s"]
+    path.write_text(json.dumps(summary))
+    found = paid(cache, part)
+    assert (found.seconds, found.computed_here) == (None, False)
+    np.testing.assert_array_equal(read(found.rows, part), first)
 
 
 @pytest.mark.parametrize("share", [0.4, 0.0])
