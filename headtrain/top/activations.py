@@ -24,7 +24,19 @@ from clinit.extract.plan import shard_name
 from clinit.headtrain.top.trunk import Trunk
 
 Rows = Int[np.ndarray, " _"]  # no name: batches of one call differ in length
-Reader = Callable[[Rows], np.ndarray]
+Reader = Callable[[Rows, np.ndarray], None]
+"""Writes the activations of rows into an array."""
+
+
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """Copy values to a device; a CUDA device is not waited for.
+
+    Only pinned memory goes over by itself: a copy from other memory may wait for all that the
+    device has been given before. Torch keeps pinned memory until the copies from it are done.
+    """
+    if device.type == "cuda" and values.device.type == "cpu" and not values.is_pinned():
+        values = values.pin_memory()
+    return values.to(device, non_blocking=True)
 
 
 @runtime_checkable
@@ -43,19 +55,23 @@ class ActivationRows(Protocol):
 class StoredRows:
     """Rows of a trunk cache, held in memory or read row by row from its verified shards."""
 
-    def __init__(self, split: CacheSplit, position: Rows, *, in_memory: bool) -> None:
+    def __init__(
+        self, split: CacheSplit, position: Rows, *, in_memory: bool, pin_memory: bool = False
+    ) -> None:
         """Read or verify all shards.
 
         Args:
             split: What is stored.
             position: The row of `split` for each row of the feature cache, -1 for no row.
             in_memory: Whether to hold the activations in memory.
+            pin_memory: Whether batches are for a CUDA device, see `sent`.
 
         Raises:
             CacheError: If a shard is missing, damaged or of another plan.
         """
         self._split = split
         self._position = position
+        self._pin = pin_memory
         self._read = _in_memory(split) if in_memory else _from_files(split)
 
     def __len__(self) -> int:
@@ -66,16 +82,27 @@ class StoredRows:
         for rows in batches:
             stored = self._position[rows]
             assert (stored >= 0).all()
-            yield torch.from_numpy(self._read(stored))
+            shape = (len(rows), *_shape(self._split))
+            dtype = torch.float16 if self._split.dtype == "float16" else torch.float32
+            block = torch.empty(shape, dtype=dtype, pin_memory=self._pin)
+            self._read(stored, block.numpy())
+            yield block
+
+
+def _shape(split: CacheSplit) -> tuple[int, ...]:
+    return split.plan.shape or (split.dim,)
 
 
 def _in_memory(split: CacheSplit) -> Reader:
-    shape = split.plan.shape or (split.dim,)
-    values = np.empty((split.num_rows, *shape), dtype=split.dtype)
+    values = np.empty((split.num_rows, *_shape(split)), dtype=split.dtype)
     for index, shard in enumerate(split.shards()):
         rows = split.plan.rows(index)
         values[rows.start : rows.stop] = shard.features
-    return lambda rows: values[rows]
+
+    def read(rows: np.ndarray, out: np.ndarray) -> None:
+        np.take(values, rows, axis=0, out=out, mode="clip")  # `raise` would copy them twice
+
+    return read
 
 
 def _from_files(split: CacheSplit) -> Reader:
@@ -87,12 +114,10 @@ def _from_files(split: CacheSplit) -> Reader:
         # Without a chunk cache HDF5 reads the bytes of a row, not the chunk around it.
         return h5py.File(split.path / shard_name(index), "r", rdcc_nbytes=0)["features"]
 
-    def read(rows: np.ndarray) -> np.ndarray:
-        values = np.empty((len(rows), *(split.plan.shape or (split.dim,))), dtype=split.dtype)
+    def read(rows: np.ndarray, out: np.ndarray) -> None:
         for place, row in enumerate(rows.tolist()):
             index, offset = divmod(row, split.plan.shard_rows)
-            values[place] = shard(index)[offset]
-        return values
+            out[place] = shard(index)[offset]
 
     return read
 
@@ -189,15 +214,15 @@ class PoolActivations:
         shape = present[0][1].shape[1:]
         merged = torch.empty((len(part_of), *shape), device=self.device)
         for index, block in present:
-            here = torch.from_numpy(np.flatnonzero(part_of == index)).to(self.device)
-            merged[here] = block.to(self.device).float()
+            here = sent(torch.from_numpy(np.flatnonzero(part_of == index)), self.device)
+            merged[here] = sent(block, self.device).float()
         return self._input(merged)
 
     def _input(self, values: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
         """Return float32 on the device; maps with the channels last, as the weights are."""
         layout = torch.channels_last if values.ndim == 4 else torch.contiguous_format
         # The copy first: together, the host would widen the numbers and send twice the bytes.
-        return values.to(self.device).to(torch.float32, memory_format=layout)
+        return sent(values, self.device).to(torch.float32, memory_format=layout)
 
     def blocks(self, rows: Rows, size: int) -> Generator[tuple[slice, Float[Tensor, "batch ..."]]]:
         """Yield `rows` in order, `size` at a time: which of them, and their activations."""

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 
 from clinit.headtrain.pool import Pool
-from clinit.headtrain.top.activations import PoolActivations
+from clinit.headtrain.top.activations import PoolActivations, sent
 from clinit.headtrain.top.methods.interface import Batch
 
 
@@ -36,5 +36,5 @@ class TaskReader:
         """Yield the given batches, the first `num_new` of each being new rows."""
         with closing(self.activations.stream(batches)) as streamed:
             for rows, new, activations in zip(batches, num_new, streamed, strict=True):
-                labels = torch.from_numpy(self.pool.labels[rows]).to(self.activations.device)
+                labels = sent(torch.from_numpy(self.pool.labels[rows]), self.activations.device)
                 yield Batch(activations, labels, rows, int(new))

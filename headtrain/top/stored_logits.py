@@ -14,6 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from clinit.headtrain.top.activations import sent
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
@@ -106,7 +108,7 @@ class StoredLogits:
 
 
 def _index(places: Int[np.ndarray, " places"], values: Tensor) -> Int[Tensor, " places"]:
-    return torch.from_numpy(places).to(values.device)
+    return sent(torch.from_numpy(places), values.device)
 
 
 def _refuse_missing(rows: Int[np.ndarray, " rows"]) -> None:

@@ -71,23 +71,42 @@ def train_top(
     stops = sorted(stop for stop in points | saves if stop > first)
     for start, stop in pairwise((first, *stops)):
         with watch.phase("train"):
-            # Read at the end of the span: the host does not wait for the device at each step.
-            means = torch.full((stop - start, 2), torch.nan, device=model.device)
-            for iteration in range(start, stop):
-                batch, second = next(batches)
-                optimizer.zero_grad()
-                loss, each = method.loss(model, batch, second)
-                loss.backward()
-                optimizer.step()
-                if iteration + 1 < config.iterations:
-                    schedule.step()
-                _record(means[iteration - start], each.float(), batch.num_new)
-                watchers.stepped(iteration + 1)
+            means = train_span(
+                model, method, batches, optimizer, schedule, range(start, stop), watchers.stepped
+            )
             losses[start:stop, 0] = means.cpu().numpy()
         if stop in points:
             watchers.evaluate(stop)
         if stop in saves:
             watchers.save(stop)
+
+
+def train_span(
+    model: PlasticModel,
+    method: TopMethod,
+    batches: Iterator[tuple[Batch, Batch | None]],
+    optimizer: torch.optim.Optimizer,
+    schedule: OneCycleLR,
+    span: range,
+    stepped: Callable[[int], None],
+) -> Float[Tensor, "span 2"]:
+    """Do the updates of numbers `span`; the host never waits for the device.
+
+    Returns the mean losses of the new and of the old rows of each batch, on the device: to read
+    one at each step would make it wait.
+    """
+    means = torch.full((len(span), 2), torch.nan, device=model.device)
+    for place, iteration in enumerate(span):
+        batch, second = next(batches)
+        optimizer.zero_grad()
+        loss, each = method.loss(model, batch, second)
+        loss.backward()
+        optimizer.step()
+        if iteration + 1 < schedule.total_steps:
+            schedule.step()
+        _record(means[place], each.float(), batch.num_new)
+        stepped(iteration + 1)
+    return means
 
 
 def _record(means: Float[Tensor, " 2"], losses: Float[Tensor, " batch"], num_new: int) -> None:

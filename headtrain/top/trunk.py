@@ -38,7 +38,8 @@ class Trunk:
         They are rounded to float16, or left alone where that would overflow: training must not
         depend on whether they were stored in between.
         """
-        activations = self.features(self.transform.normalise(pixels.to(self.config.device)))
+        there = pixels.to(self.config.device, non_blocking=True)
+        activations = self.features(self.transform.normalise(there))
         overflows = len(activations) and float(activations.abs().max()) >= FLOAT16_MAX
         return activations if overflows else activations.half()
 

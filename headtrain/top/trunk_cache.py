@@ -214,7 +214,8 @@ class TrunkCache:
         position = np.full(part.split.num_valid, -1, dtype=np.int64)
         position[part.rows] = np.arange(len(part.rows))
         fits = self.bytes(part) <= MEMORY_SHARE * _free_memory()
-        rows = StoredRows(split, position, in_memory=fits)
+        pin_memory = self.trunk.config.device.startswith("cuda")
+        rows = StoredRows(split, position, in_memory=fits, pin_memory=pin_memory)
         return StoredActivations(rows, _seconds(split), computed_here)
 
     def from_images(self, part: Part) -> ActivationRows:

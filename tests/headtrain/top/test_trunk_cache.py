@@ -4,9 +4,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from clinit.errors import CacheError
 from clinit.extract.lock import only_writer
@@ -77,6 +79,32 @@ def test_rows_in_memory_in_files_and_from_images_are_the_same(
     np.testing.assert_allclose(
         in_memory.astype(np.float32), read(make_cache().from_images(part), part), atol=1e-3
     )
+
+
+@pytest.mark.parametrize("share", [0.4, 0.0])
+def test_rows_for_a_cuda_device_are_written_into_pinned_memory(
+    make_cache: Callable[..., TrunkCache],
+    part: Part,
+    monkeypatch: pytest.MonkeyPatch,
+    share: float,
+) -> None:
+    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.MEMORY_SHARE", share)
+    cache = make_cache()
+    plain = store(cache, part)
+    config = replace(cache.trunk.config, device="cuda:0")
+    for_cuda = replace(cache, trunk=replace(cache.trunk, config=config))
+    vars(for_cuda.trunk)["shape"] = cache.trunk.shape  # would be asked of the device
+    empty: Any = torch.empty
+    asked: list[bool] = []
+
+    def unpinned(*size: Any, pin_memory: bool = False, **options: Any) -> Any:
+        asked.append(pin_memory)
+        return empty(*size, **options)
+
+    opened = for_cuda._open(part, cache.path(cache.plan(part)), computed_here=False)
+    monkeypatch.setattr(torch, "empty", unpinned)
+    np.testing.assert_array_equal(read(opened.rows, part), plain)
+    assert asked == [True] * 3
 
 
 def test_activations_that_float16_cannot_hold_are_kept_in_float32(

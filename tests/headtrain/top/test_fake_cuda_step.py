@@ -1,0 +1,340 @@
+"""The step of train-top on a CUDA device that is not there.
+
+Tensors say that they are on it and hold no numbers: shapes, types and devices are followed, nothing
+is computed. Torch's `FakeTensorMode` raises where tensors of two devices meet and where a value is
+read. What it lets pass, and a CUDA device would wait for, is refused here: a copy to the host, a
+blocking copy to the device or one from memory that is not pinned, and an index on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from clinit.headtrain.init import Rows
+from clinit.headtrain.pool import Pool
+from clinit.headtrain.stream import Task
+from clinit.headtrain.top import evaluate
+from clinit.headtrain.top.activations import PoolActivations
+from clinit.headtrain.top.config import TopConfig
+from clinit.headtrain.top.cut import cut
+from clinit.headtrain.top.methods import Batch, DerppConfig, EwcConfig, TopMethod, top_method
+from clinit.headtrain.top.model import PlasticModel
+from clinit.headtrain.top.optimizer import top_optimizer
+from clinit.headtrain.top.rows import TaskReader
+from clinit.headtrain.top.train_task import train_span
+
+CUDA = torch.device("cuda", 0)
+
+
+NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "convnextv2": ("convnextv2_femto", {"depths": (1, 1, 2, 2), "dims": (4, 8, 8, 12)}),
+    "vit": (
+        "vit_tiny_patch16_224",
+        {"img_size": 32, "patch_size": 8, "embed_dim": 12, "depth": 3, "num_heads": 2},
+    ),
+    "resnet": ("resnet18", {"layers": (1, 1, 1, 2), "channels": (4, 4, 8, 8)}),
+}
+METHODS: dict[str, TopConfig] = {
+    "rehearsal": TopConfig(rank=2),
+    "bf16": TopConfig(rank=2, precision="bf16"),
+    "full rank": TopConfig(full_rank=True),
+    "derpp": TopConfig(method="derpp", rank=2),
+    "derpp sum": TopConfig(method="derpp", rank=2, derpp=DerppConfig(distance="sum")),
+    "derpp stored": TopConfig(method="derpp", rank=2, derpp=DerppConfig(teacher="stored")),
+    "ewc": TopConfig(method="ewc", full_rank=True),
+}
+TASK = Task(1, np.arange(2), start=3)
+LABELS = np.arange(40) % TASK.stop
+STEPS = 3
+
+
+class Held:
+    """Activations on the host."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def stream(self, batches: Sequence[np.ndarray]) -> Generator[Float[Tensor, "batch ..."]]:
+        for rows in batches:
+            yield torch.from_numpy(self.values[rows])
+
+
+def make_network(key: str) -> tuple[nn.Module, np.ndarray]:
+    """Return a network on the host, and activations in float16."""
+    name, arguments = NETWORKS[key]
+    network: nn.Module = timm.create_model(name, num_classes=3, **arguments).eval()
+    values = cut(network, 2).trunk(torch.randn(len(LABELS), 3, 32, 32))
+    return network, values.half().numpy()
+
+
+def make_model(network: nn.Module, top: TopConfig) -> PlasticModel:
+    dim = network.get_classifier().in_features  # type: ignore[operator]
+    head = Rows(np.zeros((TASK.stop, dim)), np.zeros(TASK.stop))
+    model = PlasticModel(network, cut(network, 2), head, top)
+    model.open(torch.Generator().manual_seed(0))
+    return model
+
+
+def make_reader(values: np.ndarray, device: torch.device) -> TaskReader:
+    """Two parts, so that batches are merged."""
+    parts = PoolActivations([Held(values[:15]), Held(values[15:])], device)
+    pool = Pool((np.zeros((len(LABELS), 1), np.float32), LABELS))
+    is_new = TASK.start <= LABELS
+    new, old = np.flatnonzero(is_new), np.flatnonzero(~is_new)
+    return TaskReader(pool, parts, new=new, old=old, kept=new)
+
+
+def make_method(top: TopConfig, loss: str = "ce") -> TopMethod:
+    return top_method(top.method, loss_name=loss, ewc=EwcConfig(), derpp=top.derpp)
+
+
+def begin(method: TopMethod, model: PlasticModel, reader: TaskReader) -> None:
+    """Give EWC springs: to measure them is no step."""
+    if method.data_method == "naive":
+        held = {name: p.detach().clone() for name, p in model.trainable().items()}
+        method.restore(
+            {
+                "constant": torch.zeros((), device=model.device),
+                **{f"fisher.{name}": values.abs() for name, values in held.items()},
+                **{f"centre.{name}": values for name, values in held.items()},
+            }
+        )
+    else:
+        method.begin(model, TASK, reader)
+
+
+def draws(method: TopMethod, reader: TaskReader) -> Iterator[tuple[Batch, Batch | None]]:
+    num_old = 0 if method.data_method == "naive" else 4
+    rows = [np.concatenate([reader.new[i : i + 4], reader.old[i : i + num_old]]) for i in (0, 3, 6)]
+    second = reader.stream([each[4:] for each in rows], [0] * STEPS)
+    return zip(
+        reader.stream(rows, [4] * STEPS),
+        second if method.draws == 2 else repeat(None),
+        strict=False,
+    )
+
+
+def train(
+    model: PlasticModel, method: TopMethod, reader: TaskReader, no_waiting: NoWaiting
+) -> Tensor:
+    begin(method, model, reader)
+    optimizer, schedule = top_optimizer(model.network, iterations=STEPS)
+    batches = draws(method, reader)
+    with no_waiting:
+        return train_span(
+            model, method, batches, optimizer, schedule, range(STEPS), lambda done: None
+        )
+
+
+class WaitsError(AssertionError):
+    """The host would wait for the device."""
+
+
+class NoWaiting(TorchDispatchMode):
+    """Refuses what a CUDA device would be waited for."""
+
+    def __init__(self, pinned: list[Tensor]) -> None:
+        super().__init__()
+        self._pinned = pinned
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        found = func(*args, **kwargs)
+        given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        made = [each for each in tree_leaves(found) if isinstance(each, Tensor)]
+        on_device = any(each.is_cuda for each in given)
+        if on_device and any(each.device.type == "cpu" for each in made):
+            raise WaitsError(f"{func} brings values to the host")
+        if on_device and any(each.device.type == "cpu" and each.ndim for each in given):
+            raise WaitsError(f"{func} reads values on the host")
+        if given and not on_device and any(each.is_cuda for each in made):
+            if not kwargs.get("non_blocking"):
+                raise WaitsError(f"{func} is a copy that blocks")
+            if not any(each is given[0] for each in self._pinned):
+                raise WaitsError(f"{func} copies from memory that is not pinned")
+        return found
+
+
+@contextmanager
+def fake_cuda() -> Iterator[NoWaiting]:
+    """Let tensors live on CUDA inside; yields the mode of what is not to wait."""
+    pinned: list[Tensor] = []
+
+    def pin(values: Tensor) -> Tensor:
+        pinned.append(values)
+        return values
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tensor, "pin_memory", pin)
+        patch.setattr(Tensor, "backward", backward)
+        # It begins with a tensor of no device, which does not become one of a fake device.
+        patch.setattr(nn.utils, "skip_init", lambda module, *args, **kw: module(*args, **kw))
+        # Autocast asks the driver, and turns itself off with a warning where there is none.
+        patch.setattr("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
+        patch.setattr("torch.cuda.is_bf16_supported", lambda: True)
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            yield NoWaiting(pinned)
+
+
+def backward(root: Tensor) -> None:
+    """Do what autograd does, one node after another: its engine needs the driver for streams."""
+    assert root.grad_fn is not None
+    waits: dict[Any, int] = {}
+    todo, seen = [root.grad_fn], {root.grad_fn}
+    while todo:
+        for node, _ in todo.pop().next_functions:
+            if node is not None:
+                waits[node] = waits.get(node, 0) + 1
+                if node not in seen:
+                    seen.add(node)
+                    todo.append(node)
+    arrived: dict[Any, dict[int, Tensor]] = {root.grad_fn: {0: torch.ones_like(root)}}
+    ready: list[Any] = [root.grad_fn]
+    while ready:
+        current = ready.pop()
+        gradients = arrived.pop(current, {})
+        if hasattr(current, "variable"):
+            current.variable.grad = _sum(current.variable.grad, gradients[0])
+            continue
+        given = [gradients.get(place) for place in range(max(gradients, default=0) + 1)]
+        for (node, place), value in _edges(current, given):
+            if value is not None:
+                wanted = node._input_metadata[place]
+                assert value.device == wanted.device, f"{node} gets a gradient on {value.device}"
+                there = arrived.setdefault(node, {})
+                fitting = value.sum_to_size(wanted.shape).to(wanted.dtype)
+                there[place] = _sum(there.get(place), fitting)
+            waits[node] -= 1
+            if not waits[node]:
+                ready.append(node)
+
+
+def _edges(node: Any, given: list[Tensor | None]) -> Iterator[tuple[Any, Tensor | None]]:
+    """Run one node; yield where each of its gradients goes."""
+    edges = [edge for edge in node.next_functions if edge[0] is not None]
+    written_in_python = hasattr(node, "needs_input_grad")
+    values = node.apply(*given) if written_in_python else node(*given)
+    values = values if isinstance(values, tuple) else (values,)
+    # A function in Python has a gradient for each argument, tensor or not.
+    wanted = node.needs_input_grad if written_in_python else [e[0] for e in node.next_functions]
+    kept = [value for value, want in zip(values, wanted, strict=True) if want]
+    return zip(edges, kept, strict=True)
+
+
+def _sum(one: Tensor | None, other: Tensor) -> Tensor:
+    return other if one is None else one + other
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [*(("convnextv2", name) for name in METHODS), ("vit", "bf16"), ("resnet", "full rank")],
+)
+def test_no_step_waits_for_the_device_or_mixes_devices(key: str, name: str) -> None:
+    network, values = make_network(key)
+    top = METHODS[name]
+    with fake_cuda() as no_waiting:
+        model = make_model(network.to(CUDA), top)
+        means = train(model, make_method(top), make_reader(values, CUDA), no_waiting)
+        assert means.device == CUDA
+        assert means.shape == (STEPS, 2)
+        trained = model.trainable().values()
+        assert {parameter.device for parameter in trained} == {CUDA}
+        assert all(parameter.grad is not None for parameter in trained)
+
+
+@pytest.mark.parametrize("loss", ["mse", "sqen"])
+def test_no_loss_waits_for_the_device(loss: str) -> None:
+    network, values = make_network("vit")
+    top = METHODS["rehearsal"]
+    with fake_cuda() as no_waiting:
+        model = make_model(network.to(CUDA), top)
+        train(model, make_method(top, loss), make_reader(values, CUDA), no_waiting)
+
+
+def test_features_are_computed_without_waiting() -> None:
+    network, values = make_network("convnextv2")
+    with fake_cuda() as no_waiting:
+        model = make_model(network.to(CUDA), METHODS["rehearsal"])
+        reader = make_reader(values, CUDA)
+        model.write(TASK.start, Rows(np.ones((2, model.dim)), np.ones(2)))
+        with no_waiting:
+            found = evaluate.features(model, reader.activations, np.arange(len(LABELS)))
+        assert (found.device, found.dtype) == (CUDA, torch.float32)
+        assert found.shape == (len(LABELS), model.dim)
+
+
+class CheatingMethod:
+    """Reads, or sends, something in the middle of a step."""
+
+    data_method, draws, base_sample = "rehearsal", 1, 0
+
+    def __init__(self, cheat: Any) -> None:
+        self._cheat = cheat
+        self._plain = make_method(METHODS["rehearsal"])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
+
+    def loss(self, model: Any, batch: Batch, second: Batch | None) -> tuple[Tensor, Tensor]:
+        loss, losses = self._plain.loss(model, batch, second)
+        self._cheat(losses)
+        return loss, losses
+
+
+ON_HOST = torch.arange(2)
+
+
+@pytest.mark.parametrize(
+    ("cheat", "message"),
+    [
+        (lambda losses: losses.sum().item(), "_local_scalar_dense"),
+        (lambda losses: float(losses[0]), "_local_scalar_dense"),
+        (lambda losses: bool((losses > 0).any()), "_local_scalar_dense"),
+        (lambda losses: losses[losses > 0], "nonzero"),
+        (lambda losses: losses.cpu(), "brings values to the host"),
+        (lambda losses: losses + torch.ones(8), "at least two devices|on the host"),
+        (lambda losses: losses[ON_HOST], "reads values on the host"),
+        (lambda losses: ON_HOST.to(losses.device), "is a copy that blocks"),
+        (lambda losses: ON_HOST.to(CUDA, non_blocking=True), "memory that is not pinned"),
+    ],
+)
+def test_a_step_that_waits_is_found(cheat: Any, message: str) -> None:
+    network, values = make_network("vit")
+    with fake_cuda() as no_waiting:
+        model = make_model(network.to(CUDA), METHODS["rehearsal"])
+        with pytest.raises(Exception, match=message):
+            train(model, CheatingMethod(cheat), make_reader(values, CUDA), no_waiting)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("key", NETWORKS)
+def test_the_backward_of_this_file_is_that_of_autograd(key: str) -> None:
+    network, values = make_network(key)
+    model = make_model(network, METHODS["full rank"])
+    reader = make_reader(values, torch.device("cpu"))
+    method = make_method(METHODS["full rank"])
+    batch = next(iter(reader.batches(reader.new, 8)))
+    loss, _ = method.loss(model, replace(batch, num_new=8), None)
+    loss.backward(retain_graph=True)
+    expected = {name: p.grad for name, p in model.trainable().items()}
+    for parameter in model.trainable().values():
+        parameter.grad = None
+    backward(loss)
+    for name, parameter in model.trainable().items():
+        torch.testing.assert_close(parameter.grad, expected[name])
