@@ -210,7 +210,12 @@ Rate = Annotated[
         help="Peak learning rate of the head; one cycle a task.", show_default="1.5e-3, EWC 8e-4"
     ),
 ]
-WeightDecay = Annotated[float, typer.Option(min=0, help="Decoupled weight decay.")]
+WeightDecay = Annotated[
+    float,
+    typer.Option(
+        min=0, help="Decoupled weight decay of matrices and of the head; not of norms and biases."
+    ),
+]
 LayerDecay = Annotated[
     float, typer.Option(help="Ratio of a layer's learning rate to that of the one above it.")
 ]
@@ -248,14 +253,17 @@ DerppBeta = Annotated[float, typer.Option(min=0, help="DER++: weight of the loss
 Distance = Annotated[
     DerppDistance,
     typer.Option(
-        help="DER++: mean of the squared differences over classes, or their sum as Eq. 6 has it."
+        help="DER++: squared differences as their mean over classes, as the code of its authors"
+        " computes, so that alpha does not depend on the number of classes; or as their sum, as"
+        " Eq. 6 of DER++ prints it."
     ),
 ]
 Teacher = Annotated[
     DerppTeacher,
     typer.Option(
-        help="DER++: former logits from the network as it was at the task's start, or stored with"
-        " the buffer when a class was learnt."
+        help="DER++: former logits from the network as it was at the task's start (the form in"
+        " related code of the paper's authors), or stored with the buffer when a class was learnt"
+        " (Eq. 6 of DER++, which the paper names)."
     ),
 ]
 Probe = Annotated[

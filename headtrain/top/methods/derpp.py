@@ -19,6 +19,10 @@ and none is made up for them.
     distance sum    sum over the C' classes: the squared norm that Eq. 6 prints. With a thousand
                     classes, alpha = 0.1 then weighs like alpha = 100 does with `mean`.
 
+The paper names Eq. 6: `stored` with `sum`. The defaults are `snapshot` with `mean`, the form of its
+authors' related code, since that for the paper is not public; with a mean, alpha = 0.1 weighs the
+same whatever the width of the head.
+
 A task without old rows (an empty buffer, a base without training rows) is learnt with the mean
 loss of new rows alone.
 
@@ -56,8 +60,10 @@ class DerppConfig:
     beta: float = 0.9
     """Weight of the loss of old rows; >= 0, and 0 is DER. The paper's value."""
     teacher: Literal["snapshot", "stored"] = "snapshot"
+    """`stored` is Eq. 6; `snapshot` what the paper's authors use in related work."""
     distance: Literal["mean", "sum"] = "mean"
-    """Squared differences of a row: their mean over classes, or their sum."""
+    """Squared differences of a row: their mean over classes, as in the authors' code of both forms,
+    or their sum, as Eq. 6 prints it."""
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta"):
