@@ -43,9 +43,7 @@ FeatureRows = Any
 """A NumPy or CuPy array (rows, dim), or `StreamedRows`."""
 
 
-def take(
-    features: FeatureRows, rows: slice | Int[np.ndarray, " taken"]
-) -> Float[Any, "taken dim"]:
+def take(features: FeatureRows, rows: slice | Int[np.ndarray, " taken"]) -> Float[Any, "taken dim"]:
     """Return some rows, a slice or by their numbers, as an array where it is computed."""
     if isinstance(features, StreamedRows):
         return features.send(features.host[rows])

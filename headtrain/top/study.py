@@ -183,7 +183,10 @@ def _parts(
     base: Side, new: Side, scenario: Scenario, curriculum: Curriculum, top: TopConfig
 ) -> list[Part]:
     """Return the rows that the runs look at, those first that they look at most often."""
-    train = [curriculum.rows(task).rows for task in scenario.tasks]
+    train = []
+    for task in scenario.tasks:
+        rows = curriculum.rows(task)
+        train += [rows.rows, curriculum.start_rows(task, rows).rows]
     if top.method == "ewc":
         train.append(curriculum.base_sample(top.ewc.samples))
     val = scenario.val.rows_between(0, scenario.num_classes)

@@ -235,7 +235,9 @@ def test_splits_with_different_classes_are_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"method": "naive", "buffer": None}, True),
+        ({"method": "naive", "buffer": None, "init_rows": None}, True),
+        ({"method": "naive", "buffer": 20, "init_rows": "buffer"}, False),
+        ({"init_rows": "new"}, True),
         ({"buffer": 0}, True),
         ({"buffer": None, "buffer_per_class": 0}, True),
         ({}, False),
@@ -246,8 +248,8 @@ def test_a_calibration_against_nothing_is_said(changes: dict[str, Any], said: bo
     config = replace(CONFIG, **changes)
     scenario = build(config=config)
     note = (
-        "there are no rows of earlier classes to calibrate new head rows against: they take the"
-        " norm of the old ones, as with scale norm"
+        "initialisation sees no rows of earlier classes to calibrate new head rows against: they"
+        " take the norm of the old ones, as with scale norm"
     )
     calibrated = [HeadConfig(), HeadConfig(init="random")]
     assert (note in gaps(scenario, BASE, NEW, config, calibrated)) == said
