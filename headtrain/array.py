@@ -97,7 +97,7 @@ def as_tensor(array: Any) -> torch.Tensor:
 
     if isinstance(array, np.ndarray):
         return torch.from_numpy(array)
-    tensor: torch.Tensor = torch.from_dlpack(array)
+    tensor: torch.Tensor = torch.utils.dlpack.from_dlpack(array)
     return tensor
 
 

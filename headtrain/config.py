@@ -150,7 +150,7 @@ class ExperimentConfig:
         """Leave settings without a meaning at one value, so that equal runs look equal."""
         if self.init_rows is None or self.is_closed:
             object.__setattr__(self, "init_rows", default_init_rows(self.method))
-        idle = {} if self.method == "rehearsal" else {"mix": "text"}
+        idle: dict[str, str | None] = {} if self.method == "rehearsal" else {"mix": "text"}
         if not self.keeps_buffer:
             idle |= {"buffer": None, "buffer_per_class": None, "buffer_split": "balanced"}
         for name, value in idle.items():

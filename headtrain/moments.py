@@ -99,8 +99,9 @@ def cut(
     """Cut rows, or those of `order` in that order, into blocks that suit `MomentSums.add`."""
     size = CPU_BLOCK_BYTES if isinstance(features, np.ndarray) else GPU_BLOCK_BYTES
     block_rows = max(256, size // (8 * max(1, features.shape[1])))
-    for start in range(0, len(labels if order is None else order), block_rows):
-        rows = slice(start, start + block_rows)
+    total = len(labels if order is None else order)
+    for start in range(0, total, block_rows):
+        rows = slice(start, min(start + block_rows, total))
         picked = rows if order is None else order[rows]
         yield take(features, picked), labels[picked]
 

@@ -111,7 +111,8 @@ class LambdaPath:
 def resolution(statistics: ClassStatistics) -> float:
     """Return the size below which an eigenvalue of the total covariance is rounding only."""
     xp = namespace(statistics.gram)
-    return float(statistics.dim * np.finfo(np.float64).eps * xp.linalg.trace(statistics.gram))
+    size = float(xp.linalg.trace(statistics.gram))
+    return statistics.dim * float(np.finfo(np.float64).eps) * size
 
 
 def _check(lam: float) -> None:

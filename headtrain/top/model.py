@@ -170,7 +170,7 @@ class PlasticModel:
         parent, _, name = self._classifier_name.rpartition(".")
         setattr(self.network.get_submodule(parent), name, classifier)
         if hasattr(self.network, "num_classes"):
-            self.network.num_classes = classes
+            self.network.num_classes = classes  # type: ignore[assignment]
 
     def _block_values(self) -> dict[str, Tensor]:
         prefixes = tuple(f"{name}." for name in self.cut.blocks)

@@ -185,8 +185,8 @@ def _parts(
     """Return the rows that the runs look at, those first that they look at most often."""
     train = []
     for task in scenario.tasks:
-        rows = curriculum.rows(task)
-        train += [rows.rows, curriculum.start_rows(task, rows).rows]
+        trained = curriculum.rows(task)
+        train += [trained.rows, curriculum.start_rows(task, trained).rows]
     if top.method == "ewc":
         train.append(curriculum.base_sample(top.ewc.samples))
     val = scenario.val.rows_between(0, scenario.num_classes)
