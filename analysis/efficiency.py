@@ -30,17 +30,19 @@ from typing import Any, Literal
 
 import polars as pl
 
+from clinit.headtrain.record import settings_of
+
 Reading = Literal["equal-level", "random-best"]
 READINGS: tuple[Reading, ...] = ("equal-level", "random-best")
 SHARE = 0.95
 """The share of random's best accuracy that counts as having learnt the task."""
 
-INIT_SETTINGS = frozenset({"init", "scale", "lam", "class_mean", "bias"})
+INIT_SETTINGS = frozenset({"init", "scale", "lam", "class_mean", "weighting", "bias", "init_rows"})
 """What tells the runs of one comparison apart."""
+BUFFER_SETTINGS = frozenset({"buffer", "buffer_per_class", "buffer_split"})
+"""The same where training sees new rows alone: what is kept is for initialisation."""
 PLACE_SETTINGS = frozenset({"base", "new", "out", "device", "workers", "threads"})
 """Where a run reads, writes and computes: not part of what is compared."""
-LATER_SETTINGS = {"precision": "float32"}
-"""Settings that records of earlier versions lack, with what they did."""
 
 
 class NoLevel(Enum):
@@ -126,11 +128,11 @@ def value_name(reading: Reading) -> str:
 
 def comparison_key(info: Mapping[str, Any]) -> str:
     """Return what runs must share to be compared: data, base head, stream and training."""
-    config = {
-        name: value
-        for name, value in {**LATER_SETTINGS, **info["config"]}.items()
-        if name not in INIT_SETTINGS | PLACE_SETTINGS
-    }
+    settings = settings_of(info)
+    left_out = INIT_SETTINGS | PLACE_SETTINGS
+    if settings.get("method") in ("naive", "ewc"):
+        left_out |= BUFFER_SETTINGS
+    config = {name: value for name, value in settings.items() if name not in left_out}
     data = [
         {name: value for name, value in info[side].items() if name != "path"}
         for side in ("base", "new")

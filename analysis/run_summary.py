@@ -21,7 +21,7 @@ from clinit.analysis.accuracy import (
     mean,
 )
 from clinit.analysis.efficiency import READINGS, Gain, comparison_key, value_name
-from clinit.headtrain.record import RunRecord
+from clinit.headtrain.record import RunRecord, settings_of
 
 Row = dict[str, Any]
 VALUES = ("loss_new", *ACCURACIES)
@@ -65,8 +65,7 @@ class RunSummary:
     @property
     def config(self) -> dict[str, Any]:
         """The flat configuration of the run."""
-        config: dict[str, Any] = self.record.info["config"]
-        return config
+        return settings_of(self.record.info)
 
     @property
     def path(self) -> Path:

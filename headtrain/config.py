@@ -96,7 +96,7 @@ class ExperimentConfig:
     """Seed of class order, buffer, batches and random rows."""
     class_order: tuple[str, ...] | None = None
     """The new classes by name in the order in which they arrive; None draws it by seed."""
-    init_rows: Literal["buffer", "new"] | None = None
+    init_rows: str | None = None
     """What initialisation may look at beside the new rows: `buffer`, old rows as well (those that
     the method trains on; those of a buffer kept for nothing else with `naive`), as in the paper,
     or `new`, nothing. Default: `new` for naive, whose point is that it has nothing; `buffer` for

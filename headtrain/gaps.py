@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool
 
 from clinit.extract.device import choose_device
+from clinit.headtrain.array import library_for
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.examples import examples
 from clinit.headtrain.residency import residency_notes
@@ -38,6 +40,7 @@ def gaps(
         *_loss_gaps(heads, head_facts or {}),
         *_memory_gaps(scenario, base, config),
         *_calibration_gaps(config, heads),
+        *_library_gaps(choose_device(config.device)),
     ]
 
 
@@ -176,6 +179,15 @@ def _calibration_gaps(config: ExperimentConfig, heads: Sequence[HeadConfig]) -> 
     return [
         "initialisation sees no rows of earlier classes to calibrate new head rows against: they"
         " take the norm of the old ones, as with scale norm"
+    ]
+
+
+def _library_gaps(device: torch.device) -> list[str]:
+    if device.type != "cuda" or library_for(device) == "cupy":
+        return []
+    return [
+        "CuPy is not installed: statistics and solves are computed on the CPU, with NumPy, and the"
+        ' features are copied there (`pip install "clinit[cuda12]"` or `"clinit[cuda13]"`)'
     ]
 
 

@@ -148,6 +148,8 @@ def test_runs_are_compared_across_initialisations_and_places_only(
     assert comparison_key(alike.info) == key
     explicit = make_run("least-square", precision="float32")
     assert comparison_key(explicit.info) == key, "earlier records do not name a precision"
+    later = make_run("least-square", weighting="sample", init_rows="buffer")
+    assert comparison_key(later.info) == key, "settings of the initialisation"
     for other in ({"seed": 1}, {"loss": "mse"}, {"lr": 0.1}, {"buffer": 1}, {"head_width": "full"}):
         assert comparison_key(make_run("least-square", **other).info) != key
     moved = make_run("least-square")
@@ -155,3 +157,13 @@ def test_runs_are_compared_across_initialisations_and_places_only(
     assert comparison_key(moved.info) == key
     moved.info["new"]["fingerprint"] = {"weights": "b"}
     assert comparison_key(moved.info) != key
+
+
+def test_a_buffer_that_only_initialisation_sees_does_not_set_runs_apart(
+    make_run: Callable[..., RunRecord],
+) -> None:
+    key = comparison_key(make_run("random", method="ewc", buffer=None).info)
+    kept = make_run("least-square", method="ewc", buffer=600, init_rows="buffer")
+    assert comparison_key(kept.info) == key
+    rehearsed = [make_run("random", method="derpp", buffer=size) for size in (600, 700)]
+    assert comparison_key(rehearsed[0].info) != comparison_key(rehearsed[1].info)
