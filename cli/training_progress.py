@@ -80,5 +80,7 @@ def _initialised(event: Initialised) -> str:
         )
     if start.library is None:
         return line
-    spent = ", ".join(f"{phase} {value:.3f} s" for phase, value in event.seconds.items())
+    spent = ", ".join(
+        f"{phase} {value:.3f} s" for phase, value in event.seconds.items() if value >= 0.0005
+    )
     return f"{line}; {start.library}: {spent}"
