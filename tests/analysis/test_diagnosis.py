@@ -203,7 +203,8 @@ def test_a_device_gives_what_the_cpu_gives(split: CacheSplit) -> None:
 def test_the_split_is_streamed_to_the_device_block_by_block(
     split: CacheSplit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = array_api_strict.Device("device1")
+    head, there = make_head(), array_api_strict.Device("device1")
+    near = diagnose_split(split, head, lam=0.1, per_class=True)
     sent: list[int] = []
 
     def send(features: np.ndarray, device: torch.device) -> Any:
@@ -213,8 +214,6 @@ def test_the_split_is_streamed_to_the_device_block_by_block(
 
     monkeypatch.setattr(diagnosis, "placed", send)
     monkeypatch.setattr(diagnosis, "torch_stream", lambda device: nullcontext())
-    head = make_head()
-    near = diagnose_split(split, head, lam=0.1, per_class=True)
     far = diagnose_split(split, head, lam=0.1, per_class=True, device=torch.device("cuda"))
     assert sum(sent) == 2 * near.rows
     assert near.per_class is not None
