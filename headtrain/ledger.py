@@ -88,7 +88,7 @@ class TaskEntry:
         )
 
     def evaluations(self, head: int, totals: Int[np.ndarray, " classes"]) -> pl.DataFrame:
-        """Return the counts of right answers of one head; only of classes that are tested."""
+        """Return the correct counts of one head, of the classes that are tested."""
         tested = np.flatnonzero(totals)
         return pl.concat(
             _table(
