@@ -21,6 +21,7 @@ from clinit.cli.choices import (
     Loss,
     Mix,
     Scale,
+    Weighting,
 )
 from clinit.cli.config_file import read_config
 from clinit.cli.console import say
@@ -55,6 +56,8 @@ def train_top(
     init: given_as.Inits = None,
     scale: given_as.Scales = None,
     class_mean: given_as.Mean = ClassMean.raw,
+    weighting: given_as.Average = Weighting.class_,
+    init_rows: given_as.InitialRows = None,
     head_width: given_as.Width = HeadWidth.grow,
     bias: given_as.NewBias = Bias.write,
     lam: given_as.Lambda = "0.05",
@@ -114,7 +117,8 @@ def train_top(
     from clinit.headtrain.top.config import TopConfig, run_name
     from clinit.headtrain.top.methods import DerppConfig, EwcConfig
 
-    given_as.reject_meaningless(context, method.value, full_rank=full_rank)
+    seen = given_as.init_rows_of(method.value, init_rows)
+    given_as.reject_meaningless(context, method.value, seen, full_rank=full_rank)
     ewc = method.value == "ewc"
     try:
         top = TopConfig(
@@ -152,6 +156,7 @@ def train_top(
             eval_every=eval_every,
             seed=seed,
             class_order=read_class_order(class_order) if class_order is not None else None,
+            init_rows=seen,
             head_width=head_width.value,
             device=device.value,
         )
@@ -161,6 +166,7 @@ def train_top(
                 scale=how.value,
                 lam=lambda_value(lam),
                 class_mean=class_mean.value,
+                weighting=weighting.value,
                 bias=bias.value,
                 loss=loss.value,
                 lr=lr if lr is not None else (8e-4 if ewc else 1.5e-3),
