@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -100,6 +101,10 @@ MEANINGLESS: dict[str, frozenset[str]] = {
     "derpp": _EWC,
 }
 """Parameters that a method does not read."""
+LR = {method.value: 1.5e-3 for method in TopMethod} | {"ewc": 8e-4}
+BATCH_SIZE = {method.value: 256 for method in TopMethod} | {"ewc": 128}
+BY_METHOD: dict[str, Mapping[str, object]] = {"lr": LR, "batch-size": BATCH_SIZE}
+"""Options whose default depends on the method: a file gives them by method too."""
 
 
 def reject_meaningless(context: Context, method: str, *, full_rank: bool) -> None:
