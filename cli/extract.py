@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli.choices import Autocast, Device, Dtype, Split, TransformKind
+from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, warn
+from clinit.cli.context import Context, overridden
 from clinit.cli.extract_output import print_split, print_view, print_views, progress_bars
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def extract(
+    context: Context,
     root: Annotated[Path, typer.Option(help="Folder of the images.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Folder of the feature cache.", show_default=False)],
     dataset: Annotated[
@@ -111,6 +114,7 @@ def extract(
             help="Stop at an unreadable image and at counts that differ from the description.",
         ),
     ] = False,
+    config_file: ConfigOption = None,
 ) -> None:
     """Run a frozen backbone once over a data set and store its penultimate features.
 
@@ -146,6 +150,8 @@ def extract(
         views=views,
         view_seed=view_seed,
     )
+    dataset = None if overridden(context, "dataset", "manifest") else dataset
+    manifest = None if overridden(context, "manifest", "dataset") else manifest
     manifests = _manifests(dataset, manifest, split, root, strict=strict)
     if limit_per_class is not None:
         manifests = {name: m.limit_per_class(limit_per_class) for name, m in manifests.items()}

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from clinit.cli import cache, manifest
+from clinit.cli import cache, manifest, recipe
 from clinit.cli.align import align
 from clinit.cli.cache_import import import_
 from clinit.cli.console import err
@@ -62,6 +62,7 @@ app.command()(align)
 app.command()(train_head)
 app.command()(train_top)
 app.command()(sweep)
+app.add_typer(recipe.app, name="recipe")
 app.command()(report)
 app.command()(diagnose)
 app.command()(export)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import typer
 
 from clinit.cli.context import Context, given
@@ -16,13 +18,17 @@ _TRAINING = frozenset(
 _LAMBDA = frozenset({"lam"})
 MEANINGLESS: dict[str, frozenset[str]] = {
     "rehearsal": frozenset(),
-    "naive": _BUFFER,
+    "naive": frozenset({"mix"}),
     "joint": _BUFFER,
     "ncm": _BUFFER | _TRAINING | _LAMBDA | {"weighting"},
     "ridge": _BUFFER | _TRAINING,
     "lda": _BUFFER | _TRAINING | _LAMBDA,
 }
-"""Parameters that a method does not read."""
+"""Parameters that a method does not read. Without rehearsal, those of the buffer are read where
+initialisation looks at old rows."""
+INIT_ROWS = {method: "new" if method == "naive" else "buffer" for method in MEANINGLESS}
+BY_METHOD: dict[str, Mapping[str, object]] = {"init-rows": INIT_ROWS}
+"""Options whose default depends on the method: a file gives them by method too."""
 _WHY = {
     "naive": "it trains on new rows alone; with --init-rows buffer, one is kept for initialisation",
     "joint": "it trains on all rows of all classes seen",
@@ -36,8 +42,8 @@ def reject_meaningless(context: Context, method: str, init_rows: str | None) -> 
     """Refuse options that `method` would ignore; those of a file give way to the command line."""
     from_file = given(context, "method") != "commandline"
     meaningless = MEANINGLESS[method]
-    if method == "naive" and init_rows == "buffer":
-        meaningless -= KEPT
+    if method == "naive" and init_rows != "buffer":
+        meaningless |= KEPT
     for parameter in context.command.params:
         where = given(context, str(parameter.name))
         if parameter.name not in meaningless or where is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -100,33 +101,36 @@ def byte_count(text: str) -> int:
     return int(float(match[1]) * _UNITS[unit])
 
 
-_BUFFER = KEPT | {"mix"}
+_MIX = frozenset({"mix"})
 _LOW_RANK = frozenset({"rank", "alpha", "a_init"})
 _EWC = frozenset({"ewc_lambda", "ewc_samples", "ewc_mode", "ewc_gamma"})
 _DERPP = frozenset({"derpp_alpha", "derpp_beta", "derpp_distance", "teacher"})
 MEANINGLESS: dict[str, frozenset[str]] = {
     "rehearsal": _EWC | _DERPP,
-    "naive": _BUFFER | _EWC | _DERPP,
-    "joint": _BUFFER | _EWC | _DERPP,
-    "ewc": _BUFFER | _LOW_RANK | _DERPP,
+    "naive": _MIX | _EWC | _DERPP,
+    "joint": KEPT | _MIX | _EWC | _DERPP,
+    "ewc": _MIX | _LOW_RANK | _DERPP,
     "derpp": _EWC,
 }
-"""Parameters that a method does not read."""
-
-
-def init_rows_of(method: str, asked: InitRows | None) -> str:
-    """Return what initialisation may look at: old rows too, unless the method is naive."""
-    if asked is not None:
-        return asked.value
-    return "new" if method == "naive" else "buffer"
+"""Parameters that a method does not read. Without rehearsal, those of the buffer are read where
+initialisation looks at old rows."""
+LR = {method.value: 1.5e-3 for method in TopMethod} | {"ewc": 8e-4}
+BATCH_SIZE = {method.value: 256 for method in TopMethod} | {"ewc": 128}
+INIT_ROWS = {method.value: "buffer" for method in TopMethod} | {"naive": "new"}
+BY_METHOD: dict[str, Mapping[str, object]] = {
+    "lr": LR,
+    "batch-size": BATCH_SIZE,
+    "init-rows": INIT_ROWS,
+}
+"""Options whose default depends on the method: a file gives them by method too."""
 
 
 def reject_meaningless(context: Context, method: str, init_rows: str, *, full_rank: bool) -> None:
     """Refuse options that the run would ignore; those of a file give way to the command line."""
     from_file = given(context, "method") != "commandline"
     meaningless = MEANINGLESS[method]
-    if method in ("naive", "ewc") and init_rows == "buffer":
-        meaningless -= KEPT
+    if method in ("naive", "ewc") and init_rows == "new":
+        meaningless |= KEPT
     for parameter in context.command.params:
         name, where = str(parameter.name), given(context, str(parameter.name))
         if where is None or not (where == "commandline" or from_file):

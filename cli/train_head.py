@@ -23,7 +23,7 @@ from clinit.cli.choices import (
     Scale,
     Weighting,
 )
-from clinit.cli.config_file import read_config
+from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, say
 from clinit.cli.context import Context, overridden
 from clinit.cli.method_options import reject_meaningless
@@ -188,16 +188,7 @@ def train_head(
             "--diagnose", help="Measure NC1 to NC4 and D_LS of each head at the end of each task."
         ),
     ] = False,
-    config_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            is_eager=True,
-            callback=read_config,
-            help="TOML file of options by their names, `iterations = 600`; the command line wins.",
-            show_default=False,
-        ),
-    ] = None,
+    config_file: ConfigOption = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show what each initialisation chose.")
     ] = False,

@@ -6,7 +6,7 @@ import glob
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -23,7 +23,7 @@ from clinit.cli.choices import (
     Scale,
     Weighting,
 )
-from clinit.cli.config_file import read_config
+from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import say
 from clinit.cli.context import Context, overridden
 from clinit.cli.top_study import open_sides, read_study, starting_head
@@ -94,16 +94,7 @@ def train_top(
     trunk_budget: given_as.TrunkBudget = "20GB",
     workers: given_as.Workers = None,
     checkpoint_every: given_as.CheckpointEvery = 100,
-    config_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            is_eager=True,
-            callback=read_config,
-            help="TOML file of options by their names, `iterations = 600`; the command line wins.",
-            show_default=False,
-        ),
-    ] = None,
+    config_file: ConfigOption = None,
     verbose: given_as.Verbose = False,
 ) -> None:
     """Train the top blocks of a backbone, and its head, on new classes that arrive in tasks.
@@ -117,14 +108,13 @@ def train_top(
     from clinit.headtrain.top.config import TopConfig, run_name
     from clinit.headtrain.top.methods import DerppConfig, EwcConfig
 
-    seen = given_as.init_rows_of(method.value, init_rows)
+    seen = init_rows.value if init_rows is not None else given_as.INIT_ROWS[method.value]
     given_as.reject_meaningless(context, method.value, seen, full_rank=full_rank)
-    ewc = method.value == "ewc"
     try:
         top = TopConfig(
             method=method.value,
             top_blocks=top_blocks,
-            full_rank=full_rank or ewc,
+            full_rank=full_rank or method.value == "ewc",
             rank=rank,
             alpha=alpha,
             a_init=a_init.value,
@@ -152,7 +142,7 @@ def train_top(
             else buffer_per_class,
             buffer_split=buffer_split.value,
             mix=mix.value,
-            batch_size=batch_size or (128 if ewc else 256),
+            batch_size=batch_size or given_as.BATCH_SIZE[method.value],
             eval_every=eval_every,
             seed=seed,
             class_order=read_class_order(class_order) if class_order is not None else None,
@@ -169,7 +159,7 @@ def train_top(
                 weighting=weighting.value,
                 bias=bias.value,
                 loss=loss.value,
-                lr=lr if lr is not None else (8e-4 if ewc else 1.5e-3),
+                lr=lr if lr is not None else given_as.LR[method.value],
                 weight_decay=weight_decay,
             )
             for each in init or _PAPER_INITS
