@@ -262,7 +262,20 @@ def test_methods_without_a_buffer_are_trained_beside_rehearsal(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--method", "naive", "--buffer", "10"], "--buffer does not go with --method naive"),
+        (
+            ["--method", "naive", "--buffer", "10"],
+            "--buffer does not go with --method naive: it trains on new rows alone; with"
+            " --init-rows buffer, one is kept for initialisation",
+        ),
+        (
+            ["--method", "ridge", "--init-rows", "new"],
+            "--init-rows does not go with --method ridge",
+        ),
+        (["--method", "ncm", "--weighting", "sample"], "--weighting does not go with --method ncm"),
+        (
+            ["--method", "naive", "--init-rows", "buffer", "--mix", "sgm"],
+            "--mix does not go with --method naive",
+        ),
         (["--method", "ncm", "--lambda", "1"], "solved, not trained, and has no lambda"),
         (["--method", "ridge", "--lr", "0.1"], "--lr does not go with --method ridge"),
         (["--method", "lda", "--init", "lda"], "--init does not go with --method lda"),
