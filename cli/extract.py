@@ -81,7 +81,7 @@ def extract(
     batch_size: Annotated[int, typer.Option(min=1, help="Images a forward pass.")] = 64,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Threads that read and decode.", show_default="CPUs it may use"),
+        typer.Option(min=1, help="Threads that read and decode.", show_default="usable CPUs"),
     ] = None,
     dtype: Annotated[Dtype, typer.Option(help="How features are stored.")] = Dtype.float16,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,

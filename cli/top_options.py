@@ -306,9 +306,7 @@ TrunkBudget = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(
-        min=1, help="Threads that read and decode images.", show_default="CPUs it may use"
-    ),
+    typer.Option(min=1, help="Threads that read and decode images.", show_default="usable CPUs"),
 ]
 CheckpointEvery = Annotated[
     int, typer.Option(min=0, help="Updates between two checkpoints; 0: only after each task.")
