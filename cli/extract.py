@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,7 @@ from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, warn
 from clinit.cli.context import Context, overridden
 from clinit.cli.extract_output import print_split, print_view, print_views, progress_bars
+from clinit.extract.machine import cpu_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,7 +84,7 @@ def extract(
     batch_size: Annotated[int, typer.Option(min=1, help="Images a forward pass.")] = 64,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Threads that read and decode.", show_default="CPU cores"),
+        typer.Option(min=1, help="Threads that read and decode.", show_default="usable CPUs"),
     ] = None,
     dtype: Annotated[Dtype, typer.Option(help="How features are stored.")] = Dtype.float16,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,
@@ -142,7 +142,7 @@ def extract(
         mean=_numbers("--mean", mean),
         std=_numbers("--std", std),
         batch_size=batch_size,
-        workers=workers or os.cpu_count() or 1,
+        workers=workers or cpu_count(),
         dtype=dtype.value,
         shard_rows=shard_rows,
         strict=strict,

@@ -355,7 +355,7 @@ TrunkBudget = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(min=1, help="Threads that read and decode images.", show_default="2"),
+    typer.Option(min=1, help="Threads that read and decode images.", show_default="usable CPUs"),
 ]
 CheckpointEvery = Annotated[
     int, typer.Option(min=0, help="Updates between two checkpoints; 0: only after each task.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from torch import nn
 from clinit.extract.backbone import Backbone
 from clinit.extract.cache import Cache
 from clinit.extract.head import Head
+from clinit.extract.machine import cpu_count
 from clinit.extract.split_run import Progress
 from clinit.extract.transform import Transform
 from clinit.headtrain.base_head import head_digest
@@ -47,7 +48,7 @@ class Storage:
     folder: Path
     budget: int
     """Bytes; 0 computes all of them from the images each time."""
-    workers: int = 2
+    workers: int = field(default_factory=cpu_count)
     """Threads that read and decode."""
 
 

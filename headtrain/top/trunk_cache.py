@@ -21,6 +21,7 @@ from jaxtyping import Float, Int
 from clinit.errors import CacheError
 from clinit.extract.cache import CacheSplit, open_split
 from clinit.extract.lock import only_writer
+from clinit.extract.machine import free_memory
 from clinit.extract.manifest import Manifest
 from clinit.extract.plan import Plan
 from clinit.extract.split_run import Progress, SplitRun
@@ -200,7 +201,7 @@ class TrunkCache:
             )
         position = np.full(part.split.num_valid, -1, dtype=np.int64)
         position[part.rows] = np.arange(len(part.rows))
-        fits = self.bytes(part) <= MEMORY_SHARE * _free_memory()
+        fits = self.bytes(part) <= MEMORY_SHARE * free_memory()
         return StoredRows(split, position, in_memory=fits)
 
     def from_images(self, part: Part) -> ActivationRows:
@@ -214,13 +215,3 @@ class TrunkCache:
         rows = ImageRows(paths.tolist(), part.root, self.trunk, workers=self.workers)
         check_images(part.name, rows, part.rows, part.features, self.trunk.cut.top)
         return rows
-
-
-def _free_memory() -> int:
-    """Return the bytes of memory that nobody uses, file buffers included."""
-    try:
-        with Path("/proc/meminfo").open(encoding="ascii") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        return 1024 * int(lines["MemAvailable"].split()[0])
-    except (OSError, KeyError, ValueError):  # not Linux
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -46,6 +46,21 @@ def test_both_splits_are_extracted_and_summed_up(
     assert "(its classes: stored with the weights)" in shown.output
 
 
+def test_as_many_threads_decode_as_the_process_may_use(
+    extract: Callable[..., Result],
+    make_tree: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("clinit.cli.extract.cpu_count", lambda: 3)
+    root = make_tree()
+    extract("--dataset", "folder", "--root", root)
+    extract("--dataset", "folder", "--root", root, "--workers", 1, out="told")
+    for out, workers in (("cache", 3), ("told", 1)):
+        summary = json.loads((tmp_path / out / "train" / "cache.json").read_text())
+        assert summary["run"]["workers"] == workers
+
+
 def test_the_same_command_again_says_that_all_is_there(
     extract: Callable[..., Result], make_tree: Callable[..., Path]
 ) -> None:

@@ -3,13 +3,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from clinit.errors import CacheError
 from clinit.extract.lock import only_writer
-from clinit.headtrain.top.activations import ActivationRows
+from clinit.headtrain.top.activations import ActivationRows, StoredRows
 from clinit.headtrain.top.cut import cut
 from clinit.headtrain.top.images import open_side, reload_backbone
 from clinit.headtrain.top.trunk import Trunk
@@ -71,6 +72,27 @@ def test_rows_in_memory_in_files_and_from_images_are_the_same(
     np.testing.assert_allclose(
         in_memory.astype(np.float32), read(make_cache().from_images(part), part), atol=1e-3
     )
+
+
+@pytest.mark.parametrize(("free", "in_memory"), [(10**9, True), (100, False)])
+def test_activations_are_held_in_memory_where_the_process_may_take_that_much(
+    make_cache: Callable[..., TrunkCache],
+    part: Part,
+    monkeypatch: pytest.MonkeyPatch,
+    free: int,
+    in_memory: bool,
+) -> None:
+    opened: list[bool] = []
+
+    class Spy(StoredRows):
+        def __init__(self, *arguments: Any, in_memory: bool) -> None:
+            opened.append(in_memory)
+            super().__init__(*arguments, in_memory=in_memory)
+
+    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.StoredRows", Spy)
+    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.free_memory", lambda: free)
+    store(make_cache(), part)
+    assert opened == [in_memory]
 
 
 def test_activations_that_float16_cannot_hold_are_kept_in_float32(
