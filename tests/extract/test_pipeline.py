@@ -407,10 +407,12 @@ def test_a_gpu_gives_the_same_bits_when_copies_overlap(tiny_weights: Path, autoc
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_a_forward_pass_is_launched_without_waiting_for_the_gpu(tiny_weights: Path) -> None:
     config = BackboneConfig(name=MODEL, weights=tiny_weights, model_args=ARGS, device="cuda")
     backbone, cuda = load_backbone(config), torch.device("cuda")
     normalise = TRANSFORM.normaliser(cuda)
+    backbone.features(normalise(torch.zeros(8, 3, 32, 32, dtype=torch.uint8, device=cuda)))
 
     def compute(pixels: Tensor) -> Tensor:
         torch.cuda.set_sync_debug_mode("error")
