@@ -8,7 +8,7 @@ CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*
 EXTRA := $(if $(CUDA),$(if $(filter 12,$(CUDA)),[cuda12],[cuda13]))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format clean
+.PHONY: help demo test gpu check format clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -26,6 +26,10 @@ demo: $(READY) ## The whole pipeline on handwritten digits, offline, in about a 
 # One thread: the tensors of the tests are too small to share, and idle threads spin.
 test: $(READY) ## All tests (GPU tests where there is a GPU)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+# One command for a day with a GPU; the time limit is that of the script.
+gpu: $(READY) ## GPU tests, then speeds beside the GPU's limits: at most ten minutes
+	@$(BIN)/python benchmarks/gpu.py --tests --out benchmarks
 
 check: $(READY) ## Static checks: format, lint, types, layers
 	@$(BIN)/ruff format --check .

@@ -63,7 +63,7 @@ def curves(runs: Sequence[RunSummary], width: int) -> Text:
 
 
 def segments(run: RunSummary, name: str) -> list[Segment]:
-    """Return the curve of a value, a segment a task."""
+    """Return the curve of a value, one segment per task."""
     starts = dict(zip(_tasks(run), [0, *_ends(run)], strict=False))
     result = []
     for task, start in starts.items():

@@ -16,11 +16,12 @@ With d = W - W_LS = (v, a), computed about the mean mu of h:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from clinit.headtrain.array import to_numpy
+from clinit.headtrain.array import namespace, to_numpy
 from clinit.headtrain.solve import least_squares_head
 from clinit.headtrain.statistics import ClassStatistics
 
@@ -48,19 +49,22 @@ class Deviation:
 
 def deviation(
     statistics: ClassStatistics,
-    weight: Float[np.ndarray, "classes dim"],
-    bias: Float[np.ndarray, " classes"],
+    weight: Float[Any, "classes dim"],
+    bias: Float[Any, " classes"],
     *,
     lam: float,
 ) -> Deviation:
     """Return the deviation of (weight, bias), a row for each class of `statistics`.
 
+    They are arrays of the library of `statistics`.
+
     Raises:
         StatisticsError: If lam = 0 and the least squares are singular.
     """
     best = least_squares_head(statistics, lam)
-    weight, bias = weight.astype(np.float64), bias.astype(np.float64)
-    difference = weight - to_numpy(best.weight), bias - to_numpy(best.bias)
+    xp = namespace(statistics.gram)
+    weight, bias = xp.astype(weight, xp.float64), xp.astype(bias, xp.float64)
+    difference = weight - best.weight, bias - best.bias
     absent = statistics.totals == 0
     per_class = np.where(absent, np.nan, half_square(statistics, *difference, lam=lam))
     size = half_square(statistics, weight, bias, lam=lam)[~absent].sum()
@@ -69,13 +73,14 @@ def deviation(
 
 def half_square(
     statistics: ClassStatistics,
-    weight: Float[np.ndarray, "classes dim"],
-    bias: Float[np.ndarray, " classes"],
+    weight: Float[Any, "classes dim"],
+    bias: Float[Any, " classes"],
     *,
     lam: float,
 ) -> Float[np.ndarray, " classes"]:
     """Return 1/2 w S w^T for each row w = (weight, bias)."""
-    covariance = to_numpy(statistics.total_covariance)
-    at_mean = weight @ to_numpy(statistics.mean) + bias
-    ridge = lam * ((weight**2).sum(axis=1) + bias**2)
-    return np.asarray(((weight @ covariance) * weight).sum(axis=1) + at_mean**2 + ridge) / 2
+    xp = namespace(statistics.gram)
+    at_mean = weight @ statistics.mean + bias
+    ridge = lam * (xp.sum(weight**2, axis=1) + bias**2)
+    spread = xp.sum((weight @ statistics.total_covariance) * weight, axis=1)
+    return to_numpy(spread + at_mean**2 + ridge) / 2

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+import torch
 from jaxtyping import Float, Int
 
 from clinit.analysis.deviation import Deviation, deviation
@@ -17,7 +18,7 @@ from clinit.extract.cache import CacheSplit
 from clinit.extract.head import Head
 from clinit.extract.plan import backbone_identifier
 from clinit.extract.top1 import head_rows
-from clinit.headtrain.array import to_numpy
+from clinit.headtrain.array import beside, library, placed, to_numpy, torch_stream
 from clinit.headtrain.moments import Block
 from clinit.headtrain.statistics import ClassStatistics, count
 
@@ -50,6 +51,8 @@ class Diagnosis:
     collapse: NeuralCollapse
     deviation: Deviation
     rows: int
+    library: str
+    """What computed them: `numpy` or `cupy`."""
     per_class: pl.DataFrame | None = None
     """class, rows, nc1, cosine (of the head's row and the centred class mean), d_ls,
     weight_norm, bias; None unless asked for."""
@@ -71,6 +74,7 @@ class Diagnosis:
             "dim": collapse.dim,
             "rank": collapse.rank,
             "rows": self.rows,
+            "library": self.library,
         }
         if self.per_class is not None:
             content["per_class"] = self.per_class.to_dicts()
@@ -121,25 +125,41 @@ class Diagnosis:
 
 def diagnose(
     statistics: ClassStatistics,
-    weight: Float[np.ndarray, "classes dim"],
-    bias: Float[np.ndarray, " classes"],
+    weight: Float[Any, "classes dim"],
+    bias: Float[Any, " classes"],
     *,
     lam: float,
 ) -> Diagnosis:
-    """Return the metrics of a head with a row for each class of `statistics`."""
+    """Return the metrics of a head with a row for each class of `statistics`.
+
+    Weight and bias are arrays of the library of `statistics`.
+    """
     return Diagnosis(
         collapse=neural_collapse(statistics, weight, bias),
         deviation=deviation(statistics, weight, bias, lam=lam),
         rows=int(statistics.totals.sum()),
+        library=library(statistics.gram),
     )
 
 
 def diagnose_split(
-    split: CacheSplit, head: Head, *, lam: float, per_class: bool = False
+    split: CacheSplit,
+    head: Head,
+    *,
+    lam: float,
+    per_class: bool = False,
+    device: torch.device | None = None,
 ) -> Diagnosis:
     """Return the metrics of `head` on a split of a cache, in one pass (two for `per_class`).
 
     Only classes that the head has a row for count.
+
+    Args:
+        split: Read shard by shard, and copied to the device where there is one.
+        head: Whose rows the classes of the split are matched with by name.
+        lam: Ridge of the least squares in D_LS, >= 0.
+        per_class: Whether to measure each class too.
+        device: Where to compute: CUDA through CuPy, or the CPU (the default) through NumPy.
 
     Raises:
         HeadError: If the head has another width, or no class of the split.
@@ -148,17 +168,23 @@ def diagnose_split(
     labels = rows[split.labels[split.valid]]
     totals = count(labels[labels >= 0], head.num_classes)
 
-    def blocks() -> Iterator[Block]:
-        return _of_known_classes(split.blocks, rows)
+    place = torch.device("cpu") if device is None else device
 
-    statistics = ClassStatistics.of_blocks(blocks(), totals, dim=split.dim)
-    found = diagnose(statistics, head.weight, head.bias, lam=lam)
-    if not per_class:
-        return found
+    def blocks() -> Iterator[Block]:
+        for features, of_head in _of_known_classes(split.blocks, rows):
+            yield placed(features, place), of_head
+
+    with torch_stream(place):
+        statistics = ClassStatistics.of_blocks(blocks(), totals, dim=split.dim)
+        weight, bias = (beside(statistics.gram, part) for part in (head.weight, head.bias))
+        found = diagnose(statistics, weight, bias, lam=lam)
+        if not per_class:
+            return found
+        nc1 = class_nc1(statistics, blocks())
+        centred = to_numpy(statistics.centred_class_means)
     names = head.class_names or split.class_names
-    nc1 = class_nc1(statistics, blocks())
-    frame = _class_frame(statistics, head, names, nc1, found.deviation.per_class)
-    return Diagnosis(found.collapse, found.deviation, found.rows, frame)
+    frame = _class_frame(statistics.totals, centred, head, names, nc1, found.deviation.per_class)
+    return replace(found, per_class=frame)
 
 
 def matching_rows(head: Head, split: CacheSplit) -> Int[np.ndarray, " classes"]:
@@ -206,19 +232,19 @@ def _of_known_classes(blocks: Callable[[], Iterator[Block]], rows: np.ndarray) -
 
 
 def _class_frame(
-    statistics: ClassStatistics,
+    totals: np.ndarray,
+    centred: np.ndarray,
     head: Head,
     names: tuple[str, ...],
     nc1: np.ndarray,
     d_ls: np.ndarray,
 ) -> pl.DataFrame:
-    centred = to_numpy(statistics.centred_class_means)
     norms = np.linalg.norm(head.weight, axis=1) * np.linalg.norm(centred, axis=1)
     dots = (head.weight * centred).sum(axis=1)
     frame = pl.DataFrame(
         {
             "class": pl.Series(names, dtype=pl.String),
-            "rows": statistics.totals.astype(np.int64),
+            "rows": totals.astype(np.int64),
             "nc1": nc1,
             "cosine": np.where(norms > 0, dots / np.where(norms > 0, norms, 1.0), 0.0),
             "d_ls": d_ls,

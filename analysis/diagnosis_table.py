@@ -24,7 +24,7 @@ COLUMNS = {
 
 
 def diagnosis_table(runs: Sequence[RunSummary], *, per_task: bool) -> Table:
-    """Return a line a run: its head at the end of the last task, or of every task."""
+    """Return one line per run: its head at the end of the last task, or of every task."""
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),

@@ -83,7 +83,7 @@ def save_figure(runs: Sequence[RunSummary], path: Path) -> None:
 
 
 def _looks(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
-    """Return colour and line style of each run: a colour an initialisation where that does."""
+    """Return colour and line style of each run: one colour per initialisation if they suffice."""
     inits = list(dict.fromkeys(run.init for run in runs))
     variants = [[other for other in runs if other.init == init] for init in inits]
     if len(inits) <= len(COLOURS) and max(map(len, variants)) <= len(LINES):

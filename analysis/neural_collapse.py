@@ -22,12 +22,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from clinit.headtrain.array import to_numpy
-from clinit.headtrain.moments import Block
+from clinit.headtrain.array import beside, namespace, to_numpy
+from clinit.headtrain.moments import Block, widen
 from clinit.headtrain.statistics import ClassStatistics
 
 RANK_TOLERANCE = 1e-4
@@ -59,82 +60,87 @@ class NeuralCollapse:
 
 def neural_collapse(
     statistics: ClassStatistics,
-    weight: Float[np.ndarray, "classes dim"],
-    bias: Float[np.ndarray, " classes"],
+    weight: Float[Any, "classes dim"],
+    bias: Float[Any, " classes"],
 ) -> NeuralCollapse:
     """Return the metrics of a head on features; classes without rows are left out.
 
     Args:
         statistics: Class-balanced, over at least two classes.
-        weight: A row for each class of `statistics`.
-        bias: Likewise.
+        weight: A row for each class of `statistics`, an array of its library.
+        bias: The same.
     """
-    present = _present(statistics)
-    weight, bias = weight[present].astype(np.float64), bias[present].astype(np.float64)
-    centred = to_numpy(statistics.centred_class_means)[present]
+    xp, present = namespace(statistics.gram), _present(statistics)
+    rows = beside(statistics.gram, present)
+    weight, bias = xp.take(weight, rows, axis=0), xp.take(bias, rows)
+    weight, bias = xp.astype(weight, xp.float64), xp.astype(bias, xp.float64)
+    centred = xp.take(statistics.centred_class_means, rows, axis=0)
     basis, singular = mean_directions(statistics)
-    within = to_numpy(statistics.within_covariance)
-    spread = np.einsum("dr,dr->r", basis, within @ basis)  # along each direction
+    spread = xp.sum(basis * (statistics.within_covariance @ basis), axis=0)  # by direction
     floor = etf_floor(len(present), statistics.dim)
-    if not (np.abs(weight).max() < LARGEST and np.abs(bias).max() < LARGEST):
-        weight, bias = np.full_like(weight, np.nan), np.full_like(bias, np.nan)
+    if not (xp.max(xp.abs(weight)) < LARGEST and xp.max(xp.abs(bias)) < LARGEST):
+        weight, bias = xp.full_like(weight, math.nan), xp.full_like(bias, math.nan)
     return NeuralCollapse(
         # C of Sigma_B cancels 1 / C. Class means that are all the same separate nothing.
-        nc1=float((spread / singular**2).sum()) if len(singular) else math.nan,
+        nc1=float(xp.sum(spread / singular**2)) if singular.shape[0] else math.nan,
         nc2=distance_to_etf(weight @ weight.T),
         nc3=distance_to_etf(weight @ centred.T),
-        nc4=float(np.linalg.norm(bias + weight @ to_numpy(statistics.mean))),
+        nc4=float(xp.linalg.vector_norm(bias + weight @ statistics.mean)),
         nc2_floor=floor,
         nc3_floor=floor,
         classes=len(present),
         dim=statistics.dim,
-        rank=len(singular),
+        rank=singular.shape[0],
     )
 
 
 def mean_directions(
     statistics: ClassStatistics,
-) -> tuple[Float[np.ndarray, "dim rank"], Float[np.ndarray, " rank"]]:
+) -> tuple[Float[Any, "dim rank"], Float[Any, " rank"]]:
     """Return the left singular vectors and singular values of Z that are above rounding."""
-    present = _present(statistics)
-    centred = to_numpy(statistics.centred_class_means)[present]
-    basis, singular, _ = np.linalg.svd(centred.T, full_matrices=False)
-    kept = singular[: len(present) - 1] > RANK_TOLERANCE * singular[0]
-    return basis[:, : len(kept)][:, kept], singular[: len(kept)][kept]
+    xp, present = namespace(statistics.gram), _present(statistics)
+    rows = beside(statistics.gram, present)
+    centred = xp.take(statistics.centred_class_means, rows, axis=0)
+    basis, singular, _ = xp.linalg.svd(centred.T, full_matrices=False)
+    values = to_numpy(singular)[: len(present) - 1]  # the largest first
+    rank = int((values > RANK_TOLERANCE * values[0]).sum())
+    return basis[:, :rank], singular[:rank]
 
 
 def class_nc1(
     statistics: ClassStatistics,
     blocks: Iterable[Block],
 ) -> Float[np.ndarray, " classes"]:
-    """Return NC1 a class, tr(Sigma_{W,c} pinv(Sigma_B)) / C, in a second pass; NC1 is its mean.
+    """Return NC1 by class, tr(Sigma_{W,c} pinv(Sigma_B)) / C, in a second pass; NC1 is its mean.
 
     `blocks` are pairs of features (rows, dim) and labels (rows,), each of its own length.
     NaN for a class without rows, and for all where all class means are the same.
     """
     basis, singular = mean_directions(statistics)
-    if not len(singular):
+    if not singular.shape[0]:
         return np.full(statistics.num_classes, np.nan)
+    xp = namespace(basis)
     projection = basis / singular
-    means = to_numpy(statistics.class_means) @ projection
+    means = statistics.class_means @ projection
     sums = np.zeros(statistics.num_classes)
     for features, labels in blocks:
-        distances = features.astype(np.float64) @ projection - means[labels]
-        sums += np.bincount(labels, (distances**2).sum(axis=1), minlength=len(sums))
+        of_class = xp.take(means, beside(means, labels), axis=0)
+        distances = xp.astype(widen(features), xp.float64) @ projection - of_class
+        squares = to_numpy(xp.sum(distances**2, axis=1))
+        sums += np.bincount(labels, squares, minlength=len(sums))
     counts = statistics.totals
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
-def distance_to_etf(gram: Float[np.ndarray, "classes classes"]) -> float:
+def distance_to_etf(gram: Float[Any, "classes classes"]) -> float:
     """Return | gram / |gram| - E |; 1 for a matrix of zeros, NaN where one is not finite."""
-    if not np.isfinite(gram).all():
+    xp, classes = namespace(gram), gram.shape[0]
+    if not xp.all(xp.isfinite(gram)):
         return math.nan
-    classes = len(gram)
-    norm = np.linalg.norm(gram)
-    difference = gram / norm if norm > 0 else np.zeros_like(gram)
-    difference += 1 / (classes * math.sqrt(classes - 1))
-    difference[np.diag_indices(classes)] -= 1 / math.sqrt(classes - 1)
-    return float(np.linalg.norm(difference))
+    norm = float(xp.linalg.matrix_norm(gram))
+    etf = (np.eye(classes) - 1 / classes) / math.sqrt(classes - 1)
+    normalised = gram / norm if norm > 0 else gram
+    return float(xp.linalg.matrix_norm(normalised - beside(gram, etf)))
 
 
 def etf_floor(classes: int, dim: int) -> float:

@@ -17,7 +17,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from clinit.analysis.efficiency import PLACE_SETTINGS
+from clinit.analysis.captions import gain_caption, loss_caption
+from clinit.analysis.efficiency import PLACE_SETTINGS, READINGS, Reading, value_name
 from clinit.analysis.run_summary import RunSummary
 from clinit.analysis.settings import NOTHING, SHORT, common, differences, shown
 
@@ -57,10 +58,22 @@ class SeedGroup:
         """Summarise runs of different seeds."""
         rows = [run.row() for run in runs]
         found = {
-            name: Spread.of([row[name] for row in rows if row[name] is not None])
-            for name in (column.name for column in COLUMNS)
+            name: Spread.of([row[name] for row in rows if row[name] is not None]) for name in VALUES
         }
         return cls(tuple(runs), found)
+
+    @property
+    def gain_is_partial(self) -> bool:
+        """Whether a run does not get to the level of random in every task."""
+        return any(run.gain is not None and not run.gain.complete for run in self.runs)
+
+    def text(self, column: _Column) -> str:
+        """Return mean and deviation of a column as printed."""
+        found = self.values[column.name]
+        if found is None:
+            return NOTHING
+        partly = column.is_gain and self.gain_is_partial
+        return found.text(column.digits) + ("*" if partly else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +82,13 @@ class _Column:
     name: str
     digits: int
 
+    @property
+    def is_gain(self) -> bool:
+        return self.name in map(value_name, READINGS)
 
-COLUMNS = (
-    _Column("A_all\n%↑", "acc_all", 2),
-    _Column("A_new\n%↑", "acc_new", 2),
-    _Column("A_old\n%↑", "acc_old", 2),
-    _Column("A_pre\n%↑", "acc_pre", 2),
-    _Column("L_new\n↓", "loss_new", 3),
-    _Column("gain\n×↑", "gain", 1),
-)
-"""From left to right; those that do not fit the width are left out from the right."""
+
+VALUES = ("acc_all", "acc_new", "acc_old", "acc_pre", "loss_new", *map(value_name, READINGS))
+"""What is averaged over seeds, by its name in the rows of the report."""
 
 
 def seed_groups(runs: Sequence[RunSummary]) -> list[SeedGroup]:
@@ -95,20 +105,33 @@ def num_seeds(runs: Sequence[RunSummary]) -> int:
     return len({run.config.get("seed") for run in runs})
 
 
-def ranking(runs: Sequence[RunSummary], width: int) -> RenderableType:
-    """Return a line a group of seeds, the best first, at most `width` columns wide."""
+def ranking(runs: Sequence[RunSummary], width: int, reading: Reading) -> RenderableType:
+    """Return one line per group of seeds, the best first, at most `width` columns wide."""
     names = tuple(name for name in differences(runs).names if name not in ("seed", "run"))
     groups = seed_groups(runs)
-    shown_columns = len(COLUMNS)
-    table = _table(groups, names, shown_columns)
-    while shown_columns > 1 and _width(table) > width:
-        shown_columns -= 1
-        table = _table(groups, names, shown_columns)
+    columns, left_out = _columns(reading), list[_Column]()
+    table = _table(groups, names, columns)
+    while len(columns) > 1 and _width(table) > width:
+        left_out.insert(0, columns.pop())
+        table = _table(groups, names, columns)
     title = Text(common(runs, (*names, "seed")), style="bold")
-    return Group(title, table, Text(_caption(groups, shown_columns), style="dim"))
+    caption = _caption(groups, columns, left_out, reading)
+    return Group(title, table, Text(caption, style="dim"))
 
 
-def _table(groups: Sequence[SeedGroup], names: Sequence[str], num_columns: int) -> Table:
+def _columns(reading: Reading) -> list[_Column]:
+    """Return the columns; those that do not fit the width are left out from the right."""
+    return [
+        _Column("A_all\n%↑", "acc_all", 2),
+        _Column("A_new\n%↑", "acc_new", 2),
+        _Column("A_old\n%↑", "acc_old", 2),
+        _Column("A_pre\n%↑", "acc_pre", 2),
+        _Column("L_new\n↓", "loss_new", 3),
+        _Column("gain\n×↑", value_name(reading), 2),
+    ]
+
+
+def _table(groups: Sequence[SeedGroup], names: Sequence[str], columns: Sequence[_Column]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("#", justify="right", no_wrap=True)
     for name in ("init", "scale"):
@@ -116,31 +139,40 @@ def _table(groups: Sequence[SeedGroup], names: Sequence[str], num_columns: int) 
     for name in names:
         table.add_column(Text(SHORT.get(name, name)), overflow="fold")
     table.add_column("seeds", justify="right", no_wrap=True)
-    for column in COLUMNS[:num_columns]:
+    for column in columns:
         table.add_column(Text(column.heading, justify="right"), justify="right", no_wrap=True)
     for number, group in enumerate(groups, start=1):
         first = group.runs[0]
         scale = NOTHING if first.init == "random" else first.scale
-        numbers = (
-            NOTHING if (found := group.values[column.name]) is None else found.text(column.digits)
-            for column in COLUMNS[:num_columns]
-        )
+        numbers = (group.text(column) for column in columns)
         words = [str(number), first.init, scale, *(shown(first, name) for name in names)]
         table.add_row(*map(Text, (*words, str(len(group.runs)), *numbers)))
     return table
 
 
-def _caption(groups: Sequence[SeedGroup], num_columns: int) -> str:
+def _caption(
+    groups: Sequence[SeedGroup],
+    columns: Sequence[_Column],
+    left_out: Sequence[_Column],
+    reading: Reading,
+) -> str:
     words = "Ranked by A_all, on test images: mean over evaluation points and seeds"
     if any(len(group.runs) > 1 for group in groups):
         words += ", ± standard deviation over seeds"
     counts = {len(group.runs) for group in groups}
     if len(counts) > 1:
         words += f". Not all have the same number of seeds ({min(counts)} to {max(counts)})"
-    if num_columns < len(COLUMNS):
-        left = ", ".join(column.heading.split("\n")[0] for column in COLUMNS[num_columns:])
-        words += f". Not shown in this width: {left}"
-    return words + "."
+    words += "."
+    if any(column.name == "loss_new" for column in columns):
+        words += f" {loss_caption([run for group in groups for run in group.runs])}"
+    if any(column.is_gain for column in columns):
+        words += f" {gain_caption(reading)}"
+        if any(group.gain_is_partial for group in groups):
+            words += " *: not in every task of every run."
+    if left_out:
+        names = ", ".join(column.heading.split("\n")[0] for column in left_out)
+        words += f" Not shown in this width: {names}."
+    return words
 
 
 def _key(run: RunSummary) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from clinit.analysis.efficiency import Reading, gain
+from clinit.analysis.efficiency import Gain, Reading, gain
 from clinit.analysis.run_summary import Row, RunSummary
 from clinit.analysis.settings import labels
 from clinit.errors import RecordError
@@ -34,7 +34,7 @@ class Report:
     """What the records and the comparison want said, each once."""
 
     def rows(self) -> list[Row]:
-        """Return one row a run, with its tasks; plain values."""
+        """Return one row per run, with its tasks; plain values."""
         return [run.row() for run in self.runs]
 
     def json(self) -> str:
@@ -42,7 +42,7 @@ class Report:
         return json.dumps(finite(self.rows()), indent=2, ensure_ascii=False, allow_nan=False)
 
     def csv(self, *, per_task: bool = False) -> str:
-        """Return a line a run, or a line a run and task, as CSV with a header."""
+        """Return one line per run, or per run and task, as CSV with a header."""
         lines = []
         for row in self.rows():
             row |= {f"final_{name}": value for name, value in row["final"].items()}
@@ -59,7 +59,7 @@ class Report:
                 lines.append(identity | own)
         return pl.DataFrame(lines, infer_schema_length=None).write_csv()
 
-    def table(self, *, width: int = 80, reading: Reading = "peak") -> RenderableType:
+    def table(self, *, width: int = 80, reading: Reading = "equal-level") -> RenderableType:
         """Return the table of the runs, to be printed `width` columns wide."""
         from clinit.analysis.tables import run_table
 
@@ -72,13 +72,13 @@ class Report:
 
         return num_seeds(self.runs) > 1
 
-    def ranking(self, *, width: int = 80) -> RenderableType:
+    def ranking(self, *, width: int = 80, reading: Reading = "equal-level") -> RenderableType:
         """Return the runs ranked, those that differ only in their seed as one line."""
         from clinit.analysis.ranking import ranking
 
-        return ranking(self.runs, width)
+        return ranking(self.runs, width, reading)
 
-    def task_table(self, *, width: int = 80, reading: Reading = "peak") -> RenderableType:
+    def task_table(self, *, width: int = 80, reading: Reading = "equal-level") -> RenderableType:
         """Return the table of every task of the runs, to be printed `width` columns wide."""
         from clinit.analysis.tables import task_table
 
@@ -147,7 +147,7 @@ def _records(path: Path) -> list[Path]:
 
 
 def _compare(run: RunSummary, random: RunSummary | None) -> RunSummary:
-    if random is None or run.init == "random":
+    if random is None:
         return run
     return dataclasses.replace(run, gain=gain(run.points, random.points))
 
@@ -167,21 +167,35 @@ def _notes(runs: Sequence[RunSummary]) -> tuple[str, ...]:
         )
     for run, name in zip(runs, labels(runs), strict=True):
         if run.gain and not run.gain.complete:
+            reached, tasks = run.gain.reached, len(run.gain.tasks)
             notes.append(
-                f"{name} reaches 95 % of random's best new-task accuracy in {run.gain.reached} of"
-                f" {len(run.gain.tasks)} tasks; its gain is the mean over those."
+                f"{name} reaches 95 % of random's best new-task accuracy in"
+                + (
+                    f" {reached} of {tasks} tasks; its gain is the mean over those."
+                    if reached
+                    else f" none of {tasks} tasks: it has no gain."
+                )
             )
-        if run.gain and not run.gain.tasks:
-            notes.append(
-                f"{name} has no gain: random rows recognised nothing of any new task, or the new"
-                " classes have no validation image."
-            )
+        if run.gain and run.init == "random":
+            notes += _tasks_without_level(name, run.gain)
         if run.not_finite:
             notes.append(
                 f"{name}: the loss on the new task is not a finite number at {run.not_finite} of"
                 f" {len(run.points)} evaluation points."
             )
     return tuple(dict.fromkeys(notes))
+
+
+def _tasks_without_level(random: str, own: Gain) -> list[str]:
+    """Say why tasks have no gain over the run named `random`, whose gain over itself is `own`."""
+    notes = []
+    for reason in dict.fromkeys(reason for _, reason in own.left_out):
+        tasks = [str(task) for task, other in own.left_out if other is reason]
+        every = len(tasks) == len(own.tasks) + len(own.left_out)
+        word = "task" if len(tasks) == 1 else "tasks"
+        where = "any task" if every else f"{word} {', '.join(tasks)}"
+        notes.append(f"No gain over {random} in {where}: {reason.value}.")
+    return notes
 
 
 def _is_plain(value: object) -> bool:

@@ -20,8 +20,8 @@ from clinit.analysis.accuracy import (
     forgetting,
     mean,
 )
-from clinit.analysis.efficiency import Gain, comparison_key
-from clinit.headtrain.record import RunRecord
+from clinit.analysis.efficiency import READINGS, Gain, comparison_key, value_name
+from clinit.headtrain.record import RunRecord, settings_of
 
 Row = dict[str, Any]
 VALUES = ("loss_new", *ACCURACIES)
@@ -33,9 +33,9 @@ class RunSummary:
 
     record: RunRecord
     points: pl.DataFrame
-    """task, iteration, acc_pre, acc_new, acc_old, acc_all, loss_new: one row an evaluation."""
+    """task, iteration, acc_pre, acc_new, acc_old, acc_all, loss_new: one row per evaluation."""
     gain: Gain | None = None
-    """None for the random run, and where no random run was given."""
+    """None where no random run was given; the random run is compared with itself."""
     skip_start: bool = False
     """Whether the points before the first step are left out of the averages."""
 
@@ -65,8 +65,7 @@ class RunSummary:
     @property
     def config(self) -> dict[str, Any]:
         """The flat configuration of the run."""
-        config: dict[str, Any] = self.record.info["config"]
-        return config
+        return settings_of(self.record.info)
 
     @property
     def path(self) -> Path:
@@ -99,14 +98,17 @@ class RunSummary:
             "seed": self.config.get("seed"),
             "head_width": self.config.get("head_width"),
             **{name: finite(mean(self.averaged[name])) for name in VALUES},
-            "gain": self.gain.mean("peak") if self.gain else None,
-            "gain_level": self.gain.mean("level") if self.gain else None,
+            **{
+                value_name(reading): self.gain.mean(reading) if self.gain else None
+                for reading in READINGS
+            },
             "gain_tasks_reached": self.gain.reached if self.gain else None,
             "gain_tasks": len(self.gain.tasks) if self.gain else None,
             "forward_transfer": mean_transfer(self.record.info.get("tasks", [])),
             "seconds": self.record.info.get("seconds"),
             "start_included": not self.skip_start,
             "evaluation_points": len(self.averaged),
+            "loss_sample_rows": self.record.info.get("loss_sample_rows"),
             **self._final(),
             "tasks": self.task_rows(),
             "config": self.config,
@@ -114,7 +116,7 @@ class RunSummary:
         }
 
     def task_rows(self) -> list[Row]:
-        """Return one row a task."""
+        """Return one row per task."""
         described = {task["task"]: task for task in self.record.info.get("tasks", [])}
         gains = {task.task: task for task in self.gain.tasks} if self.gain else {}
         rows = []
@@ -125,9 +127,11 @@ class RunSummary:
             row |= _values(at_start(self.points.filter(here)), "start")
             row |= _values(at_end(self.points.filter(here)), "end")
             found = gains.get(task)
-            row["gain"] = found.value("peak") if found else None
-            row["gain_level"] = found.value("level") if found else None
+            for reading in READINGS:
+                row[value_name(reading)] = found.value(reading) if found else None
             row["reached_at"] = found.reached if found else None
+            row["random_reached_at"] = found.random_reached if found else None
+            row["random_best_at"] = found.random_best if found else None
             row["target"] = found.target if found else None
             about = described.get(task, {})
             row |= {

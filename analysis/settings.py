@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clinit.analysis.efficiency import PLACE_SETTINGS
+from clinit.analysis.efficiency import INIT_SETTINGS, PLACE_SETTINGS
 from clinit.analysis.run_summary import RunSummary
 
 NOTHING = "-"
@@ -19,15 +19,21 @@ SHORT = {
     "class_mean": "mean",
     "eval_every": "every",
     "head_width": "width",
+    "init_rows": "rows",
     "iterations": "iters",
     "lam": "λ",
     "run": "#",
     "top_blocks": "top",
+    "weighting": "ave",
     "weight_decay": "decay",
 }
 """Column headings for settings whose name is too long for one."""
 
-_APPLIES_TO = {"lam": ("least-square", "ridge"), "class_mean": ("class-mean",)}
+_APPLIES_TO = {
+    "lam": ("least-square", "ridge"),
+    "class_mean": ("class-mean",),
+    "weighting": ("least-square", "lda", "ridge"),
+}
 _COMMON = (
     *("backbone", "top_blocks", "rank", "method", "loss", "head_width", "tasks", "iterations"),
     *("buffer", "buffer_per_class", "lr", "seed"),
@@ -39,9 +45,9 @@ _WORDS = {
     "head": "base head {}",
     "head_width": "head {}",
     "tasks": "{} tasks",
-    "iterations": "{} iterations a task",
+    "iterations": "{} iterations per task",
     "buffer": "buffer {}",
-    "buffer_per_class": "buffer {} a class",
+    "buffer_per_class": "buffer {} per class",
     "lr": "lr {}",
     "lam": "λ {}",
     "run": "# {}",
@@ -67,7 +73,7 @@ def differences(runs: Sequence[RunSummary]) -> Differences:
     """Return the settings in which `runs` differ; with `run` where those do not tell all apart."""
     names = dict.fromkeys(name for run in runs for name in settings(run))
     differing = [name for name in names if len({_value(run, name) for run in runs} - {None}) > 1]
-    of_init = [name for name in differing if name in ("lam", "class_mean", "bias")]
+    of_init = [name for name in differing if name in INIT_SETTINGS]
     of_training = [name for name in differing if name not in of_init]
     if len({identity(run, differing) for run in runs}) < len(runs):
         of_init.append("run")
@@ -135,7 +141,7 @@ def labels(runs: Sequence[RunSummary]) -> list[str]:
 
 def _value(run: RunSummary, name: str) -> str | None:
     """Return a setting as text; None where it means nothing to the run's initialisation."""
-    if name == "bias" and run.init == "random":
+    if name in ("bias", "init_rows") and run.init == "random":
         return None
     if name in _APPLIES_TO and run.init not in _APPLIES_TO[name]:
         return None

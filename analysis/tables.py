@@ -13,15 +13,11 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from clinit.analysis.efficiency import Reading
+from clinit.analysis.captions import gain_caption, loss_caption
+from clinit.analysis.efficiency import Reading, value_name
 from clinit.analysis.run_summary import Row, RunSummary
 from clinit.analysis.settings import NOTHING, SHORT, common, differences, phrase, shown
 
-GAIN_MEANS: dict[Reading, str] = {
-    "peak": "iterations to random's best new-task accuracy / iterations of the run to 95 % of it",
-    "level": "iterations of random / iterations of the run to 95 % of random's best new-task"
-    " accuracy",
-}
 _Kind = Literal["percent", "loss", "gain", "time", "factor"]
 _UNIT = {"percent": "%", "loss": "", "gain": "×", "time": "", "factor": ""}
 
@@ -66,7 +62,7 @@ _TRANSFER = Column("FWT", "forward_transfer", "percent")
 
 
 def run_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> RenderableType:
-    """Return one line a run, under what they have in common."""
+    """Return one line per run, under what they have in common."""
     differing = differences(runs)
     named = [(run, run.row()) for run in runs]
     columns = _run_columns(reading, transfer=_has_transfer([row for _, row in named]))
@@ -88,7 +84,7 @@ def run_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rende
 
 
 def task_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> RenderableType:
-    """Return one table a task and group of comparable runs."""
+    """Return one table per task and group of comparable runs."""
     differing = differences(runs)
     named = [(run, run.row()) for run in runs]
     tasks = [task for _, row in named for task in row["tasks"]]
@@ -104,7 +100,10 @@ def task_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rend
             choices = [wide, columns, _task_columns(reading)]
             tables = [_table(lines, runs, chosen, differing.of_init) for chosen in choices]
             parts.append(next((each for each in tables if _width(each) <= width), tables[-1]))
-    caption = f"start, end: A_new before the first step and after the last. {_gain_words(reading)}"
+    caption = (
+        "start, end: A_new before the first step and after the last."
+        f" {loss_caption(runs)} {gain_caption(reading)}"
+    )
     return Group(*parts, Text(caption, style="dim"))
 
 
@@ -130,7 +129,7 @@ def _run_columns(reading: Reading, *, transfer: bool) -> list[Column]:
         Column("A_old", "acc_old", "percent"),
         Column("A_all", "acc_all", "percent"),
         Column("L_new", "loss_new", "loss", "low"),
-        Column("gain", _gain_name(reading), "gain"),
+        Column("gain", value_name(reading), "gain"),
         *([_TRANSFER] if transfer else []),
         Column("time", "seconds", "time", "low"),
     ]
@@ -145,12 +144,12 @@ def _task_columns(reading: Reading) -> list[Column]:
         Column("A_old", "acc_old", "percent"),
         Column("A_all", "acc_all", "percent"),
         Column("L_new", "loss_new", "loss", "low"),
-        Column("gain", _gain_name(reading), "gain"),
+        Column("gain", value_name(reading), "gain"),
     ]
 
 
 def _has_transfer(rows: Sequence[Row]) -> bool:
-    """Say whether forward transfer was measured at all: runs of train-head have none."""
+    """Return whether forward transfer was measured at all: runs of train-head have none."""
     return any(row["forward_transfer"] is not None for row in rows)
 
 
@@ -201,9 +200,7 @@ def _caption(
         "A: accuracy on test images, mean over the evaluation points"
         f" (the one before the first step of a task {start}); pre: base classes,"
         " new: current task, old: base and earlier tasks, all: all seen."
-        " L_new: mean loss on training images of the current task. "
-        + _gain_words(reading)
-        + " ↑ higher is better, ↓ lower."
+        f" {loss_caption(runs)} {gain_caption(reading)} ↑ higher is better, ↓ lower."
     )
     if _has_transfer([row for _, row in named]):
         words += (
@@ -218,15 +215,6 @@ def _caption(
     if "run" in differences(runs).names:
         words += "".join(f"\n# {number}: {run.path}" for number, run in enumerate(runs, 1))
     return Text(words, style="dim")
-
-
-def _gain_words(reading: Reading) -> str:
-    paper = " (the paper's reading)" if reading == "peak" else ""
-    return f"gain, {reading}{paper}: {GAIN_MEANS[reading]}."
-
-
-def _gain_name(reading: Reading) -> str:
-    return "gain" if reading == "peak" else "gain_level"
 
 
 def _heading(run: RunSummary, names: Sequence[str], first: str = "") -> Text:

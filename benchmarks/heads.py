@@ -33,6 +33,7 @@ from heads_workload import (
     TASKS,
     TEST_BASE,
     TEST_NEW,
+    Size,
     make_workload,
 )
 from rich.table import Table
@@ -54,6 +55,9 @@ def contenders(options: argparse.Namespace, avalanche: str | None) -> list[Conte
         "seed": options.seed,
         "lr": 1e-3,
         "weight_decay": 0.05,
+        "init": "random",
+        "heads": 1,
+        "device": "cpu",
         "threads": options.threads,
         "iterations": options.iterations,
         "block": options.block,
@@ -63,9 +67,8 @@ def contenders(options: argparse.Namespace, avalanche: str | None) -> list[Conte
     short = {"iterations": min(25, options.iterations), "block": 25}
     precisions = ["float32", "bf16"] if has_bf16() else ["float32"]
     found = [
-        Contender(f"products, {name}", "products", {**shared, "dtype": dtype})
-        for name, dtype in (("float32", "float32"), ("bf16", "bfloat16"))
-        if name in precisions
+        Contender(f"products, {name}", "products", {**shared, "precision": name})
+        for name in precisions
     ]
     for name in precisions:
         for heads in options.banks:
@@ -100,13 +103,12 @@ HEADINGS = (
 
 def rows_of(found: list[Contender]) -> list[list[str]]:
     """Return the lines of the table."""
-    limits = {c.options["dtype"]: c for c in found if c.kind == "products"}
+    limits = {c.options["precision"]: c for c in found if c.kind == "products"}
     peer = next((c for c in found if c.kind == "avalanche"), None)
     lines = []
     for contender in found:
         step = contender.step_s()
-        low = contender.options.get("precision") == "bf16"
-        limit = limits["bfloat16" if low else "float32"]
+        limit = limits[contender.options.get("precision", "float32")]
         line = [contender.name, f"{1 / step:,.1f}", f"{contender.heads / step:,.1f}"]
         if contender.kind == "products":
             lines.append([*line, "", f"{products_rate(contender):,.0f} GFLOP/s", "", "", ""])
@@ -217,7 +219,7 @@ def main() -> None:
     avalanche = None if options.no_avalanche else peer_python(options.peers / "avalanche")
     found = contenders(options, avalanche)
     with tempfile.TemporaryDirectory() as folder:
-        make_workload(Path(folder), options.per_class, options.seed)
+        make_workload(Path(folder), Size(new_rows=options.per_class), options.seed)
         try:
             compete(found, Path(folder), options.threads)
             if not options.no_protocol:

@@ -16,6 +16,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +27,30 @@ from heads_workload import Workload, sides
 def clock() -> float:
     """Return seconds: of this process where it has one thread, of the wall where it has more.
 
-    The time of a process does not count what other users of the machine take.
+    The time of a process does not count what other users of the machine take; nor what a CUDA
+    device takes.
     """
-    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
+    alone = torch.get_num_threads() == 1 and not torch.cuda.is_initialized()
+    return time.process_time() if alone else time.perf_counter()
 
 
 ANSWERS = os.dup(1)
-"""What a library prints goes to the error stream."""
-os.dup2(2, 1)
+
+
+def divert_prints() -> None:
+    """Let what a library prints go to the error stream, not among the answers."""
+    os.dup2(2, 1)
 
 
 def say(**facts: Any) -> None:
     """Answer with one line."""
     os.write(ANSWERS, (json.dumps(facts) + "\n").encode())
+
+
+def settle(device: str) -> None:
+    """Wait until a CUDA device has done what it was told."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
 
 
 class Pace:
@@ -53,10 +65,14 @@ class Pace:
         self.task = self._done = 0
         self._started = 0.0
 
+    def wait(self) -> None:
+        """Wait for the turn."""
+        sys.stdin.readline()
+
     def begin_task(self) -> None:
         """Start the clock, at first when told."""
         if self.task == 0:
-            sys.stdin.readline()
+            self.wait()
         self.task += 1
         self._done = 0
         self._started = clock()
@@ -66,30 +82,52 @@ class Pace:
         self._done += steps
         if self._done % self.block and self._done < self.iterations:
             return
-        say(task=self.task, steps=self.block, seconds=clock() - self._started)
-        sys.stdin.readline()
+        self.finish_block(clock() - self._started)
         self._started = clock()
 
+    def finish_block(self, seconds: float) -> None:
+        """Answer with what a block took, and wait for the next turn."""
+        say(task=self.task, steps=self.block, seconds=seconds)
+        self.wait()
 
-def products(work: Workload, pace: Pace, options: dict[str, Any]) -> None:
-    """Do the two products of a step and nothing else: the limit."""
-    kind = getattr(torch, options["dtype"])
+
+def products(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
+    """Do the two products of a step and nothing else, launched as clinit does: the limit."""
+    from clinit.headtrain.cuda_graph import WARM_UP_STEPS, Replayed
+    from clinit.headtrain.precision import products_in
+
+    precision, device, heads = options["precision"], options["device"], options["heads"]
+    kind = torch.bfloat16 if precision == "bf16" else torch.float32
     for _, stop in work.splits:
-        features = torch.randn(work.batch, work.dim).to(kind)
-        weight = torch.randn(stop, work.dim).to(kind)
-        gradient = torch.randn(work.batch, stop).to(kind)
+        features = torch.randn(work.batch, work.dim, device=device).to(kind)
+        weight = torch.randn(heads * stop, work.dim, device=device).to(kind)
+        gradient = torch.randn(work.batch, heads * stop, device=device).to(kind)
         logits, weight_gradient = torch.empty_like(gradient), torch.empty_like(weight)
-        for _ in range(3):
-            torch.mm(features, weight.t(), out=logits)
-        pace.begin_task()
-        for _ in range(pace.iterations):
-            torch.mm(features, weight.t(), out=logits)
-            torch.mm(gradient.t(), features, out=weight_gradient)
-            pace.stepped()
-    say(done=True)
+        step = partial(_two_products, features, weight, gradient, logits, weight_gradient)
+        with products_in(precision):
+            run = Replayed(step, ()) if device.startswith("cuda") else step
+            for _ in range(WARM_UP_STEPS + 1):
+                run()
+            settle(device)
+            pace.begin_task()
+            for _ in range(pace.iterations):
+                run()
+                pace.stepped()
+    return {}
 
 
-def clinit(work: Workload, pace: Pace, options: dict[str, Any]) -> None:
+def _two_products(
+    features: torch.Tensor,
+    weight: torch.Tensor,
+    gradient: torch.Tensor,
+    logits: torch.Tensor,
+    weight_gradient: torch.Tensor,
+) -> None:
+    torch.mm(features, weight.t(), out=logits)
+    torch.mm(gradient.t(), features, out=weight_gradient)
+
+
+def clinit(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Train a bank as `clinit train-head` does; the first head is that of the other contenders."""
     from clinit.headtrain import events
     from clinit.headtrain.bank import Bank
@@ -118,23 +156,24 @@ def clinit(work: Workload, pace: Pace, options: dict[str, Any]) -> None:
         seed=work.seed,
         class_order=tuple(f"new{row}" for row in range(work.classes - work.base)),
         precision=options["precision"],
-        device="cpu",
+        device=options["device"],
     )
     base, new, head = sides(work, test_rows=1)
     record = run_experiment(base, new, head, config, heads, observer=observe)[0]
     trained = record.head
     assert trained is not None
-    device = torch.device("cpu")
+    device = torch.device(options["device"])
     bank = Bank(Rows(trained.weight, trained.bias), heads[:1], device, options["precision"])
     test = LabelledRows.on(device, work.test_x, work.test_y)
     with torch.no_grad():
         count_correct(bank, test.first(2000))
         started = clock()
         right = int(count_correct(bank, test).sum())
-    say(accuracy=100 * right / len(test), evaluate_s=options["heads"] * (clock() - started))
+    seconds = options["heads"] * (clock() - started)
+    return {"accuracy": 100 * right / len(test), "evaluate_s": seconds}
 
 
-def protocol(work: Workload, pace: Pace, options: dict[str, Any]) -> None:
+def protocol(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Run one head through the whole protocol, evaluations of all test rows included."""
     from clinit.headtrain.config import ExperimentConfig, HeadConfig
     from clinit.headtrain.experiment import run_experiment
@@ -147,17 +186,17 @@ def protocol(work: Workload, pace: Pace, options: dict[str, Any]) -> None:
         batch_size=work.batch,
         seed=work.seed,
         precision=options["precision"],
-        device="cpu",
+        device=options["device"],
     )
     base, new, head = sides(work)
-    sys.stdin.readline()
+    pace.wait()
     started = clock()
-    heads = [HeadConfig(init="random", lr=work.lr, weight_decay=work.decay)]
-    run_experiment(base, new, head, config, heads)
-    say(protocol_s=clock() - started)
+    heads = [HeadConfig(init=options["init"], lr=work.lr, weight_decay=work.decay)]
+    (record,) = run_experiment(base, new, head, config, heads)
+    return {"protocol_s": clock() - started, "timings_s": record.info["timings_s"]}
 
 
-def plain(work: Workload, pace: Pace, options: dict[str, Any]) -> None:
+def plain(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Train as a PyTorch user would: nn.Linear, cross_entropy, AdamW, autograd."""
     x, y, test_x, test_y = floats(work)
     linear = torch.nn.Linear(work.dim, work.base)
@@ -187,7 +226,7 @@ def plain(work: Workload, pace: Pace, options: dict[str, Any]) -> None:
         for first in range(0, len(test_y), 1024):
             part = slice(first, first + 1024)
             right += int((linear(test_x[part]).argmax(1) == test_y[part]).sum())
-    say(accuracy=100 * right / len(test_y), evaluate_s=clock() - started)
+    return {"accuracy": 100 * right / len(test_y), "evaluate_s": clock() - started}
 
 
 def floats(work: Workload) -> tuple[torch.Tensor, ...]:
@@ -238,7 +277,7 @@ def from_loaders(
         yield torch.cat((x_new, x_old)), torch.cat((y_new, y_old))
 
 
-def avalanche(work: Workload, pace: Pace, options: dict[str, Any]) -> None:
+def avalanche(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Train with Naive, ReplayPlugin and ClassBalancedBuffer; public API only."""
     warnings.simplefilter("ignore")
     from avalanche.benchmarks import class_incremental_benchmark
@@ -302,7 +341,7 @@ def avalanche(work: Workload, pace: Pace, options: dict[str, Any]) -> None:
     started = clock()
     result = strategy.eval(stream.test_stream)
     accuracy = next(v for name, v in result.items() if name.startswith("Top1_Acc_Stream"))
-    say(accuracy=100 * accuracy, evaluate_s=clock() - started)
+    return {"accuracy": 100 * accuracy, "evaluate_s": clock() - started}
 
 
 CONTENDERS = {
@@ -316,6 +355,7 @@ CONTENDERS = {
 
 def main() -> None:
     """Read the workload and take turns."""
+    divert_prints()
     name, folder, text = sys.argv[1:]
     options = json.loads(text)
     torch.set_num_threads(options["threads"])
@@ -323,7 +363,7 @@ def main() -> None:
     work = Workload(Path(folder), options)
     pace = Pace(options["iterations"], options["block"])
     say(ready=name, torch=torch.__version__)
-    CONTENDERS[name](work, pace, options)
+    say(**CONTENDERS[name](work, pace, options))
 
 
 if __name__ == "__main__":

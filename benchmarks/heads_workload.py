@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,26 +17,42 @@ NOISE = 4.2
 """Standard deviation of a class around its mean; that of the means is 1."""
 
 
-def make_workload(folder: Path, per_class: int, seed: int) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How many classes there are, and how many rows of each."""
+
+    base: int = BASE
+    new: int = CLASSES - BASE
+    dim: int = DIM
+    base_rows: int = 24
+    """Training rows a class."""
+    new_rows: int = 500
+    base_tests: int = TEST_BASE
+    new_tests: int = TEST_NEW
+
+
+def make_workload(folder: Path, size: Size, seed: int) -> None:
     """Write Gaussian classes in float16, and the head that knows the base classes."""
     rng = np.random.default_rng(seed)
-    means = rng.standard_normal((CLASSES, DIM), dtype=np.float32)
+    classes = size.base + size.new
+    means = rng.standard_normal((classes, size.dim), dtype=np.float32)
 
     def write(name: str, base: int, new: int) -> None:
-        counts = np.where(np.arange(CLASSES) < BASE, base, new)
-        labels = np.repeat(np.arange(CLASSES), counts)
-        features = np.empty((len(labels), DIM), dtype=np.float16)
+        counts = np.where(np.arange(classes) < size.base, base, new)
+        labels = np.repeat(np.arange(classes), counts)
+        features = np.empty((len(labels), size.dim), dtype=np.float16)
         for start in range(0, len(labels), 10_000):
             part = slice(start, start + 10_000)
-            noise = rng.standard_normal((len(labels[part]), DIM), dtype=np.float32)
+            noise = rng.standard_normal((len(labels[part]), size.dim), dtype=np.float32)
             features[part] = means[labels[part]] + NOISE * noise
         np.save(folder / f"{name}_x.npy", features)
         np.save(folder / f"{name}_y.npy", labels.astype(np.int64))
 
-    write("train", 24, per_class)
-    write("test", TEST_BASE, TEST_NEW)
-    np.save(folder / "weight.npy", means[:BASE] / NOISE**2)
-    np.save(folder / "bias.npy", -(means[:BASE] ** 2).sum(1) / (2 * NOISE**2))
+    write("train", size.base_rows, size.new_rows)
+    write("test", size.base_tests, size.new_tests)
+    known = means[: size.base]
+    np.save(folder / "weight.npy", known / NOISE**2)
+    np.save(folder / "bias.npy", -(known**2).sum(1) / (2 * NOISE**2))
 
 
 class Workload:

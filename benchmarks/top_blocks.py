@@ -29,7 +29,7 @@ from typing import Any
 from heads import has_bf16, processor
 from heads_turns import AVALANCHE, CONSOLE, peer_python
 from rich.table import Table
-from top_blocks_workload import BASE, BUFFER, NEW, TESTED
+from top_blocks_workload import SIZE
 
 IMAGE_PATH = {"trunk": 1.0}
 TURNS = ("train", "evaluate")
@@ -114,7 +114,9 @@ def racers(options: argparse.Namespace, avalanche: str | None) -> list[Racer]:
         **{name: getattr(options, name) for name in ("model", "batch", "steps", "threads", "seed")},
         "lr": 1e-4,
         "rank": 48,
-        "buffer": BUFFER,
+        "buffer": SIZE.buffer,
+        "device": "cpu",
+        "precision": "float32",
         "total": options.steps * (options.rounds + 1),
         "workers": max(2, options.threads),
     }
@@ -126,7 +128,6 @@ def racers(options: argparse.Namespace, avalanche: str | None) -> list[Racer]:
         settings = {
             "kind": "clinit",
             "method": "rehearsal",
-            "precision": "float32",
             "rows": "stored",
             **own,
         }
@@ -211,9 +212,11 @@ def lines_of(found: list[Racer], options: argparse.Namespace) -> list[list[str]]
             "" if low else f"{paired(allowed(limits, racer.parts), steps):.0%}",
             f"{work / 1e9:.0f}",
             "" if low else f"{paired([work / rate for rate in products], steps):.0%}",
-            f"{TESTED / racer.median('evaluate'):.0f}",
+            f"{SIZE.tested / racer.median('evaluate'):.0f}",
             f"{paired(loop.seconds['evaluate'], tests):.2f}",
-            "" if low else f"{paired(allowed(limits, forward, TESTED / options.batch), tests):.0%}",
+            ""
+            if low
+            else f"{paired(allowed(limits, forward, SIZE.tested / options.batch), tests):.0%}",
         ]
         lines.append(line)
     return lines
@@ -258,10 +261,10 @@ def report(lines: list[list[str]], limits: list[str], options: argparse.Namespac
         f" {os.getloadavg()[0]:.1f} at the end. Times are {timed}. {versions}, {AVALANCHE}.",
         f"Command: `python {' '.join(sys.argv)}`.",
         "",
-        f"The last {options.top_blocks} blocks and a head of {BASE + NEW} classes learn, from"
-        f" batches of {options.batch} images (EWC: all new, others: half new, half old), with"
-        f" AdamW. {options.rounds} rounds of {options.steps} steps and an evaluation of {TESTED}"
-        " test images, that the contenders do in turn.",
+        f"The last {options.top_blocks} blocks and a head of {SIZE.base + SIZE.new} classes learn,"
+        f" from batches of {options.batch} images (EWC: all new, others: half new, half old), with"
+        f" AdamW. {options.rounds} rounds of {options.steps} steps and an evaluation of"
+        f" {SIZE.tested} test images, that the contenders do in turn.",
         "",
         "| " + " | ".join(HEADINGS) + " |",
         "|" + "---|" * len(HEADINGS),

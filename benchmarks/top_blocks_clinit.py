@@ -30,7 +30,6 @@ from clinit.headtrain.top.study import Storage, Study, build_study
 from clinit.headtrain.top.train_task import Watchers, train_top
 from clinit.headtrain.top.trunk import Trunk
 
-DEVICE = torch.device("cpu")
 SILENT = Watchers(evaluate=lambda _: None, stepped=lambda _: None, save=lambda _: None)
 
 
@@ -55,7 +54,8 @@ def study_of(work: Workload, top: TopConfig, config: ExperimentConfig) -> Study:
     base, new = (
         open_side(caches / side, None, option=f"--{side}-root") for side in ("base", "new")
     )
-    backbone, transform = reload_backbone(base, work.folder / "weights.safetensors", "cpu")
+    weights, device = work.folder / "weights.safetensors", work.options["device"]
+    backbone, transform = reload_backbone(base, weights, device)
     head = base.source.head
     assert head is not None
     budget = 10**12 if source == "stored" else 0
@@ -66,7 +66,8 @@ def study_of(work: Workload, top: TopConfig, config: ExperimentConfig) -> Study:
     trunk = Trunk(backbone.config, cut(backbone.network, top.top_blocks), transform)
     train, val = (
         PoolActivations(
-            [DecodedRows(torch.from_numpy(np.load(work.folder / f"{split}_x.npy")), trunk)], DEVICE
+            [DecodedRows(torch.from_numpy(np.load(work.folder / f"{split}_x.npy")), trunk)],
+            torch.device(device),
         )
         for split in ("train", "val")
     )
@@ -75,7 +76,7 @@ def study_of(work: Workload, top: TopConfig, config: ExperimentConfig) -> Study:
 
 def clinit(work: Workload) -> Taker:
     """Train and evaluate as `run_top` does in the middle of a task."""
-    options = work.options
+    options, device = work.options, torch.device(work.options["device"])
     top = TopConfig(
         method=options["method"],
         top_blocks=len(work.facts["blocks"]),
@@ -91,7 +92,7 @@ def clinit(work: Workload) -> Taker:
         buffer=options["buffer"] if top.data_method == "rehearsal" else None,
         batch_size=work.batch,
         seed=options["seed"],
-        device="cpu",
+        device=options["device"],
     )
     study = study_of(work, top, config)
     head = HeadConfig(init="random", lr=options["lr"])
@@ -115,7 +116,7 @@ def clinit(work: Workload) -> Taker:
     method.begin(model, task, reader)
     optimizer, rates = top_optimizer(network, lr=head.lr, iterations=config.iterations)
     losses = np.empty((config.iterations, 1, 2), dtype=np.float32)
-    watch, done = Stopwatch(DEVICE), 0
+    watch, done = Stopwatch(device), 0
 
     def train() -> None:
         nonlocal done
@@ -140,9 +141,9 @@ def clinit(work: Workload) -> Taker:
 
     def evaluate() -> None:
         found = features(model, study.val, tested)
-        bank = Bank(model.rows(), [head], DEVICE)
+        bank = Bank(model.rows(), [head], device)
         count_correct(bank, LabelledRows(found, labels))
 
     tested = study.scenario.val.rows_between(0, task.stop)
-    labels = torch.from_numpy(study.scenario.val.labels[tested])
+    labels = torch.from_numpy(study.scenario.val.labels[tested]).to(device)
     return Taker(train, evaluate)

@@ -3,7 +3,7 @@
     python top_blocks_contenders.py FOLDER CONTENDERS(JSON)
 
 Reads the workload from FOLDER. For each line `train 2` contender 2 does a block of steps, for each
-line `evaluate 2` it counts right answers on the test images; the answer is the seconds. Those
+line `evaluate 2` it counts correct labels on the test images; the answer is the seconds. Those
 of clinit and PyTorch share a process and so the images; Avalanche has an environment of its own,
 and its loop calls us.
 """
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import timm
 import torch
-from heads_contenders import clock, say
+from heads_contenders import clock, divert_prints, say, settle
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -48,7 +48,7 @@ class Workload:
         with torch.no_grad():
             network.get_classifier().weight[: self.base] = old.weight
             network.get_classifier().bias[: self.base] = old.bias
-        return network.eval().requires_grad_(False)
+        return network.eval().requires_grad_(False).to(self.options["device"])
 
     def images(self, split: str) -> tuple[Tensor, Tensor]:
         """Return the normalised images of `train` or `val` in float32, and their labels."""
@@ -102,33 +102,41 @@ def learning_updates(network: nn.Module, blocks: list[str], options: dict[str, A
 
 
 def limits(work: Workload) -> Taker:
-    """Measure the parts of a step on one batch that is there already, and a product alone."""
+    """Measure the parts of a step on one batch that is there already, and a product alone.
+
+    The precision is that of the top; the frozen part and the product are in float32.
+    """
     from clinit.headtrain.top.cut import cut
 
-    options, blocks = work.options, work.facts["blocks"]
+    options, blocks, device = work.options, work.facts["blocks"], work.options["device"]
+    low_precision = options["precision"] == "bf16"
     low, full = work.network(), work.network()
     learning_updates(low, blocks, options)
     learning_blocks(full, blocks)
     halves = cut(full, len(blocks))
-    images = torch.randn(work.batch, 3, *work.facts["size"])
-    labels = torch.arange(work.batch) % work.classes
+    images = torch.randn(work.batch, 3, *work.facts["size"], device=device)
+    labels = torch.arange(work.batch, device=device) % work.classes
     activations = halves.trunk(images)
     matrix = full.get_submodule(work.facts["layer"]).weight.detach().flatten(1)
-    rows = torch.randn(activations.numel() // matrix.shape[1], matrix.shape[1])
-    product = torch.empty(len(rows), len(matrix))
+    shape = (activations.numel() // matrix.shape[1], matrix.shape[1])
+    rows = torch.randn(shape, device=device)
+    product = torch.empty(len(rows), len(matrix), device=device)
 
     def step(network: Any) -> Callable[[], Any]:
         top = cut(network, len(blocks)).top
 
         def run() -> None:
             network.zero_grad()
-            cross_entropy(network.get_classifier()(top(activations)), labels).backward()
+            with torch.autocast(activations.device.type, torch.bfloat16, enabled=low_precision):
+                loss = cross_entropy(network.get_classifier()(top(activations)), labels)
+            loss.backward()
 
         return run
 
     @torch.no_grad()
     def forward() -> Tensor:
-        logits: Tensor = full.get_classifier()(halves.top(activations))
+        with torch.autocast(activations.device.type, torch.bfloat16, enabled=low_precision):
+            logits: Tensor = full.get_classifier()(halves.top(activations))
         return logits
 
     parts: dict[str, Callable[[], Any]] = {
@@ -146,6 +154,7 @@ def limits(work: Workload) -> Taker:
             started = clock()
             for _ in range(times):
                 run()
+            settle(device)
             seconds[name] = (clock() - started) / times
         return seconds
 
@@ -259,6 +268,7 @@ def avalanche(work: Workload) -> None:
 
 def main() -> None:
     """Read the workload and take turns."""
+    divert_prints()
     folder, listed = Path(sys.argv[1]), json.loads(sys.argv[2])
     options = listed[0]
     torch.set_num_threads(options["threads"])

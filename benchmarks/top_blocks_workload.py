@@ -8,26 +8,78 @@ own, whose memory is free again when the contenders run.
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-BASE, NEW = 64, 16
-"""Classes."""
-IMAGES = {"base": {"train": 2, "val": 1}, "new": {"train": 12, "val": 4}}
-"""A class."""
-BUFFER = BASE * IMAGES["base"]["train"]
-TESTED = BASE * IMAGES["base"]["val"] + NEW * IMAGES["new"]["val"]
-PHOTOGRAPH = (375, 500)
-"""Height and width of the files, in pixels."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How many classes there are, and how many photographs of each."""
+
+    base: int = 64
+    new: int = 16
+    base_train: int = 2
+    base_val: int = 1
+    new_train: int = 12
+    new_val: int = 4
+    photograph: tuple[int, int] = (375, 500)
+    """Height and width of the files, in pixels."""
+    distinct: int = 1000
+    """Different photographs of a side at most; then the same come again."""
+
+    @property
+    def images(self) -> dict[str, dict[str, int]]:
+        """Photographs a class, by side and split."""
+        return {
+            "base": {"train": self.base_train, "val": self.base_val},
+            "new": {"train": self.new_train, "val": self.new_val},
+        }
+
+    @property
+    def buffer(self) -> int:
+        """All training rows of the base classes."""
+        return self.base * self.base_train
+
+    @property
+    def tested(self) -> int:
+        """All validation rows."""
+        return self.base * self.base_val + self.new * self.new_val
 
 
-def make_workload(folder: Path, model: str, top_blocks: int, threads: int, seed: int) -> None:
-    """Write photographs, weights, feature caches, and the pixels as they enter the network."""
+SIZE = Size()
+
+
+def make_workload(
+    folder: Path,
+    size: Size,
+    *,
+    model: str,
+    top_blocks: int,
+    seed: int,
+    device: str = "cpu",
+    workers: int = 2,
+    with_pixels: bool = True,
+) -> None:
+    """Write photographs, weights, feature caches, and the pixels as they enter the network.
+
+    Args:
+        folder: Where to.
+        size: How much.
+        model: Of timm; its weights are random.
+        top_blocks: Blocks that will learn.
+        seed: Of weights and photographs.
+        device: Where features are extracted.
+        workers: Threads that decode.
+        with_pixels: Whether decoded images are wanted too.
+    """
     import timm
     import torch
     from safetensors.torch import save_file
@@ -40,30 +92,30 @@ def make_workload(folder: Path, model: str, top_blocks: int, threads: int, seed:
     from clinit.headtrain.top.lora import layers
 
     torch.manual_seed(seed)
-    torch.set_num_threads(threads)
-    network = timm.create_model(model, num_classes=BASE)
+    network = timm.create_model(model, num_classes=size.base)
     weights = folder / "weights.safetensors"
-    names = [f"base{number:02}" for number in range(BASE)]
+    names = [class_name("base", number) for number in range(size.base)]
     save_file(network.state_dict(), weights, metadata={"class_names": json.dumps(names)})
-    config = ExtractConfig(backbone=BackboneConfig(name=model, weights=weights))
+    backbone = BackboneConfig(name=model, weights=weights, device=device)
+    config = ExtractConfig(backbone=backbone, workers=workers)
     pixels: dict[str, list[np.ndarray]] = {"train": [], "val": []}
     labels: dict[str, list[np.ndarray]] = {"train": [], "val": []}
-    for side, first, classes in (("base", 0, BASE), ("new", BASE, NEW)):
-        write_photographs(folder / side, side, classes, seed)
+    for side, first in (("base", 0), ("new", size.base)):
+        write_photographs(folder / side, side, size, seed)
         manifests = {split: scan("folder", folder / side, split).manifest for split in pixels}
         list(extract(manifests, folder / side, folder / "caches" / side, config))
         opened = open_side(folder / "caches" / side, None, option="--root")
-        _, transform = reload_backbone(opened, weights, "cpu")
-        for split, manifest in manifests.items():
+        _, transform = reload_backbone(opened, weights, device)
+        for split, manifest in manifests.items() if with_pixels else ():
             pixels[split].append(decoded(folder / side, manifest.table["path"], transform))
             labels[split].append(manifest.table["label"].to_numpy() + first)
-    for split in pixels:
+    for split in pixels if with_pixels else ():
         np.save(folder / f"{split}_x.npy", np.concatenate(pixels[split]))
         np.save(folder / f"{split}_y.npy", np.concatenate(labels[split]).astype(np.int64))
     blocks = block_names(network)[-top_blocks:]
     facts = {
-        "base": BASE,
-        "classes": BASE + NEW,
+        "base": size.base,
+        "classes": size.base + size.new,
         "blocks": blocks,
         "layer": layers(network, blocks)[0],
         "size": transform.crop,
@@ -73,21 +125,35 @@ def make_workload(folder: Path, model: str, top_blocks: int, threads: int, seed:
     (folder / "workload.json").write_text(json.dumps(facts))
 
 
-def write_photographs(root: Path, prefix: str, classes: int, seed: int) -> None:
+def class_name(side: str, number: int) -> str:
+    """Return the name of a class."""
+    return f"{side}{number:04}"
+
+
+def write_photographs(root: Path, side: str, size: Size, seed: int) -> None:
     """Write JPEG files of smooth noise with grain, about as large as photographs are."""
+    classes, images = getattr(size, side), size.images[side]
+    rng = np.random.default_rng(seed)
+    made = min(size.distinct, classes * sum(images.values()))
+    files = cycle([photograph(rng, *size.photograph) for _ in range(made)])
+    for split, number in ((s, n) for s in images for n in range(classes)):
+        folder = root / split / class_name(side, number)
+        folder.mkdir(parents=True)
+        for image in range(images[split]):
+            (folder / f"{image}.jpg").write_bytes(next(files))
+
+
+def photograph(rng: np.random.Generator, height: int, width: int) -> bytes:
+    """Return the file of one."""
     from PIL import Image
 
-    rng = np.random.default_rng(seed)
-    height, width = PHOTOGRAPH
-    for split, number in ((s, n) for s in IMAGES[prefix] for n in range(classes)):
-        folder = root / split / f"{prefix}{number:02}"
-        folder.mkdir(parents=True)
-        for image in range(IMAGES[prefix][split]):
-            coarse = rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)
-            smooth = np.asarray(Image.fromarray(coarse).resize((width, height)), np.float32)
-            grain = rng.normal(scale=10, size=(height, width, 1))
-            grained = (smooth + grain).clip(0, 255).astype(np.uint8)
-            Image.fromarray(grained).save(folder / f"{image}.jpg", quality=90)
+    coarse = rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)
+    smooth = np.asarray(Image.fromarray(coarse).resize((width, height)), np.float32)
+    grain = rng.normal(scale=10, size=(height, width, 1))
+    file = io.BytesIO()
+    grained = (smooth + grain).clip(0, 255).astype(np.uint8)
+    Image.fromarray(grained).save(file, "JPEG", quality=90)
+    return file.getvalue()
 
 
 def decoded(root: Path, paths: Iterable[str], transform: Any) -> np.ndarray:
@@ -100,5 +166,15 @@ def decoded(root: Path, paths: Iterable[str], transform: Any) -> np.ndarray:
     return pixels
 
 
+def main() -> None:
+    """Write what `benchmarks/top_blocks.py` asks for."""
+    import torch
+
+    folder, model, *numbers = sys.argv[1:]
+    top_blocks, threads, seed = map(int, numbers)
+    torch.set_num_threads(threads)
+    make_workload(Path(folder), SIZE, model=model, top_blocks=top_blocks, seed=seed)
+
+
 if __name__ == "__main__":
-    make_workload(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:]))
+    main()

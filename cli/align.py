@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli.choices import Device, Loss, Precision
+from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, note, say
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def align(
             " that multiply it)."
         ),
     ] = Precision.float32,
+    config_file: ConfigOption = None,
 ) -> None:
     """Align the head of the base classes with a loss before runs that train with it.
 

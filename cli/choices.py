@@ -57,6 +57,20 @@ class ClassMean(StrEnum):
     unit = "unit"
 
 
+class InitRows(StrEnum):
+    """Which rows initialisation may look at."""
+
+    buffer = "buffer"
+    new = "new"
+
+
+class Weighting(StrEnum):
+    """What an average over rows of several classes is."""
+
+    class_ = "class"
+    sample = "sample"
+
+
 class HeadWidth(StrEnum):
     """When head rows appear."""
 

@@ -1,85 +1,183 @@
-"""Options of a command from a TOML file: keys are option names, and the command line wins."""
+"""Options from a TOML file with sections by command and method.
+
+    tasks = 5               # every command that has the option
+
+    [train-top]             # one command
+    rank = 48
+
+    [train-top.ewc]         # one command with one method
+    lr = 8e-4
+
+The narrower section wins, and the command line over all.
+"""
 
 from __future__ import annotations
 
-import difflib
 import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, cast
 
+import typer
+
+from clinit.cli.config_section import GRID, Commands, Section, Settings, section_of, words
 from clinit.cli.context import Context
+from clinit.cli.recipes import open_text
 from clinit.errors import ConfigFileError
 
 
 def read_config(context: Context, path: Path | None) -> Path | None:
-    """Take the content of `path` as the defaults of the command's options.
+    """Take what the file says to the command as the defaults of its options.
 
     For an eager option: the values are there before the other options are read, and are
     checked like words of the command line.
 
     Raises:
-        ConfigFileError: If the file is missing or no TOML, a key is no option, or a value is
-            of a kind that no option takes.
+        ConfigFileError: If the file is missing or no TOML, a section or a key is unknown or in
+            the wrong place, or a value is of a kind that no option takes.
     """
-    if path is not None:
-        options = {
+    if path is not None and not context.resilient_parsing:  # resilient: a shell completes a word
+        command, commands = str(context.command.name), commands_with_files()
+        section = section_of(open_config(path), command, commands)
+        context.default_map = cast(Any, _Defaults(context, section, commands[command]))
+    return path
+
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE|RECIPE",
+        is_eager=True,
+        callback=read_config,
+        help="TOML file of options, or a recipe of `clinit recipe list`; the command line wins.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A file as it was read."""
+
+    name: str
+    """As messages call it."""
+    content: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, name: str, text: str) -> ConfigFile:
+        """Read TOML.
+
+        Raises:
+            ConfigFileError: If it is none.
+        """
+        try:
+            return cls(name, tomllib.loads(text))
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigFileError(
+                f"{name} is not TOML: {error}",
+                remedy='Write one option a line, as in `iterations = 600` or `init = ["random"]`.',
+            ) from error
+
+    @property
+    def grids(self) -> list[Settings]:
+        """The grids of a sweep: the tables of [[sweep.grid]], or the table [grid].
+
+        Raises:
+            ConfigFileError: If there are both, or one is empty or no table.
+        """
+        given = [
+            (name, where[GRID])
+            for name, where in (("[grid]", self.content), ("[[sweep.grid]]", self._of("sweep")))
+            if GRID in where
+        ]
+        if len(given) > 1:
+            raise ConfigFileError(
+                f"{self.name} has [grid] and [[sweep.grid]]",
+                remedy="Write each grid as a table [[sweep.grid]].",
+            )
+        for name, value in given:
+            tables: list[Settings] = value if isinstance(value, list) else [value]
+            if not all(isinstance(table, dict) and table for table in tables) or not tables:
+                raise ConfigFileError(
+                    f"{self.name} has a {name} that is empty or no table",
+                    remedy=f'Write {name} and below it lines such as lr = "1e-4..1e-2:log5".',
+                )
+            return tables
+        return []
+
+    def _of(self, command: str) -> Settings:
+        """Return a section.
+
+        Raises:
+            ConfigFileError: If it is no table.
+        """
+        section = self.content.get(command, {})
+        if not isinstance(section, dict):
+            raise ConfigFileError(
+                f"{self.name} gives {command!r} a value, but it is the name of a section",
+                remedy=f"Write [{command}] and its options below it.",
+            )
+        return section
+
+    def own(self, command: str) -> Settings:
+        """Return what stands in the section of a command, sub-sections too; no grids."""
+        section = self._of(command)
+        return {k: v for k, v in section.items() if (command, k) != ("sweep", GRID)}
+
+
+def open_config(path: Path) -> ConfigFile:
+    """Read a file, or the recipe of that name where there is no such file.
+
+    Raises:
+        ConfigFileError: If there is neither, or it is not TOML.
+    """
+    name, text = open_text(path)
+    return ConfigFile.parse(name, text)
+
+
+@cache
+def commands_with_files() -> Commands:
+    """Return the options of every command that takes a file, by command and by key."""
+    from clinit.cli.main import app
+
+    root: Any = typer.main.get_command(app)
+    return {
+        name: {
             parameter.opts[0].removeprefix("--"): parameter
-            for parameter in context.command.params
+            for parameter in command.params
             if parameter.opts[0].startswith("--")
             and parameter.expose_value
             and not parameter.is_eager
         }
-        defaults: dict[str, Any] = dict(context.default_map or {})
-        for key, value in _content(path).items():
-            if key not in options:
-                raise _unknown(path, key, list(options))
-            option: Any = options[key]
-            defaults[option.name] = _words(path, key, value, several=bool(option.multiple))
-        context.default_map = defaults
-    return path
+        for name, command in root.commands.items()
+        if any("--config" in parameter.opts for parameter in command.params)
+    }
 
 
-def _content(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigFileError(
-            f"cannot read the options in {path}: {error.strerror}",
-            remedy="Give a TOML file with --config.",
-        ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigFileError(
-            f"{path} is not TOML: {error}",
-            remedy='Write one option a line, as in `iterations = 600` or `init = ["random"]`.',
-        ) from error
+class _Defaults(Mapping[str, Any]):
+    """Defaults by parameter name, looked up one by one while a command line is read.
 
+    Words of the command line are read before what is not on it, wherever they stand. So the
+    method is known at every look-up, and an option that is on the command line has none.
+    """
 
-def _unknown(path: Path, key: str, known: list[str]) -> ConfigFileError:
-    close = difflib.get_close_matches(key.replace("_", "-"), known, n=1, cutoff=0.5)
-    return ConfigFileError(
-        f"{path} sets {key!r}, which is no option of this command",
-        remedy=f"Did you mean {close[0]!r}?" if close else f"Known are: {', '.join(known)}.",
-    )
+    def __init__(self, context: Context, section: Section, options: Mapping[str, Any]) -> None:
+        self._context, self._section = context, section
+        self._options = {option.name: (key, option) for key, option in options.items()}
 
+    def __getitem__(self, name: str) -> str | list[str]:
+        key, option = self._options[name]
+        method = self._context.params.get("method") or self._section.method
+        value = self._section.get(key, str(method))
+        if value is None:
+            raise KeyError(name)
+        return words(self._section.file, key, value, several=option.multiple)
 
-def _words(path: Path, key: str, value: object, *, several: bool) -> str | list[str]:
-    """Return a value as on the command line, so that it is checked like there."""
-    values = value if isinstance(value, list) else [value]
-    if not several and isinstance(value, list):
-        raise ConfigFileError(
-            f"{path} gives {key!r} a list, but the option takes one value",
-            remedy=f"Write one value: `{key} = ...`.",
-        )
-    for each in values:
-        if not isinstance(each, str | int | float):
-            raise ConfigFileError(
-                f"{path} gives {key!r} a {_kind(each)}, expected a string, a number, true or false",
-                remedy="Write options at the top level of the file, one a line.",
-            )
-    words = [str(each) for each in values]
-    return words if several else words[0]
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._options)
 
-
-def _kind(value: object) -> str:
-    names: dict[type, str] = {dict: "table", list: "list in a list"}
-    return names.get(type(value), type(value).__name__)
+    def __len__(self) -> int:
+        return len(self._options)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clinit.cli.choices import Device
 from clinit.cli.console import err, note, out, say
 
 if TYPE_CHECKING:
@@ -46,6 +47,13 @@ def diagnose(
     lam: Annotated[
         float, typer.Option("--lambda", min=0, help="Ridge of the least squares in D_LS.")
     ] = 0.05,
+    device: Annotated[
+        Device,
+        typer.Option(
+            help="Where to compute: CUDA through CuPy, which the cache is streamed to, or the CPU;"
+            " auto takes CUDA where there is one."
+        ),
+    ] = Device.auto,
     output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.table,
 ) -> None:
     """Measure how far features and head have collapsed, and how far the head is from W_LS.
@@ -55,13 +63,20 @@ def diagnose(
     """
     from clinit.analysis.diagnosis import diagnose_split
     from clinit.extract.cache import open_cache
+    from clinit.extract.device import choose_device
     from clinit.headtrain.record import finite
 
     opened = open_cache(cache)
     name = split.value if split else ("train" if "train" in opened.splits else "val")
     chosen = _head(head, opened)
     with err.status(f"Reading {cache} …"):
-        found = diagnose_split(opened.split(name), chosen, lam=lam, per_class=per_class)
+        found = diagnose_split(
+            opened.split(name),
+            chosen,
+            lam=lam,
+            per_class=per_class,
+            device=choose_device(device.value),
+        )
     if output is Format.json:
         content = {"cache": str(cache), "split": name, "head": head, **found.content()}
         out.print_json(json.dumps(finite(content), ensure_ascii=False, allow_nan=False))
@@ -70,7 +85,8 @@ def diagnose(
     say(f"{cache}, split {name}, head {head}")
     say(
         f"{found.rows:,} rows of {collapse.classes:,} classes, width {collapse.dim},"
-        f" class means of rank {collapse.rank}, lambda {lam:g}"
+        f" class means of rank {collapse.rank}, lambda {lam:g};"
+        f" computed with {found.library}"
     )
     out.print(found.table())
     if per_class:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clinit.cli.choices import Autocast, Device, Dtype, Split, TransformKind
+from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, warn
+from clinit.cli.context import Context, overridden
 from clinit.cli.extract_output import print_split, print_view, print_views, progress_bars
+from clinit.extract.machine import cpu_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def extract(
+    context: Context,
     root: Annotated[Path, typer.Option(help="Folder of the images.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Folder of the feature cache.", show_default=False)],
     dataset: Annotated[
@@ -81,7 +84,7 @@ def extract(
     batch_size: Annotated[int, typer.Option(min=1, help="Images a forward pass.")] = 64,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Threads that read and decode.", show_default="CPU cores"),
+        typer.Option(min=1, help="Threads that read and decode.", show_default="usable CPUs"),
     ] = None,
     dtype: Annotated[Dtype, typer.Option(help="How features are stored.")] = Dtype.float16,
     device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,
@@ -111,6 +114,7 @@ def extract(
             help="Stop at an unreadable image and at counts that differ from the description.",
         ),
     ] = False,
+    config_file: ConfigOption = None,
 ) -> None:
     """Run a frozen backbone once over a data set and store its penultimate features.
 
@@ -138,7 +142,7 @@ def extract(
         mean=_numbers("--mean", mean),
         std=_numbers("--std", std),
         batch_size=batch_size,
-        workers=workers or os.cpu_count() or 1,
+        workers=workers or cpu_count(),
         dtype=dtype.value,
         shard_rows=shard_rows,
         strict=strict,
@@ -146,6 +150,8 @@ def extract(
         views=views,
         view_seed=view_seed,
     )
+    dataset = None if overridden(context, "dataset", "manifest") else dataset
+    manifest = None if overridden(context, "manifest", "dataset") else manifest
     manifests = _manifests(dataset, manifest, split, root, strict=strict)
     if limit_per_class is not None:
         manifests = {name: m.limit_per_class(limit_per_class) for name, m in manifests.items()}

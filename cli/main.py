@@ -1,5 +1,6 @@
 """The `clinit` command: every command in a file of its own, registered here."""
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -8,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from clinit.cli import cache, manifest
+from clinit.cli import cache, manifest, recipe
 from clinit.cli.align import align
 from clinit.cli.cache_import import import_
 from clinit.cli.console import err
@@ -19,6 +20,7 @@ from clinit.cli.extract import extract
 from clinit.cli.predict import predict
 from clinit.cli.report import report
 from clinit.cli.sweep import sweep
+from clinit.cli.threads import set_thread_defaults
 from clinit.cli.train_head import train_head
 from clinit.cli.train_top import train_top
 from clinit.errors import ClinitError
@@ -62,6 +64,7 @@ app.command()(align)
 app.command()(train_head)
 app.command()(train_top)
 app.command()(sweep)
+app.add_typer(recipe.app, name="recipe")
 app.command()(report)
 app.command()(diagnose)
 app.command()(export)
@@ -78,6 +81,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def main() -> None:
     """Run the command line; print known errors without a traceback."""
+    set_thread_defaults(os.environ)  # before anything loads PyTorch
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
     try:

@@ -27,10 +27,10 @@ class Format(StrEnum):
 
 
 class GainReading(StrEnum):
-    """Which iteration of the random run the efficiency gain counts from."""
+    """What the random run has to reach where the efficiency gain counts its iterations."""
 
-    PEAK = "peak"
-    LEVEL = "level"
+    EQUAL_LEVEL = "equal-level"
+    RANDOM_BEST = "random-best"
 
 
 def report(
@@ -42,7 +42,7 @@ def report(
         Format, typer.Option("--format", "-f", help="Table, or plain JSON or CSV for programs.")
     ] = Format.TABLE,
     per_task: Annotated[
-        bool, typer.Option("--per-task", help="Each task too (CSV: a line a run and task).")
+        bool, typer.Option("--per-task", help="Each task too (CSV: one line per run and task).")
     ] = False,
     by_seed: Annotated[
         bool,
@@ -65,10 +65,11 @@ def report(
     gain: Annotated[
         GainReading,
         typer.Option(
-            help="Efficiency gain from the iteration at which random is best (peak, the paper's),"
-            " or at which random too reaches 95 % of that (level). JSON and CSV hold both."
+            help="Efficiency gain: iterations of random over those of the run, both to 95 % of"
+            " random's best new-task accuracy (equal-level), or random's to its best"
+            " (random-best). JSON and CSV hold both."
         ),
-    ] = GainReading.PEAK,
+    ] = GainReading.EQUAL_LEVEL,
     skip_start: Annotated[
         bool,
         typer.Option("--skip-start", help="Average without the point before the first step."),
@@ -92,7 +93,7 @@ def report(
 def show(
     report: Report,
     *,
-    gain: GainReading = GainReading.PEAK,
+    gain: GainReading = GainReading.EQUAL_LEVEL,
     per_task: bool = False,
     by_seed: bool = False,
     curves: bool = True,
@@ -106,7 +107,7 @@ def show(
     from rich.text import Text
 
     if report.has_several_seeds:
-        out.print(report.ranking(width=out.width))
+        out.print(report.ranking(width=out.width, reading=gain.value))
     if by_seed or not report.has_several_seeds:
         out.print(report.table(width=out.width, reading=gain.value))
     if per_task:

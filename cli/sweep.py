@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, note, say
+from clinit.cli.sweep_grids import grids_of
 from clinit.cli.sweep_progress import progress
 from clinit.cli.sweep_search import SearchOptions, run_search
 
@@ -54,14 +56,7 @@ def sweep(
             show_default=False,
         ),
     ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="TOML file with a table `grid`; the command line wins.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ] = None,
+    config_file: ConfigOption = None,
     head: Annotated[
         list[str] | None,
         typer.Option(
@@ -138,6 +133,7 @@ def sweep(
 
     Runs of one stream and seed share their batches. A run that is recorded in the folder is
     not trained again, so a grid may grow, and a killed sweep goes on by the same command.
+    A file (--config) may hold several grids, as tables [[sweep.grid]]: their union is trained.
     """
     asked = SearchOptions(
         trials, objective, direction.value if direction else None, held_out, search_seed
@@ -145,19 +141,25 @@ def sweep(
     if search is None:
         asked.reject()
         places = (base, new, head or [])
-        _sweep(_grid(grid or [], config), places, out, bank_size, ray=ray, dry_run=dry_run)
+        grids = grids_of(config_file, grid or [])
+        _sweep(grids, places, out, bank_size, ray=ray, dry_run=dry_run)
         return
     if ray is not None:
         raise typer.BadParameter("--ray trains the banks of a grid; a search runs in one process")
     if dry_run:
         raise typer.BadParameter("--dry-run lists the runs of a grid; a search has no list")
     asked.checked_objective()
-    chosen = _grid(grid or [], config)
+    chosen, *others = grids_of(config_file, grid or [])
+    if others:
+        raise typer.BadParameter(
+            f"--search takes one grid, but there are {len(others) + 1}: of tables [[sweep.grid]],"
+            " or of methods with settings of their own"
+        )
     run_search(chosen, read_data(base, new, head or []), out, asked, bank_size)
 
 
 def _sweep(
-    grid: dict[str, Choice],
+    grids: list[dict[str, Choice]],
     places: tuple[Path, Path, list[str]],
     out: Path,
     bank_size: int | None,
@@ -165,12 +167,12 @@ def _sweep(
     ray: str | None,
     dry_run: bool,
 ) -> None:
-    """Train what is left of a grid and print the ranked runs."""
+    """Train what is left of the union of grids and print the ranked runs."""
     from clinit.headtrain.sweep.folder import hold_folder
     from clinit.headtrain.sweep.run import distinct, runs_of
     from clinit.headtrain.sweep.runner import plan_sweep, run_sweep, train_here
 
-    combinations = list(runs_of(grid))
+    combinations = [run for grid in grids for run in runs_of(grid)]
     runs = distinct(combinations)
     if len(runs) < len(combinations):
         note(
@@ -244,12 +246,6 @@ def show_ranking(records: list[Path]) -> None:
     from clinit.cli.console import out
 
     out.print(load_report(records).ranking(width=out.width))
-
-
-def _grid(words: list[str], config: Path | None) -> dict[str, Choice]:
-    from clinit.headtrain.sweep.grid import merge, parse_grid, read_grid
-
-    return merge(read_grid(config) if config else {}, parse_grid(words))
 
 
 def _announce(plan: SweepPlan, runs: list[Run]) -> None:

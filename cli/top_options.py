@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -10,9 +11,21 @@ from typing import Annotated
 
 import typer
 
-from clinit.cli.choices import Bias, BufferSplit, ClassMean, Device, HeadWidth, Init, Mix, Scale
+from clinit.cli.choices import (
+    Bias,
+    BufferSplit,
+    ClassMean,
+    Device,
+    HeadWidth,
+    Init,
+    InitRows,
+    Mix,
+    Scale,
+    Weighting,
+)
 from clinit.cli.choices import Loss as LossChoice
 from clinit.cli.context import Context, given
+from clinit.cli.method_options import KEPT
 
 
 class TopMethod(StrEnum):
@@ -88,30 +101,43 @@ def byte_count(text: str) -> int:
     return int(float(match[1]) * _UNITS[unit])
 
 
-_BUFFER = frozenset({"buffer", "buffer_per_class", "buffer_split", "mix"})
+_MIX = frozenset({"mix"})
 _LOW_RANK = frozenset({"rank", "alpha", "a_init"})
 _EWC = frozenset({"ewc_lambda", "ewc_samples", "ewc_mode", "ewc_gamma"})
 _DERPP = frozenset({"derpp_alpha", "derpp_beta", "derpp_distance", "teacher"})
 MEANINGLESS: dict[str, frozenset[str]] = {
     "rehearsal": _EWC | _DERPP,
-    "naive": _BUFFER | _EWC | _DERPP,
-    "joint": _BUFFER | _EWC | _DERPP,
-    "ewc": _BUFFER | _LOW_RANK | _DERPP,
+    "naive": _MIX | _EWC | _DERPP,
+    "joint": KEPT | _MIX | _EWC | _DERPP,
+    "ewc": _MIX | _LOW_RANK | _DERPP,
     "derpp": _EWC,
 }
-"""Parameters that a method does not read."""
+"""Parameters that a method does not read. Without rehearsal, those of the buffer are read where
+initialisation looks at old rows."""
+LR = {method.value: 1.5e-3 for method in TopMethod} | {"ewc": 8e-4}
+BATCH_SIZE = {method.value: 256 for method in TopMethod} | {"ewc": 128}
+INIT_ROWS = {method.value: "buffer" for method in TopMethod} | {"naive": "new"}
+BY_METHOD: dict[str, Mapping[str, object]] = {
+    "lr": LR,
+    "batch-size": BATCH_SIZE,
+    "init-rows": INIT_ROWS,
+}
+"""Options whose default depends on the method: a file gives them by method too."""
 
 
-def reject_meaningless(context: Context, method: str, *, full_rank: bool) -> None:
+def reject_meaningless(context: Context, method: str, init_rows: str, *, full_rank: bool) -> None:
     """Refuse options that the run would ignore; those of a file give way to the command line."""
     from_file = given(context, "method") != "commandline"
+    meaningless = MEANINGLESS[method]
+    if method in ("naive", "ewc") and init_rows == "new":
+        meaningless |= KEPT
     for parameter in context.command.params:
         name, where = str(parameter.name), given(context, str(parameter.name))
         if where is None or not (where == "commandline" or from_file):
             continue
         option = parameter.opts[0]
-        if name in MEANINGLESS[method]:
-            why = " (it trains the blocks themselves)" if name in _LOW_RANK else ""
+        if name in meaningless:
+            why = _why(name)
             raise typer.BadParameter(f"{option} does not go with --method {method}{why}")
         if full_rank and name in _LOW_RANK:
             raise typer.BadParameter(f"{option} does not go with --full-rank")
@@ -120,6 +146,14 @@ def reject_meaningless(context: Context, method: str, *, full_rank: bool) -> Non
             if given(context, name) == "commandline":
                 option = f"--{name.replace('_', '-')}"
                 raise typer.BadParameter(f"{option} does not go with --no-trunk-cache")
+
+
+def _why(name: str) -> str:
+    if name in _LOW_RANK:
+        return " (it trains the blocks themselves)"
+    if name in KEPT:
+        return " (--init-rows buffer keeps one for initialisation)"
+    return ""
 
 
 Base = Annotated[Path, typer.Option(help="Feature cache of the base classes.", show_default=False)]
@@ -168,6 +202,21 @@ Scales = Annotated[
     typer.Option(help="Scale of initialised rows; repeatable.", show_default="calibrated"),
 ]
 Mean = Annotated[ClassMean, typer.Option(help="Mean of features, or of features of unit length.")]
+Average = Annotated[
+    Weighting,
+    typer.Option(
+        help="What an average is in least squares and LDA: over classes of averages over their"
+        " rows, or over rows."
+    ),
+]
+InitialRows = Annotated[
+    InitRows | None,
+    typer.Option(
+        help="What initialisation sees: old rows too (those of the buffer, which naive and ewc keep"
+        " for this alone), as in the paper, or new rows alone.",
+        show_default="buffer, naive: new",
+    ),
+]
 Width = Annotated[
     HeadWidth, typer.Option(help="Add rows when their classes arrive, or have all from the start.")
 ]
@@ -314,7 +363,7 @@ TrunkBudget = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(min=1, help="Threads that read and decode images.", show_default="2"),
+    typer.Option(min=1, help="Threads that read and decode images.", show_default="usable CPUs"),
 ]
 CheckpointEvery = Annotated[
     int, typer.Option(min=0, help="Updates between two checkpoints; 0: only after each task.")

@@ -15,13 +15,15 @@ from clinit.cli.choices import (
     Device,
     HeadWidth,
     Init,
+    InitRows,
     Loss,
     Method,
     Mix,
     Precision,
     Scale,
+    Weighting,
 )
-from clinit.cli.config_file import read_config
+from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, say
 from clinit.cli.context import Context, overridden
 from clinit.cli.method_options import reject_meaningless
@@ -87,6 +89,21 @@ def train_head(
     class_mean: Annotated[
         ClassMean, typer.Option(help="Mean of features, or of features of unit length.")
     ] = ClassMean.raw,
+    weighting: Annotated[
+        Weighting,
+        typer.Option(
+            help="What an average is in least squares and LDA: over classes of averages over their"
+            " rows, or over rows."
+        ),
+    ] = Weighting.class_,
+    init_rows: Annotated[
+        InitRows | None,
+        typer.Option(
+            help="What initialisation sees: old rows too (those of the buffer, which naive keeps"
+            " for this alone), as in the paper, or new rows alone.",
+            show_default="buffer, naive: new",
+        ),
+    ] = None,
     head_width: Annotated[
         HeadWidth,
         typer.Option(help="Add rows when their classes arrive, or have all from the start."),
@@ -171,16 +188,7 @@ def train_head(
             "--diagnose", help="Measure NC1 to NC4 and D_LS of each head at the end of each task."
         ),
     ] = False,
-    config_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            is_eager=True,
-            callback=read_config,
-            help="TOML file of options by their names, `iterations = 600`; the command line wins.",
-            show_default=False,
-        ),
-    ] = None,
+    config_file: ConfigOption = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show what each initialisation chose.")
     ] = False,
@@ -196,7 +204,7 @@ def train_head(
     from clinit.headtrain.precision import check_precision
     from clinit.headtrain.record import check_free
 
-    reject_meaningless(context, method.value)
+    reject_meaningless(context, method.value, init_rows)
     try:
         config = ExperimentConfig(
             method=method.value,
@@ -212,6 +220,7 @@ def train_head(
             eval_every=eval_every,
             seed=seed,
             class_order=read_class_order(class_order) if class_order is not None else None,
+            init_rows=init_rows.value if init_rows is not None else None,
             head_width=head_width.value,
             device=device.value,
             precision=precision.value,
@@ -222,6 +231,7 @@ def train_head(
                 scale=how.value,
                 lam=lambda_value(lam),
                 class_mean=class_mean.value,
+                weighting=weighting.value,
                 bias=bias.value,
                 loss=loss.value,
                 lr=lr,

@@ -6,7 +6,7 @@ import glob
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -21,8 +21,9 @@ from clinit.cli.choices import (
     Loss,
     Mix,
     Scale,
+    Weighting,
 )
-from clinit.cli.config_file import read_config
+from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import say
 from clinit.cli.context import Context, overridden
 from clinit.cli.top_study import open_sides, read_study, starting_head
@@ -55,6 +56,8 @@ def train_top(
     init: given_as.Inits = None,
     scale: given_as.Scales = None,
     class_mean: given_as.Mean = ClassMean.raw,
+    weighting: given_as.Average = Weighting.class_,
+    init_rows: given_as.InitialRows = None,
     head_width: given_as.Width = HeadWidth.grow,
     bias: given_as.NewBias = Bias.write,
     lam: given_as.Lambda = "0.05",
@@ -91,16 +94,7 @@ def train_top(
     trunk_budget: given_as.TrunkBudget = "20GB",
     workers: given_as.Workers = None,
     checkpoint_every: given_as.CheckpointEvery = 100,
-    config_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            is_eager=True,
-            callback=read_config,
-            help="TOML file of options by their names, `iterations = 600`; the command line wins.",
-            show_default=False,
-        ),
-    ] = None,
+    config_file: ConfigOption = None,
     verbose: given_as.Verbose = False,
 ) -> None:
     """Train the top blocks of a backbone, and its head, on new classes that arrive in tasks.
@@ -114,13 +108,13 @@ def train_top(
     from clinit.headtrain.top.config import TopConfig, run_name
     from clinit.headtrain.top.methods import DerppConfig, EwcConfig
 
-    given_as.reject_meaningless(context, method.value, full_rank=full_rank)
-    ewc = method.value == "ewc"
+    seen = init_rows.value if init_rows is not None else given_as.INIT_ROWS[method.value]
+    given_as.reject_meaningless(context, method.value, seen, full_rank=full_rank)
     try:
         top = TopConfig(
             method=method.value,
             top_blocks=top_blocks,
-            full_rank=full_rank or ewc,
+            full_rank=full_rank or method.value == "ewc",
             rank=rank,
             alpha=alpha,
             a_init=a_init.value,
@@ -148,10 +142,11 @@ def train_top(
             else buffer_per_class,
             buffer_split=buffer_split.value,
             mix=mix.value,
-            batch_size=batch_size or (128 if ewc else 256),
+            batch_size=batch_size or given_as.BATCH_SIZE[method.value],
             eval_every=eval_every,
             seed=seed,
             class_order=read_class_order(class_order) if class_order is not None else None,
+            init_rows=seen,
             head_width=head_width.value,
             device=device.value,
         )
@@ -161,9 +156,10 @@ def train_top(
                 scale=how.value,
                 lam=lambda_value(lam),
                 class_mean=class_mean.value,
+                weighting=weighting.value,
                 bias=bias.value,
                 loss=loss.value,
-                lr=lr if lr is not None else (8e-4 if ewc else 1.5e-3),
+                lr=lr if lr is not None else given_as.LR[method.value],
                 weight_decay=weight_decay,
             )
             for each in init or _PAPER_INITS

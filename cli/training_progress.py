@@ -73,9 +73,14 @@ def _chosen(task: int, curve: LambdaCurve) -> str:
 def _initialised(event: Initialised) -> str:
     start = event.start
     line = f"Task {event.task}, {event.head_id}: factor {start.factor:.4g}, shift {start.shift:.4g}"
-    if start.loss_before is None or start.loss_after is None:
+    if start.loss_before is not None and start.loss_after is not None:
+        line += (
+            f", class-balanced loss {start.loss_before:.4f} -> {start.loss_after:.4f}"
+            f" in {start.steps} Newton steps"
+        )
+    if start.library is None:
         return line
-    return (
-        f"{line}, class-balanced loss {start.loss_before:.4f} -> {start.loss_after:.4f}"
-        f" in {start.steps} Newton steps"
+    spent = ", ".join(
+        f"{phase} {value:.3f} s" for phase, value in event.seconds.items() if value >= 0.0005
     )
+    return f"{line}; {start.library}: {spent}"

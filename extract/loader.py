@@ -62,9 +62,8 @@ def load_batches(
         return transform.to_input(image) if view is None else view.to_input(image, row)
 
     def submit(rows: range) -> tuple[range, Tensor, list[Future[tuple[str | None, float, float]]]]:
-        pixels = torch.zeros((len(rows), 3, height, width), dtype=torch.uint8)
-        if pin_memory:
-            pixels = pixels.pin_memory()
+        shape = (len(rows), 3, height, width)
+        pixels = torch.zeros(shape, dtype=torch.uint8, pin_memory=pin_memory)
         jobs = [
             pool.submit(_load_into, pixels[i], root / paths[row], root, to_input, row)
             for i, row in enumerate(rows)

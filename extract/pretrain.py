@@ -15,6 +15,7 @@ from torch import nn
 
 from clinit.extract.commit import commit_file
 from clinit.extract.loader import load_batches
+from clinit.extract.machine import cpu_count
 from clinit.extract.manifest import Manifest
 from clinit.extract.transform import make_transform
 
@@ -54,7 +55,7 @@ def pretrain(
         transform = make_transform("timm", config, input_size=input_size)
         rows = [range(len(manifest.table))]
         paths = manifest.table["path"].to_list()
-        (images,) = load_batches(root, paths, rows, transform, workers=2)
+        (images,) = load_batches(root, paths, rows, transform, workers=cpu_count())
         labels = torch.from_numpy(manifest.table["label"].to_numpy().copy())
         pixels = transform.normalise(images.pixels)
         steps = epochs * -(-len(labels) // 64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import timm
@@ -20,6 +20,7 @@ from clinit.extract.decode import decoder_version
 from clinit.extract.head import Head, read_head
 from clinit.extract.head_names import name_rows
 from clinit.extract.lock import only_writer
+from clinit.extract.machine import cpu_count
 from clinit.extract.manifest import Manifest
 from clinit.extract.plan import Plan, backbone_identifier, read_plan, settle_plan
 from clinit.extract.split_run import Progress, SplitResult, SplitRun
@@ -42,7 +43,7 @@ class ExtractConfig:
     """Likewise."""
     batch_size: int = 64
     """Images a forward pass."""
-    workers: int = 2
+    workers: int = field(default_factory=cpu_count)
     """Threads that read and decode."""
     dtype: str = "float16"
     """How features are stored; float16 keeps three digits and halves the file."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -29,6 +30,7 @@ from clinit.extract.decode import MISSING
 from clinit.extract.head import Head, write_head
 from clinit.extract.loader import ImageBatch, load_batches
 from clinit.extract.manifest import Manifest, write_manifest
+from clinit.extract.pipeline import Compute, features_of
 from clinit.extract.plan import Plan, settle_plan, shard_name
 from clinit.extract.shard import assemble, write_shard
 from clinit.extract.summary import write_summary
@@ -195,30 +197,24 @@ class SplitRun:
     def _compute(self, shards: list[int], batches: Iterator[ImageBatch]) -> None:
         labels = self.manifest.table["label"].to_numpy()
         todo = sum(len(self.plan.rows(shard)) for shard in shards)
-        found, began = self.plan.num_rows - todo, time.perf_counter()
+        rows_before, began = self.plan.num_rows - todo, time.perf_counter()
         done = 0
+        device = torch.device(self.backbone.config.device)
+        compute = self._forward(device)
         for shard in shards:
             rows = self.plan.rows(shard)
             shape = self.plan.shape or (self.plan.dim,)
             features = np.zeros((len(rows), *shape), dtype=np.float32)
             reasons: dict[int, str] = {}
-            filled = 0
-            while filled < len(rows):
-                batch = self._next(batches)
-                features[filled : filled + len(batch.rows)] = self._forward(batch)
-                reasons |= {row - rows.start: reason for row, reason in batch.reasons.items()}
-                filled += len(batch.rows)
-                done += len(batch.rows)
-                rate = done / (time.perf_counter() - began)
-                self.on_progress(
-                    Progress(
-                        self.plan.title,
-                        found + done,
-                        self.plan.num_rows,
-                        rate,
-                        self.timing.shares(),
-                    )
-                )
+            arrivals = (self._next(batches) for _ in range(-(-len(rows) // self.plan.batch_size)))
+            # All features of a shard are back before it is written.
+            with closing(features_of(arrivals, compute, device, self.timing)) as computed:
+                for batch, found in computed:
+                    first = batch.rows.start - rows.start
+                    features[first : first + len(batch.rows)] = found.numpy()
+                    reasons |= {row - rows.start: why for row, why in batch.reasons.items()}
+                    done += len(batch.rows)
+                    self._report(rows_before + done, done / (time.perf_counter() - began))
             self._refuse_wrong_root(shard == shards[0], rows, reasons)
             with self.timing.measure("write"):
                 write_shard(
@@ -233,7 +229,7 @@ class SplitRun:
         clock = time.perf_counter()
         batch = next(batches)
         waited_s = time.perf_counter() - clock
-        self.timing.add_wait(waited_s, read_s=batch.read_s, decode_s=batch.decode_s)
+        self.timing.add_wait(waited_s, read=batch.read_s, decode=batch.decode_s)
         if self.strict and batch.reasons:
             row, reason = min(batch.reasons.items())
             raise ImageError(
@@ -251,12 +247,16 @@ class SplitRun:
                 remedy="Give the folder that the paths of the manifest start from with `--root`.",
             )
 
-    def _forward(self, batch: ImageBatch) -> Float[np.ndarray, "batch ..."]:
-        with self.timing.measure("transfer"):
-            pixels = batch.pixels.to(self.backbone.config.device)
-        with self.timing.measure("forward"):  # .cpu() waits for the device
-            features = self.backbone.features(self.transform.normalise(pixels)).cpu()
-        return features.numpy()
+    def _forward(self, device: torch.device) -> Compute:
+        """Return what turns pixels on `device` into features there."""
+        normalise = self.transform.normaliser(device)
+        return lambda pixels: self.backbone.features(normalise(pixels))
+
+    def _report(self, rows_done: int, images_per_s: float) -> None:
+        shares = self.timing.shares()
+        self.on_progress(
+            Progress(self.plan.title, rows_done, self.plan.num_rows, images_per_s, shares)
+        )
 
     def _facts(self, computed: int, started: datetime) -> dict[str, Any]:
         seconds = self.timing.total

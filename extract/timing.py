@@ -13,7 +13,10 @@ class Timing:
     """Seconds of the main thread, by what it did or waited for.
 
     Reading and decoding happen in other threads; the main thread's waiting for them is split
-    between the two in proportion to the work of those threads.
+    between the two in proportion to the work of those threads. A CUDA device copies and computes
+    on its own; waiting for it is split between transfer and forward in proportion to its seconds
+    for each. What is hidden behind something slower is waited for by nobody and counts little:
+    the largest share bounds the rate.
     """
 
     read: float = 0.0
@@ -22,11 +25,18 @@ class Timing:
     forward: float = 0.0
     write: float = 0.0
 
-    def add_wait(self, waited_s: float, *, read_s: float, decode_s: float) -> None:
-        """Add the seconds that a batch was waited for."""
-        share = read_s / (read_s + decode_s) if read_s + decode_s > 0 else 0.0
-        self.read += waited_s * share
-        self.decode += waited_s * (1 - share)
+    def add_wait(self, waited_s: float, **work: float) -> None:
+        """Split the seconds that a batch was waited for in proportion to the work behind it.
+
+        Args:
+            waited_s: Of the main thread.
+            work: By phase, in any unit; where there was none, the last phase gets the seconds.
+        """
+        total = sum(work.values())
+        shares = [each / total if total > 0 else 0.0 for each in work.values()]
+        shares[-1] = 1 - sum(shares[:-1])
+        for phase, share in zip(work, shares, strict=True):
+            setattr(self, phase, getattr(self, phase) + waited_s * share)
 
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:

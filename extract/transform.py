@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,10 +84,21 @@ class Transform:
         self, batch: UInt8[Tensor, "batch 3 height width"]
     ) -> Float[Tensor, "batch 3 height width"]:
         """Return (batch / 255 - mean) / std in float32, on the batch's device."""
-        mean = torch.tensor(self.mean, device=batch.device).view(1, -1, 1, 1)
-        std = torch.tensor(self.std, device=batch.device).view(1, -1, 1, 1)
-        pixels = batch.to(dtype=torch.float32, memory_format=torch.channels_last)
-        return pixels.div_(255).sub_(mean).div_(std)
+        return self.normaliser(batch.device)(batch)
+
+    def normaliser(self, device: torch.device) -> Callable[[Tensor], Tensor]:
+        """Return `normalise` for batches on `device`, with its constants there already.
+
+        To copy them there at each batch would be to wait for the device at each batch.
+        """
+        mean = torch.tensor(self.mean, device=device).view(1, -1, 1, 1)
+        std = torch.tensor(self.std, device=device).view(1, -1, 1, 1)
+
+        def normalise(batch: Tensor) -> Tensor:
+            pixels = batch.to(dtype=torch.float32, memory_format=torch.channels_last)
+            return pixels.div_(255).sub_(mean).div_(std)
+
+        return normalise
 
 
 def make_transform(

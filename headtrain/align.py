@@ -146,7 +146,7 @@ def align(
         before = _top1(bank, test)
         losses = _train(bank, epochs, config, on_epoch)
         after = _top1(bank, test)
-    rows = bank.rows(0)
+    rows = bank.rows(0).on_host()
     aligned = Head(
         weight=rows.weight.astype(np.float32),
         bias=rows.bias.astype(np.float32),

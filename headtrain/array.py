@@ -1,18 +1,24 @@
-"""NumPy and CuPy through one code path; torch tensors enter without a copy.
+"""NumPy and CuPy through one code path; torch tensors enter and leave without a copy.
 
-The array functions come from array-api-compat; what it lacks (triangular solves) comes from
-SciPy or from `cupyx.scipy`, which have the same names.
+The functions are those of the Python array API standard, from array-api-compat. Where NumPy or
+CuPy have something better (BLAS `syrk`, sparse products, triangular solves) it is chosen here or
+where it is used; any other library of the standard takes the general way.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-from types import ModuleType
-from typing import Any
+import importlib.util
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import array_api_compat
 import numpy as np
+from jaxtyping import Float
+
+if TYPE_CHECKING:
+    import torch
 
 
 def namespace(array: Any) -> Any:
@@ -20,28 +26,56 @@ def namespace(array: Any) -> Any:
     return array_api_compat.array_namespace(array)
 
 
-def on_gpu(array: Any) -> bool:
-    """Say whether `array` is a CuPy array."""
-    return bool(array_api_compat.is_cupy_array(array))
+def library(array: Any) -> str:
+    """Return the name of the library of `array`: `numpy` or `cupy`."""
+    return str(namespace(array).__name__).rpartition(".")[2]
 
 
-def linear_algebra(array: Any) -> ModuleType:
-    """Return `scipy.linalg` for NumPy arrays and `cupyx.scipy.linalg` for CuPy arrays."""
-    return importlib.import_module("cupyx.scipy.linalg" if on_gpu(array) else "scipy.linalg")
+def library_for(device: torch.device) -> str:
+    """Return the library that computes for `device`: `cupy` for CUDA where it is installed."""
+    return "cupy" if device.type == "cuda" and has_cupy() else "numpy"
+
+
+@cache
+def has_cupy() -> bool:
+    """Return whether CuPy is installed."""
+    return importlib.util.find_spec("cupy") is not None
+
+
+def beside(array: Any, values: Any) -> Any:
+    """Return NumPy `values` as an array of the library and on the device of `array`."""
+    return namespace(array).asarray(values, device=array_api_compat.device(array))
 
 
 def to_numpy(array: Any) -> np.ndarray:
-    """Copy a CuPy array to the host; NumPy arrays pass unchanged."""
-    return array.get() if on_gpu(array) else np.asarray(array)
+    """Copy an array to the host; NumPy arrays pass unchanged."""
+    if isinstance(array, np.ndarray):
+        return array
+    if array_api_compat.is_cupy_array(array):
+        return np.asarray(array.get())
+    return np.from_dlpack(array) if hasattr(array, "__dlpack__") else np.asarray(array)
+
+
+def placed(array: np.ndarray, device: torch.device) -> Any:
+    """Return `array` where array code for `device` computes: copied there, or as it is.
+
+    Call it, and all that uses the result, inside `torch_stream(device)`.
+    """
+    if library_for(device) == "cupy":
+        import cupy
+
+        return cupy.asarray(array)
+    return array
 
 
 def as_array(source: Any) -> Any:
     """Return `source` as a NumPy or CuPy array that shares its memory where it can.
 
-    torch CUDA tensors become CuPy arrays by DLPack; bfloat16, which NumPy lacks, is widened
-    to float32. Call it, and all that uses the result, inside `torch_stream(source)`.
+    torch CUDA tensors become CuPy arrays by DLPack, without a copy; where CuPy is not installed
+    they are copied to the host. bfloat16, which NumPy lacks, is widened to float32. Call it, and
+    all that uses the result, inside `torch_stream(source)`.
     """
-    if array_api_compat.is_cupy_array(source) or isinstance(source, np.ndarray):
+    if isinstance(source, np.ndarray) or array_api_compat.is_cupy_array(source):
         return source
     if array_api_compat.is_torch_array(source):
         import torch
@@ -49,7 +83,7 @@ def as_array(source: Any) -> Any:
         tensor = source.detach()
         if tensor.dtype == torch.bfloat16:
             tensor = tensor.float()
-        if tensor.device.type == "cuda":
+        if library_for(tensor.device) == "cupy":
             import cupy
 
             return cupy.from_dlpack(tensor)
@@ -57,27 +91,65 @@ def as_array(source: Any) -> Any:
     return np.asarray(source)
 
 
+def as_tensor(array: Any) -> torch.Tensor:
+    """Return an array as a torch tensor that shares its memory, on its device."""
+    import torch
+
+    if isinstance(array, np.ndarray):
+        return torch.from_numpy(array)
+    tensor: torch.Tensor = torch.utils.dlpack.from_dlpack(array)
+    return tensor
+
+
 def torch_stream(source: Any) -> contextlib.AbstractContextManager[Any]:
-    """Run CuPy on torch's current stream while `source` is a torch CUDA tensor.
+    """Run CuPy on torch's current stream, where `source` is a CUDA device or a tensor on one.
 
-    Otherwise CuPy would read on its own stream, before torch has finished writing.
+    Otherwise CuPy would read on its own stream, before torch has finished writing. A system that
+    cannot be factorised raises, as it does in NumPy; memory is handed back at the end, for torch.
     """
-    if array_api_compat.is_torch_array(source) and source.device.type == "cuda":
-        import cupy
-        import torch
+    device = source.device if array_api_compat.is_torch_array(source) else source
+    if getattr(device, "type", "cpu") != "cuda" or not has_cupy():
+        return contextlib.nullcontext()
+    import cupy
+    import cupyx
+    import torch
 
-        stream = torch.cuda.current_stream(source.device)
-        stack = contextlib.ExitStack()
-        stack.enter_context(cupy.cuda.Device(source.device.index))
-        stack.enter_context(cupy.cuda.ExternalStream(stream.cuda_stream))
-        return stack
-    return contextlib.nullcontext()
+    index = torch.cuda.current_device() if device.index is None else device.index
+    stream = torch.cuda.current_stream(device)
+    stack = contextlib.ExitStack()
+    stack.callback(cupy.get_default_memory_pool().free_all_blocks)
+    stack.enter_context(cupy.cuda.Device(index))
+    stack.enter_context(cupy.cuda.ExternalStream(stream.cuda_stream, index))
+    stack.enter_context(cupyx.errstate(linalg="raise"))
+    return stack
 
 
 def like(result: Any, source: Any) -> Any:
     """Return `result` (NumPy or CuPy) in the library and on the device of `source`."""
     if array_api_compat.is_torch_array(source):
-        import torch
-
-        return torch.utils.dlpack.from_dlpack(result).to(source.device)
+        return as_tensor(result).to(source.device)
     return result
+
+
+def solve_positive_definite(
+    system: Float[Any, "dim dim"], right: Float[Any, "dim columns"]
+) -> Float[Any, "dim columns"]:
+    """Solve system @ x = right by a Cholesky factorisation, O(dim^3 + dim^2 columns).
+
+    Raises:
+        numpy.linalg.LinAlgError: If `system` is not positive definite to working precision.
+    """
+    factor = namespace(system).linalg.cholesky(system)
+    return _solve_triangular(
+        factor, _solve_triangular(factor, right, transposed=False), transposed=True
+    )
+
+
+def _solve_triangular(factor: Any, right: Any, *, transposed: bool) -> Any:
+    """Solve with a lower triangular matrix, or with its transpose."""
+    modules = {"numpy": "scipy.linalg", "cupy": "cupyx.scipy.linalg"}
+    if (name := modules.get(library(factor))) is None:
+        # The standard has no triangular solve.
+        return namespace(factor).linalg.solve(factor.T if transposed else factor, right)
+    linalg = importlib.import_module(name)
+    return linalg.solve_triangular(factor, right, lower=True, trans=int(transposed))

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from clinit.headtrain.array import as_array, as_tensor
 from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.init import Rows
 
@@ -58,17 +58,14 @@ class Bank:
         self.bias = torch.cat([self.bias, bias], dim=1)
 
     def rows(self, index: int) -> Rows:
-        """Copy one head."""
-        return Rows(
-            weight=self.weight[index].double().cpu().numpy(),
-            bias=self.bias[index].double().cpu().numpy(),
-        )
+        """Copy one head, as arrays where the bank is; see `clinit.headtrain.array.as_array`."""
+        return Rows(as_array(self.weight[index].double()), as_array(self.bias[index].double()))
 
     def write(self, index: int, start: int, rows: Rows) -> None:
         """Overwrite rows of one head, from row `start` on."""
-        stop = start + len(rows.weight)
-        self.weight[index, start:stop] = torch.from_numpy(rows.weight)
-        self.bias[index, start:stop] = torch.from_numpy(rows.bias)
+        stop = start + rows.weight.shape[0]
+        self.weight[index, start:stop] = as_tensor(rows.weight)
+        self.bias[index, start:stop] = as_tensor(rows.bias)
 
     def logits(
         self,
@@ -82,8 +79,8 @@ class Bank:
         return out
 
     def _stacked(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        weight = torch.from_numpy(np.asarray(rows.weight, dtype=np.float32)).to(self.device)
-        bias = torch.from_numpy(np.asarray(rows.bias, dtype=np.float32)).to(self.device)
+        weight = as_tensor(rows.weight).to(self.device, torch.float32)
+        bias = as_tensor(rows.bias).to(self.device, torch.float32)
         return (
             weight.repeat(len(self.heads), 1, 1),
             bias.repeat(len(self.heads), 1),

@@ -16,6 +16,7 @@ from clinit.extract.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.decode import MISSING
 from clinit.extract.device import choose_device
 from clinit.extract.loader import ImageBatch, load_batches
+from clinit.extract.machine import cpu_count
 from clinit.extract.tree import IMAGE_SUFFIXES, printable
 from clinit.extract.wordnet import title
 from clinit.headtrain.model_file import ModelFacts, read_facts
@@ -74,7 +75,7 @@ class Classifier:
             images: Files.
             top: Classes an image; all of them where there are fewer.
             batch_size: Images a forward pass.
-            workers: Threads that read and decode; default: CPU cores.
+            workers: Threads that read and decode; default: the CPUs that the process may use.
             on_images: Called after every batch with the number of images done.
         """
         if top < 1 or batch_size < 1:
@@ -89,7 +90,7 @@ class Classifier:
                 for start in range(0, len(there), batch_size)
             ],
             self.facts.transform,
-            workers=workers or os.cpu_count() or 1,
+            workers=workers or cpu_count(),
             pin_memory=self.backbone.config.device.startswith("cuda"),
         )
         done = 0

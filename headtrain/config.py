@@ -13,10 +13,12 @@ from clinit.headtrain.mix import MIXES
 from clinit.headtrain.precision import PRECISIONS
 from clinit.headtrain.quotas import BUFFER_SPLITS, Balanced, PerClass, Quotas, Sgm
 from clinit.headtrain.seeds import MAX_SEED
+from clinit.headtrain.statistics import Weighting
 
 HEAD_WIDTHS = ("grow", "full")
 DEVICES = ("auto", "cuda", "cpu")
 DEFAULT_BUFFER = 24_000
+INIT_ROWS = ("buffer", "new")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +32,8 @@ class HeadConfig:
     lam: float | Literal["auto"] = 0.05
     """Ridge parameter of the least-square initialisation, as in Eq. 1; >= 0. `auto`: that of
     the least error on held-out training rows."""
+    weighting: Weighting = "class"
+    """What an average is in the least squares and in LDA: over classes, or over rows."""
     class_mean: Literal["raw", "unit"] = "raw"
     """Class mean: of the features, or of the features scaled to unit length."""
     bias: Literal["write", "keep"] = "write"
@@ -57,6 +61,7 @@ class HeadConfig:
             scale=self.scale,
             lam=self.lam,
             class_mean=self.class_mean,
+            weighting=self.weighting,
             bias=self.bias,
             loss=self.loss,
         )
@@ -75,7 +80,8 @@ class ExperimentConfig:
     """Updates a task; 0 evaluates the initialised heads only. Always 0 for a solved head."""
     buffer: int | None = None
     """Rows of earlier classes kept for rehearsal; 0 trains on new rows alone. Default: 24,000
-    for rehearsal without `buffer_per_class`; None for other methods, whatever is asked."""
+    for rehearsal without `buffer_per_class`, and for initialisation from a buffer; None for
+    other methods, whatever is asked."""
     buffer_per_class: int | None = None
     """Rows kept of each earlier class, instead of a total: the buffer grows with the classes."""
     buffer_split: str = "balanced"
@@ -90,6 +96,11 @@ class ExperimentConfig:
     """Seed of class order, buffer, batches and random rows."""
     class_order: tuple[str, ...] | None = None
     """The new classes by name in the order in which they arrive; None draws it by seed."""
+    init_rows: str | None = None
+    """What initialisation may look at beside the new rows: `buffer`, old rows as well (those that
+    the method trains on; those of a buffer kept for nothing else with `naive`), as in the paper,
+    or `new`, nothing. Default: `new` for naive, whose point is that it has nothing; `buffer` for
+    all others."""
     head_width: str = "grow"
     """`grow`: a row is added when its class arrives; `full`: all rows from the start, those
     of classes that have not arrived being negatives."""
@@ -121,6 +132,7 @@ class ExperimentConfig:
             "head_width": HEAD_WIDTHS,
             "device": DEVICES,
             "precision": PRECISIONS,
+            "init_rows": (None, *INIT_ROWS),
         }
         for name, choices in choices_of.items():
             if getattr(self, name) not in choices:
@@ -136,16 +148,14 @@ class ExperimentConfig:
 
     def _drop_what_does_not_apply(self) -> None:
         """Leave settings without a meaning at one value, so that equal runs look equal."""
-        if self.method != "rehearsal":
-            idle = {
-                "buffer": None,
-                "buffer_per_class": None,
-                "buffer_split": "balanced",
-                "mix": "text",
-            }
-            for name, value in idle.items():
-                object.__setattr__(self, name, value)
-        elif self.buffer is None and self.buffer_per_class is None:
+        if self.init_rows is None or self.is_closed:
+            object.__setattr__(self, "init_rows", default_init_rows(self.method))
+        idle: dict[str, str | None] = {} if self.method == "rehearsal" else {"mix": "text"}
+        if not self.keeps_buffer:
+            idle |= {"buffer": None, "buffer_per_class": None, "buffer_split": "balanced"}
+        for name, value in idle.items():
+            object.__setattr__(self, name, value)
+        if self.keeps_buffer and self.buffer is None and self.buffer_per_class is None:
             object.__setattr__(self, "buffer", DEFAULT_BUFFER)
         if self.is_closed:  # over the classes seen, which other rows would only disturb
             object.__setattr__(self, "iterations", 0)
@@ -156,6 +166,11 @@ class ExperimentConfig:
     def is_closed(self) -> bool:
         """Whether heads are solved and not trained."""
         return self.method in CLOSED_METHODS
+
+    @property
+    def keeps_buffer(self) -> bool:
+        """Whether old rows are kept in a buffer: for rehearsal, or for initialisation alone."""
+        return self.method == "rehearsal" or (self.method == "naive" and self.init_rows == "buffer")
 
     def quotas(self, num_base: int) -> Quotas:
         """Return how many rows of each class the buffer holds, after `num_base` base classes."""
@@ -168,6 +183,11 @@ class ExperimentConfig:
     def evaluation_points(self) -> tuple[int, ...]:
         """Numbers of updates after which a task is evaluated; 0 is before the first step."""
         return tuple(sorted({*range(0, self.iterations, self.eval_every), self.iterations}))
+
+
+def default_init_rows(method: str) -> str:
+    """Return what initialisation may look at beside the new rows, where nothing is said."""
+    return "new" if method == "naive" else "buffer"
 
 
 def head_settings(head: HeadConfig, method: str = "rehearsal") -> dict[str, Any]:

@@ -34,11 +34,26 @@ class Curriculum:
 
     def rows(self, task: Task) -> TaskRows:
         """Choose the rows that the task may look at."""
+        old = self.method.old_rows(self._scenario.train, self._buffer, task)
+        return self._task_rows(task, old)
+
+    def _task_rows(self, task: Task, old: Int[np.ndarray, " old"]) -> TaskRows:
         train = self._scenario.train
-        old = self.method.old_rows(train, self._buffer, task)
         num_base = int((train.labels[old] < self._scenario.num_base).sum())
         rows = np.concatenate([old, train.rows_between(task.start, task.stop)])
         return TaskRows(task.number, rows, train.labels[rows], num_base, len(old))
+
+    def start_rows(self, task: Task, rows: TaskRows) -> TaskRows:
+        """Choose the rows that the initialisation may look at; `rows` where it is these.
+
+        Old rows among them may be rows that training does not see: those of the buffer, with a
+        method that trains on new rows alone.
+        """
+        if self._config.init_rows == "new":
+            return rows if not rows.num_old else self._task_rows(task, np.empty(0, dtype=np.int64))
+        if self._config.keeps_buffer and self._config.method != "rehearsal":
+            return self._task_rows(task, self._buffer.rows(task.start))
+        return rows
 
     def kept(self, task: Task) -> Int[np.ndarray, " kept"]:
         """Return the rows of the task's classes that the buffer holds once they are seen."""
@@ -66,8 +81,8 @@ class Curriculum:
         random = generator(self._config.seed, Draw.RANDOM_ROWS, task.number)
         return random_rows(random, len(task.classes), dim)
 
-    def entry(self, task: Task, rows: TaskRows, schedule: Schedule) -> TaskEntry:
-        """Begin what is written down about the task."""
+    def entry(self, task: Task, rows: TaskRows, seen: TaskRows, schedule: Schedule) -> TaskEntry:
+        """Begin what is written down about the task: trained on `rows`, started from `seen`."""
         return TaskEntry(
             task=task.number,
             facts={
@@ -76,6 +91,7 @@ class Curriculum:
                 "val_rows": int(self._scenario.val_counts[task.rows].sum()),
                 "buffer_rows": rows.num_old,
                 "buffer_classes": len(np.unique(rows.labels[: rows.num_old])),
+                "init_old_rows": seen.num_old,
             },
             new_share=schedule.num_new / self._config.batch_size,
         )

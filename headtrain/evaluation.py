@@ -1,4 +1,4 @@
-"""Evaluation of a whole bank: counts of right answers a class, and mean losses.
+"""Evaluation of a whole bank: correct counts per class, and mean losses.
 
 Features stay as they are stored; a block at a time is widened to float32 and multiplied with
 all heads at once. Counts and losses are those of float32 logits, whatever the precision that the
@@ -62,7 +62,7 @@ def mean_losses(bank: Bank, sample: LabelledRows) -> Float[np.ndarray, " heads"]
 
 
 def _counted(bank: Bank, head: int, rows: LabelledRows) -> Int[Tensor, " classes"]:
-    """Count right answers of one head by its float32 logits."""
+    """Return correct counts of one head by its float32 logits."""
     counts = torch.zeros(1, bank.num_classes, dtype=torch.int64, device=bank.device)
     for part, _ in _blocks(bank, len(rows)):
         labels = rows.labels[part]
@@ -84,7 +84,7 @@ def _add(
     labels: Int[Tensor, " rows"],
     right: Bool[Tensor, "rows heads"],
 ) -> None:
-    """Count right answers by label: like bincount, but without waiting for a CUDA device."""
+    """Add correct counts by label: like bincount, but without waiting for a CUDA device."""
     counts.scatter_add_(1, labels.expand(len(counts), -1), right.T.long())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from clinit.headtrain.init import Initialisation, LambdaCurve
@@ -31,6 +31,8 @@ class Initialised:
     task: int
     head_id: str
     start: Initialisation
+    seconds: Mapping[str, float]
+    """By what they were spent on, see `clinit.headtrain.start`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool
 
 from clinit.extract.device import choose_device
+from clinit.headtrain.array import library_for
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.examples import examples
 from clinit.headtrain.residency import residency_notes
@@ -38,6 +40,7 @@ def gaps(
         *_loss_gaps(heads, head_facts or {}),
         *_memory_gaps(scenario, base, config),
         *_calibration_gaps(config, heads),
+        *_library_gaps(choose_device(config.device)),
     ]
 
 
@@ -108,16 +111,16 @@ def _task_sizes(scenario: Scenario) -> list[str]:
 
 
 def _buffer_gaps(scenario: Scenario, config: ExperimentConfig) -> list[str]:
-    if config.method != "rehearsal":
+    if not config.keeps_buffer:
         return []
-    if not (config.buffer or config.buffer_per_class):
+    if config.method == "rehearsal" and not (config.buffer or config.buffer_per_class):
         return ["the buffer is empty (--buffer 0): batches hold new rows only"]
     notes = []
     stored = np.cumsum(scenario.train_counts)
     before = [int(stored[task.start - 1]) if task.start else 0 for task in scenario.tasks]
-    if not before[0]:
+    if not before[0] and config.method == "rehearsal":
         notes.append("no base class has a training image: the batches of task 1 hold new rows only")
-    if config.buffer is None:
+    if not config.buffer:
         return notes
     small = [
         f"{rows:,} before task {number}"
@@ -133,7 +136,8 @@ def _buffer_gaps(scenario: Scenario, config: ExperimentConfig) -> list[str]:
     if config.buffer < seen:
         notes.append(
             f"the buffer of {config.buffer:,} rows is smaller than the number of classes"
-            f" ({seen:,} before the last task): some classes are not rehearsed"
+            f" ({seen:,} before the last task): some classes"
+            f" are not {'rehearsed' if config.method == 'rehearsal' else 'among its rows'}"
         )
     return notes
 
@@ -167,14 +171,23 @@ def _loss_gaps(heads: Sequence[HeadConfig], head_facts: Mapping[str, Any]) -> li
 
 def _calibration_gaps(config: ExperimentConfig, heads: Sequence[HeadConfig]) -> list[str]:
     calibrated = any(head.scale == "calibrated" for head in heads)
-    without = config.method == "naive" or (
-        config.method == "rehearsal" and 0 in (config.buffer, config.buffer_per_class)
+    without = config.init_rows == "new" or (
+        config.keeps_buffer and 0 in (config.buffer, config.buffer_per_class)
     )
     if not (calibrated and without):
         return []
     return [
-        "there are no rows of earlier classes to calibrate new head rows against: they take the"
-        " norm of the old ones, as with scale norm"
+        "initialisation sees no rows of earlier classes to calibrate new head rows against: they"
+        " take the norm of the old ones, as with scale norm"
+    ]
+
+
+def _library_gaps(device: torch.device) -> list[str]:
+    if device.type != "cuda" or library_for(device) == "cupy":
+        return []
+    return [
+        "CuPy is not installed: statistics and solves are computed on the CPU, with NumPy, and the"
+        ' features are copied there (`pip install "clinit[cuda12]"` or `"clinit[cuda13]"`)'
     ]
 
 

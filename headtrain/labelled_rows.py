@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from clinit.headtrain.array import as_array, placed
+from clinit.headtrain.feature_rows import FeatureRows, StreamedRows
 from clinit.headtrain.residency import is_resident
 
 
@@ -41,6 +44,12 @@ class LabelledRows:
     def is_resident(self) -> bool:
         """Whether features are where the labels are."""
         return self.features.device == self.labels.device
+
+    def arrays(self) -> FeatureRows:
+        """Return the features for array code: where they are, or streamed from host memory."""
+        if self.is_resident:
+            return as_array(self.features)
+        return StreamedRows(self.features.numpy(), partial(placed, device=self.labels.device))
 
     def first(self, rows: int) -> LabelledRows:
         """Return the first `rows` rows, without a copy."""

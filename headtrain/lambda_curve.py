@@ -1,7 +1,7 @@
 """Choose the ridge from data: the error of W_LS on rows held out, for many lambdas.
 
 A fifth of the rows of each class is held out, at random. W_LS of the others comes from one
-eigendecomposition for all lambdas; its class-balanced squared error on the held-out rows,
+eigendecomposition for all lambdas; its squared error on the held-out rows, averaged likewise,
 over the head rows that will be written, follows from their statistics alone:
 
     1/2 Ave |V h + b - y|^2 = 1/2 [tr(V Sigma_T V^T) + |V mu + b|^2
@@ -16,12 +16,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int, Num
+from jaxtyping import Int
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.array import namespace
+from clinit.headtrain.array import beside, namespace
+from clinit.headtrain.feature_rows import FeatureRows, select
 from clinit.headtrain.solve import LambdaPath, LeastSquaresHead
-from clinit.headtrain.statistics import ClassStatistics, count
+from clinit.headtrain.statistics import ClassStatistics, Weighting, count
 
 HELD_OUT = 0.2
 ALL = slice(None)
@@ -41,21 +42,23 @@ class LambdaCurve:
 
 
 def lambda_curve(
-    features: Num[np.ndarray, "rows dim"],
+    features: FeatureRows,
     labels: Int[np.ndarray, " rows"],
     num_classes: int,
     *,
     classes: slice = ALL,
+    weighting: Weighting = "class",
     lams: tuple[float, ...] | None = None,
     seed: int = 0,
 ) -> LambdaCurve:
     """Return the held-out error of W_LS over the head rows `classes`.
 
     Args:
-        features: Buffer and new task together.
+        features: Of shape (rows, dim): buffer and new task together.
         labels: In [0, num_classes).
         num_classes: Classes of W_LS, those without rows included.
         classes: The head rows that will be written, and so are judged.
+        weighting: What an average is, in the solution and in the error.
         lams: Default: half decades around the mean eigenvalue of the total covariance, from
             1e-6 to 1e2 times its power of ten.
         seed: Of the draw of the held-out rows.
@@ -70,9 +73,11 @@ def lambda_curve(
             " and one to judge",
             remedy="Give a number (the paper: 0.05) instead of `auto`.",
         )
-    fitted = ClassStatistics.of(features[~held], labels[~held], num_classes=num_classes)
-    judge = ClassStatistics.of(
-        features[held], labels[held], totals=count(labels[held], num_classes)
+    fitted, judge = (
+        ClassStatistics.of(
+            select(features, rows), labels[rows], num_classes=num_classes, weighting=weighting
+        )
+        for rows in (np.flatnonzero(~held), np.flatnonzero(held))
     )
     path = LambdaPath.of(fitted)
     lams = default_lams(fitted) if lams is None else lams
@@ -105,9 +110,9 @@ def held_out(labels: Int[np.ndarray, " rows"], seed: int) -> np.ndarray:
 def held_out_error(head: LeastSquaresHead, judge: ClassStatistics, classes: slice) -> float:
     """Return 1/2 Ave |V h + b - y|^2 over the rows of `judge` and the outputs `classes`."""
     xp = namespace(judge.gram)
-    shares = xp.asarray(judge.shares[classes])
+    shares = beside(judge.gram, judge.shares[classes])
     at_mean = head.weight @ judge.mean + head.bias
     spread = xp.sum((head.weight @ judge.total_covariance) * head.weight)
-    overlap = xp.sum(head.weight * judge.target_covariance[classes])
+    overlap = xp.sum(head.weight * judge.target_covariance[classes, :])
     offset = at_mean @ at_mean - 2 * (shares @ at_mean) + xp.sum(shares)
     return float(spread - 2 * overlap + offset) / 2

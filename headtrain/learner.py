@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from clinit.extract.device import choose_device
 from clinit.extract.head import Head
+from clinit.headtrain.array import torch_stream
 from clinit.headtrain.bank import Bank
 from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_ids
 from clinit.headtrain.curriculum import Curriculum
@@ -31,6 +32,7 @@ from clinit.headtrain.start import TaskStart
 from clinit.headtrain.statistics import ClassStatistics
 from clinit.headtrain.stopwatch import Stopwatch
 from clinit.headtrain.stream import Task
+from clinit.headtrain.task_rows import TaskRows
 from clinit.headtrain.train_task import train_task
 
 Diagnose = Callable[[ClassStatistics, Rows], dict[str, Any]]
@@ -88,21 +90,23 @@ class Learner:
         with self.watch.phase("prepare"):
             rows = self._curriculum.rows(task)
             schedule = self._curriculum.schedule(rows)
-            features = self._scenario.train.take(rows.rows)
-        entry = self._curriculum.entry(task, rows, schedule)
+            data = self._on_device(rows)
+        seen = self._curriculum.start_rows(task, rows)
+        entry = self._curriculum.entry(task, rows, seen, schedule)
         self.entries.append(entry)
         start = TaskStart(
             task,
-            features,
-            rows.labels,
+            (data if seen is rows else self._on_device(seen)).arrays,
+            seen.labels,
             self._curriculum.method,
+            self.device,
             lambda curve: self._observe(LambdaChosen(task.number, curve)),
         )
-        with self.watch.phase("initialise"):
+        with self.watch.phase("initialise"), torch_stream(self.device):
             self._initialise(task, start, entry)
         entry.losses = train_task(
             self._bank,
-            features,
+            data,
             rows,
             schedule,
             self._config,
@@ -111,12 +115,13 @@ class Learner:
             watch=self.watch,
         )
         if self._diagnose is not None:
-            with self.watch.phase("diagnose"):
+            with self.watch.phase("diagnose"), torch_stream(self.device):
                 entry.diagnoses = self._diagnoses(task, start.statistics(), self._diagnose)
 
     def head(self, index: int) -> Head:
         """Copy one head as it is now, with the names of its classes."""
-        rows = self._bank.rows(index)
+        with torch_stream(self.device):
+            rows = self._bank.rows(index).on_host()
         return Head(
             weight=rows.weight.astype(np.float32),
             bias=rows.bias.astype(np.float32),
@@ -129,8 +134,10 @@ class Learner:
     ) -> list[dict[str, Any]]:
         """Measure each head as it is, over the rows that the task was learnt from."""
         heads = [self._bank.rows(index) for index in range(self._bank.num_heads)]
-        seen = slice(task.stop)
-        return [diagnose(statistics, Rows(head.weight[seen], head.bias[seen])) for head in heads]
+        return [diagnose(statistics, head.between(0, task.stop)) for head in heads]
+
+    def _on_device(self, rows: TaskRows) -> LabelledRows:
+        return LabelledRows.on(self.device, self._scenario.train.take(rows.rows), rows.labels)
 
     def _add_random_rows(self, task: Task) -> None:
         self._bank.grow(self._curriculum.random_rows(task, self._bank.dim))
@@ -139,11 +146,11 @@ class Learner:
         """Write the new rows of each head, or all of its rows where it is solved."""
         for index, config in enumerate(self._bank.heads):
             start, seconds = shared.start(config, self._bank.rows(index))
-            self._bank.write(index, task.stop - len(start.rows.bias), start.rows)
-            self._own_seconds[index] += seconds
+            self._bank.write(index, task.stop - start.rows.bias.shape[0], start.rows)
+            self._own_seconds[index] += sum(seconds.values())
             entry.starts.append(start)
             entry.start_seconds.append(seconds)
-            self._observe(Initialised(task.number, self.ids[index], start))
+            self._observe(Initialised(task.number, self.ids[index], start, seconds))
 
     def _evaluate(self, task: Task, iteration: int, sample: LabelledRows, entry: TaskEntry) -> None:
         seen = int(self._scenario.val_counts[: task.stop].sum())

@@ -36,8 +36,9 @@ class TaskEntry:
     new_share: Float[np.ndarray, " iterations"]
     """Share of new rows in each batch."""
     starts: list[Initialisation] = field(default_factory=list)
-    """One a head."""
-    start_seconds: list[float] = field(default_factory=list)
+    """One per head."""
+    start_seconds: list[Mapping[str, float]] = field(default_factory=list)
+    """By what they were spent on; one per head."""
     diagnoses: list[dict[str, Any]] | None = None
     """One a head, at the end of the task; None unless asked for."""
     points: list[Point] = field(default_factory=list)
@@ -46,7 +47,7 @@ class TaskEntry:
 
     def description(self, head: int) -> dict[str, Any]:
         """Return what run.json says about the task in the run of one head."""
-        start = self.starts[head]
+        start, seconds = self.starts[head], self.start_seconds[head]
         description: dict[str, Any] = {
             "task": self.task,
             **self.facts,
@@ -57,7 +58,9 @@ class TaskEntry:
                 "loss_after": start.loss_after,
                 "steps": start.steps,
                 "lam": start.lam,
-                "seconds": self.start_seconds[head],
+                "library": start.library,
+                "seconds": sum(seconds.values()),
+                **{f"{phase}_s": value for phase, value in seconds.items()},
             },
         }
         if start.curve is not None:
@@ -85,7 +88,7 @@ class TaskEntry:
         )
 
     def evaluations(self, head: int, totals: Int[np.ndarray, " classes"]) -> pl.DataFrame:
-        """Return the counts of right answers of one head; only of classes that are tested."""
+        """Return the correct counts of one head, of the classes that are tested."""
         tested = np.flatnonzero(totals)
         return pl.concat(
             _table(

@@ -1,26 +1,34 @@
 """The inner loop of the statistics: class sums and the Gram matrix of a block of rows.
 
-The Gram matrix is symmetric, so BLAS `syrk` does half the work of a product. The class sums
-are products with a sparse matrix of ones, one a row: dense one-hot targets would cost 2 C / d
-times as much as the Gram matrix itself. (`np.add.reduceat` over label-sorted rows was 10 to
-20 times slower than the sparse product.)
+On the CPU, BLAS `syrk` does half the work of a product for the Gram matrix, which is symmetric,
+and the class sums are products with a sparse matrix of ones, one per row: dense one-hot targets
+would cost 2 C / d times as much as the Gram matrix itself. (`np.add.reduceat` over label-sorted
+rows was 10 to 20 times slower than the sparse product.) On a GPU both are dense products, the
+latter with ones for the classes between the first and the last of a block: few, since rows come
+sorted by class.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import array_api_compat
 import numpy as np
 from jaxtyping import Float, Int, Num
 from scipy.linalg.blas import dsyrk
+from scipy.sparse import csr_matrix
 
-from clinit.headtrain.array import namespace, on_gpu
+from clinit.headtrain.array import beside, namespace
+from clinit.headtrain.feature_rows import FeatureRows, take
 
 Block = tuple[Any, Any]
-"""Features (rows, dim) and their labels (rows,)."""
+"""Features (rows, dim) and their labels (rows,), which are a NumPy array."""
+CPU_BLOCK_BYTES = 2**21
+"""Of a block of features in float64: it stays in the caches."""
+GPU_BLOCK_BYTES = 2**26
+"""On a GPU: products of 20,000 rows keep it busy, and the block is a small part of its memory."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,13 +46,13 @@ class MomentSums:
     def zeros(cls, weights: Float[np.ndarray, " classes"], shift: Float[Any, " dim"]) -> MomentSums:
         """Return empty sums about `shift`, in the namespace of `shift`."""
         xp = namespace(shift)
-        classes, dim = len(weights), shift.shape[0]
+        classes, dim, device = len(weights), shift.shape[0], array_api_compat.device(shift)
         return cls(
             weights=weights,
             counts=np.zeros(classes, dtype=np.int64),
             shift=shift,
-            sums=xp.zeros((classes, dim), dtype=xp.float64),
-            lower=xp.zeros((dim, dim), dtype=xp.float64).T,
+            sums=xp.zeros((classes, dim), dtype=xp.float64, device=device),
+            lower=xp.zeros((dim, dim), dtype=xp.float64, device=device).T,
         )
 
     def add(self, features: Num[Any, "rows dim"], labels: Int[np.ndarray, " rows"]) -> None:
@@ -54,15 +62,15 @@ class MomentSums:
         if labels.min() < 0 or labels.max() >= len(self.counts):
             raise ValueError(f"labels must lie in [0, {len(self.counts)})")
         xp = namespace(self.shift)
-        rows = xp.astype(widen(xp.asarray(features)), xp.float64)
+        rows = xp.astype(widen(features), xp.float64)
         rows -= self.shift
         self.counts += np.bincount(labels, minlength=len(self.counts))
         add_by_class(self.sums, rows, labels)
-        rows *= xp.asarray(np.sqrt(self.weights[labels]))[:, None]
-        if on_gpu(rows):
-            self.lower += rows.T @ rows
-        else:
+        rows *= beside(rows, np.sqrt(self.weights[labels]))[:, None]
+        if isinstance(rows, np.ndarray):
             self.lower = dsyrk(1.0, rows.T, beta=1.0, c=self.lower, lower=1, overwrite_c=1)
+        else:
+            self.lower += rows.T @ rows
 
     def symmetric_gram(self) -> Float[Any, "dim dim"]:
         """Return the whole Gram matrix."""
@@ -73,30 +81,34 @@ class MomentSums:
 def add_by_class(
     sums: Float[Any, "classes dim"], rows: Float[Any, "rows dim"], labels: Int[np.ndarray, " rows"]
 ) -> None:
-    """Add each row to the sum of its class, in place."""
-    classes, column = np.unique(labels, return_inverse=True)
-    sums[namespace(sums).asarray(classes)] += _membership(column, len(classes), rows) @ rows
+    """Add each row to the sum of its class, in place; there must be a row."""
+    if isinstance(sums, np.ndarray):
+        classes, column = np.unique(labels, return_inverse=True)
+        sums[classes] += _membership(column, len(classes)) @ rows
+        return
+    xp = namespace(sums)
+    between = slice(int(labels.min()), int(labels.max()) + 1)
+    numbers = beside(rows, np.arange(between.start, between.stop))
+    ones = xp.astype(numbers[:, None] == beside(rows, labels)[None, :], xp.float64)
+    sums[between, :] += ones @ rows
 
 
-def cut(features: Any, labels: Any, order: np.ndarray | None = None) -> Iterator[Block]:
-    """Cut rows, or those of `order` in that order, into blocks that suit `MomentSums.add`.
-
-    On the CPU a block is 2 MiB wide in float64, to stay in the caches; on the GPU 256 MiB.
-    """
-    size = 2**28 if on_gpu(features) else 2**21
+def cut(
+    features: FeatureRows, labels: Int[np.ndarray, " _"], order: np.ndarray | None = None
+) -> Iterator[Block]:
+    """Cut rows, or those of `order` in that order, into blocks that suit `MomentSums.add`."""
+    size = CPU_BLOCK_BYTES if isinstance(features, np.ndarray) else GPU_BLOCK_BYTES
     block_rows = max(256, size // (8 * max(1, features.shape[1])))
-    for start in range(0, len(labels if order is None else order), block_rows):
-        rows = slice(start, start + block_rows)
-        if order is None:
-            yield features[rows], labels[rows]
-        else:
-            picked = order[rows]
-            yield features[namespace(features).asarray(picked)], labels[picked]
+    total = len(labels if order is None else order)
+    for start in range(0, total, block_rows):
+        rows = slice(start, min(start + block_rows, total))
+        picked = rows if order is None else order[rows]
+        yield take(features, picked), labels[picked]
 
 
 def widen(features: Num[Any, "rows dim"]) -> Num[Any, "rows dim"]:
     """Return float16 as float32. NumPy takes twelve times as long as torch for that."""
-    if features.dtype != np.float16 or on_gpu(features):
+    if not isinstance(features, np.ndarray) or features.dtype != np.float16:
         return features
     import torch
 
@@ -105,11 +117,8 @@ def widen(features: Num[Any, "rows dim"]) -> Num[Any, "rows dim"]:
     return torch.from_numpy(writable).float().numpy()
 
 
-def _membership(column: np.ndarray, classes: int, rows: Any) -> Any:
+def _membership(column: np.ndarray, classes: int) -> Any:
     """Return the sparse (classes, rows) matrix of ones that sums the rows of each class."""
-    sparse = importlib.import_module("cupyx.scipy.sparse" if on_gpu(rows) else "scipy.sparse")
-    xp = namespace(rows)
     order = np.argsort(column, kind="stable")
     pointer = np.concatenate([[0], np.cumsum(np.bincount(column, minlength=classes))])
-    parts = (xp.ones(len(column)), xp.asarray(order), xp.asarray(pointer))
-    return sparse.csr_matrix(parts, shape=(classes, len(column)))
+    return csr_matrix((np.ones(len(column)), order, pointer), shape=(classes, len(column)))

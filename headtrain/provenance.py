@@ -9,7 +9,8 @@ from pathlib import Path
 
 import clinit
 
-LIBRARIES = ("clinit", "numpy", "polars", "scipy", "timm", "torch")
+CUPY = ("cupy-cuda12x", "cupy-cuda13x")
+LIBRARIES = ("clinit", *CUPY, "numpy", "polars", "scipy", "timm", "torch")
 
 
 def versions() -> dict[str, str]:

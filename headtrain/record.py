@@ -37,6 +37,18 @@ INFO = "run.json"
 HEAD = "head.safetensors"
 TOP = "top.safetensors"
 
+
+def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run, those that were not recorded in its day included."""
+    settings = dict(info["config"])
+    later = {
+        "precision": "float32",
+        "weighting": "class",
+        "init_rows": "new" if settings.get("method") in ("naive", "ewc") else "buffer",
+    }
+    return {**later, **settings}
+
+
 TABLES: Mapping[str, Mapping[str, Any]] = {
     "classes": {
         "row": pl.Int32,

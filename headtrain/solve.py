@@ -32,7 +32,7 @@ import numpy as np
 from jaxtyping import Float
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.array import linear_algebra, namespace, to_numpy
+from clinit.headtrain.array import beside, namespace, solve_positive_definite, to_numpy
 from clinit.headtrain.statistics import ClassStatistics
 
 
@@ -57,17 +57,14 @@ def least_squares_head(statistics: ClassStatistics, lam: float) -> LeastSquaresH
     """
     _check(lam)
     xp = namespace(statistics.gram)
-    linalg = linear_algebra(statistics.gram)
     covariance, mean = statistics.total_covariance, statistics.mean
     if lam <= resolution(statistics):
         _require_full_rank(statistics, lam)
-    system = covariance + lam * xp.eye(len(mean))
-    factor = xp.linalg.cholesky(system)
-    right = xp.concat([statistics.target_covariance, mean[None]])  # V_0 and a in one solve
-    half = linalg.solve_triangular(factor, right.T, lower=True)
-    solved = linalg.solve_triangular(factor, half, lower=True, trans=1).T
-    free, direction = solved[:-1], solved[-1]
-    shares = xp.asarray(statistics.shares)
+    system = covariance + beside(covariance, lam * np.eye(statistics.dim))
+    right = xp.concat([statistics.target_covariance, mean[None, :]])  # V_0 and a in one solve
+    solved = solve_positive_definite(system, right.T).T
+    free, direction = solved[:-1, :], solved[-1, :]
+    shares = beside(covariance, statistics.shares)
     bias = (shares - free @ mean) / (1 + lam + lam * float(mean @ direction))
     return LeastSquaresHead(free + lam * xp.linalg.outer(bias, direction), bias, lam)
 
@@ -90,7 +87,7 @@ class LambdaPath:
         """Decompose the total covariance, O(d^3)."""
         xp = namespace(statistics.gram)
         eigenvalues, basis = xp.linalg.eigh(statistics.total_covariance)
-        return cls(statistics, xp.maximum(eigenvalues, xp.asarray(0.0)), basis)
+        return cls(statistics, xp.maximum(eigenvalues, beside(eigenvalues, 0.0)), basis)
 
     def head(self, lam: float, classes: slice = slice(None)) -> LeastSquaresHead:
         """Return W_LS, or its rows of `classes`, at one lambda.
@@ -103,10 +100,10 @@ class LambdaPath:
             _require_full_rank(self.statistics, lam)
         xp = namespace(self.basis)
         mean, shares = self.basis.T @ self.statistics.mean, self.statistics.shares[classes]
-        target = self.statistics.target_covariance[classes] @ self.basis
+        target = self.statistics.target_covariance[classes, :] @ self.basis
         free = target / (self.eigenvalues + lam)
         direction = mean / (self.eigenvalues + lam)
-        bias = (xp.asarray(shares) - free @ mean) / (1 + lam + lam * float(mean @ direction))
+        bias = (beside(mean, shares) - free @ mean) / (1 + lam + lam * float(mean @ direction))
         weight = (free + lam * xp.linalg.outer(bias, direction)) @ self.basis.T
         return LeastSquaresHead(weight, bias, lam)
 
@@ -114,7 +111,8 @@ class LambdaPath:
 def resolution(statistics: ClassStatistics) -> float:
     """Return the size below which an eigenvalue of the total covariance is rounding only."""
     xp = namespace(statistics.gram)
-    return float(statistics.dim * np.finfo(np.float64).eps * xp.linalg.trace(statistics.gram))
+    size = float(xp.linalg.trace(statistics.gram))
+    return statistics.dim * float(np.finfo(np.float64).eps) * size
 
 
 def _check(lam: float) -> None:

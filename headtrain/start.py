@@ -2,107 +2,133 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from functools import cached_property
 
 import numpy as np
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Int
 
+from clinit.headtrain.array import library
 from clinit.headtrain.config import HeadConfig
-from clinit.headtrain.init import Initialisation, LambdaCurve, NewClasses, Rows, initialise
-from clinit.headtrain.init.config import READ_NO_STATISTICS
+from clinit.headtrain.feature_rows import FeatureRows
+from clinit.headtrain.init import Initialisation, LambdaCurve, NewClasses, Rows, raw_rows, scaled
 from clinit.headtrain.lambda_curve import lambda_curve
 from clinit.headtrain.methods import ClosedMethod, Method
-from clinit.headtrain.statistics import ClassStatistics
+from clinit.headtrain.statistics import ClassStatistics, Weighting
+from clinit.headtrain.stopwatch import Stopwatch
 from clinit.headtrain.stream import Task
 
-Value = TypeVar("Value")
-
-
-class Once(Generic[Value]):
-    """A value computed at its first use, and the seconds that it took."""
-
-    def __init__(self, compute: Callable[[], Value]) -> None:
-        self._compute = compute
-        self._values: list[Value] = []
-        self.seconds = 0.0
-
-    def __call__(self) -> Value:
-        """Return the value."""
-        if not self._values:
-            started = time.perf_counter()
-            self._values.append(self._compute())
-            self.seconds = time.perf_counter() - started
-        return self._values[0]
+Seconds = dict[str, float]
+"""Seconds by what they were spent on: `features`, `statistics`, `lambda`, `solve`, `calibrate`."""
 
 
 class TaskStart:
     """What the heads share at the start of a task.
 
-    Statistics and the curve of lambda are computed once, but count in the time of each head
-    that needs them: alone it would have had to compute them too.
+    Features, statistics and the curve of lambda are computed once, at their first use, but count
+    in the time of each head that needs them: alone it would have had to compute them too.
     """
 
     def __init__(
         self,
         task: Task,
-        features: Float[np.ndarray, "rows dim"],
+        features: Callable[[], FeatureRows],
         labels: Int[np.ndarray, " rows"],
         method: Method,
+        device: torch.device,
         chosen: Callable[[LambdaCurve], None],
     ) -> None:
-        """`chosen` is told the curve by which lambda is chosen, where it is."""
+        """Take what the start may look at.
+
+        Args:
+            task: Whose classes arrive.
+            features: Returns those of the old and new rows that may be looked at; it is called
+                where rows are computed, and not for random rows.
+            labels: Of these rows.
+            method: Whether rows are initialised or a head is solved.
+            device: Where the work that is timed is done.
+            chosen: Told the curve by which lambda is chosen, where it is.
+        """
         self._task = task
-        self._features = features
+        self._read = features
         self._labels = labels
         self._closed = method if isinstance(method, ClosedMethod) else None
+        self._device = device
         self._chosen = chosen
-        self.statistics = Once(self._statistics)
-        self.curve = Once(self._curve)
+        self._watch = Stopwatch(device)
+        self._statistics: dict[Weighting, ClassStatistics] = {}
+        self._curves: dict[Weighting, LambdaCurve] = {}
 
-    def start(self, config: HeadConfig, head: Rows) -> tuple[Initialisation, float]:
+    def start(self, config: HeadConfig, head: Rows) -> tuple[Initialisation, Seconds]:
         """Return the rows that a head starts with, up to its last seen one; and its seconds.
 
         They are the task's new rows, or all rows of a head that is solved.
         """
-        needed = self._needed(config)
-        for each in needed:
-            each()
-        started = time.perf_counter()
         if self._closed is not None:
-            start = self._solved(config, self._closed)
-        else:
-            start = initialise(
-                config.start(),
-                NewClasses(self._features, self._labels, head, self._task.start, self._task.stop),
-                statistics=self.statistics() if self.statistics in needed else None,
-                curve=self.curve() if self.curve in needed else None,
-            )
-        seconds = time.perf_counter() - started
-        return start, seconds + sum(each.seconds for each in needed)
+            return self._solved(config, self._closed)
+        if config.init == "random":
+            return Initialisation(head.between(self._task.start, self._task.stop)), {}
+        init = config.start()
+        data = NewClasses(self.features, self._labels, head, self._task.start, self._task.stop)
+        needed = ["features"]
+        statistics = curve = None
+        if init.reads_statistics:
+            statistics = self.statistics(init.weighting)
+            needed.append(f"statistics {init.weighting}")
+        if init.reads_lambda and init.lam == "auto":
+            curve = self._curve(init.weighting)
+            needed.append(f"lambda {init.weighting}")
+        watch = Stopwatch(self._device)
+        with watch.phase("solve"):
+            raw = raw_rows(init, data, statistics, curve)
+        with watch.phase("calibrate"):
+            start = scaled(raw, init, data)
+        return start, self._with_shared(needed, watch)
 
-    def _needed(self, config: HeadConfig) -> list[Once[Any]]:
-        reads_lam = "lam" in self._closed.reads if self._closed else config.init == "least-square"
-        chooses = reads_lam and config.lam == "auto"
-        if self._closed is None and config.init in READ_NO_STATISTICS:
-            return []
-        if config.init == "class-mean" and config.class_mean == "unit" and self._closed is None:
-            return []
-        return [self.statistics, self.curve] if chooses else [self.statistics]
+    def statistics(self, weighting: Weighting = "class") -> ClassStatistics:
+        """Return the class statistics of the rows that the start looks at."""
+        if weighting not in self._statistics:
+            features = self.features
+            with self._watch.phase(f"statistics {weighting}"):
+                self._statistics[weighting] = ClassStatistics.of(
+                    features, self._labels, num_classes=self._task.stop, weighting=weighting
+                )
+        return self._statistics[weighting]
 
-    def _solved(self, config: HeadConfig, method: ClosedMethod) -> Initialisation:
-        if "lam" not in method.reads:
-            return Initialisation(method.solve(self.statistics(), 0.0))
-        curve = self.curve() if config.lam == "auto" else None
-        lam = curve.best if curve is not None else float(config.lam)
-        return Initialisation(method.solve(self.statistics(), lam), lam=lam, curve=curve)
+    def _curve(self, weighting: Weighting) -> LambdaCurve:
+        if weighting not in self._curves:
+            judged = slice(0 if self._closed else self._task.start, self._task.stop)
+            features = self.features
+            with self._watch.phase(f"lambda {weighting}"):
+                self._curves[weighting] = lambda_curve(
+                    features, self._labels, self._task.stop, classes=judged, weighting=weighting
+                )
+            self._chosen(self._curves[weighting])
+        return self._curves[weighting]
 
-    def _statistics(self) -> ClassStatistics:
-        return ClassStatistics.of(self._features, self._labels, num_classes=self._task.stop)
+    @cached_property
+    def features(self) -> FeatureRows:
+        """The features of the rows that the start looks at."""
+        with self._watch.phase("features"):
+            return self._read()
 
-    def _curve(self) -> LambdaCurve:
-        judged = slice(0 if self._closed else self._task.start, self._task.stop)
-        curve = lambda_curve(self._features, self._labels, self._task.stop, classes=judged)
-        self._chosen(curve)
-        return curve
+    def _solved(self, config: HeadConfig, method: ClosedMethod) -> tuple[Initialisation, Seconds]:
+        weighting: Weighting = config.weighting if "weighting" in method.reads else "class"
+        statistics = self.statistics(weighting)
+        needed = ["features", f"statistics {weighting}"]
+        curve, lam = None, None
+        if "lam" in method.reads:
+            if config.lam == "auto":
+                curve = self._curve(weighting)
+                needed.append(f"lambda {weighting}")
+            lam = curve.best if curve is not None else float(config.lam)
+        watch = Stopwatch(self._device)
+        with watch.phase("solve"):
+            rows = method.solve(statistics, lam or 0.0)
+        start = Initialisation(rows, lam=lam, curve=curve, library=library(rows.weight))
+        return start, self._with_shared(needed, watch)
+
+    def _with_shared(self, needed: list[str], own: Stopwatch) -> Seconds:
+        shared = {name.split()[0]: self._watch.seconds[name] for name in needed}
+        return {**shared, **own.seconds}

@@ -24,11 +24,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+import array_api_compat
 import numpy as np
-from jaxtyping import Float, Int, Num
+from jaxtyping import Float, Int
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.array import namespace, on_gpu
+from clinit.headtrain.array import beside, namespace, to_numpy
+from clinit.headtrain.feature_rows import FeatureRows, take
 from clinit.headtrain.moments import Block, MomentSums, cut, widen
 
 Weighting = Literal["class", "sample"]
@@ -54,7 +56,7 @@ class ClassStatistics:
     @classmethod
     def of(
         cls,
-        features: Num[Any, "rows dim"],
+        features: FeatureRows,
         labels: Int[Any, " rows"],
         *,
         num_classes: int | None = None,
@@ -62,26 +64,27 @@ class ClassStatistics:
         totals: Int[np.ndarray, " classes"] | None = None,
         shift: Float[Any, " dim"] | None = None,
     ) -> ClassStatistics:
-        """Return the statistics of NumPy or CuPy arrays.
+        """Return the statistics of NumPy or CuPy arrays, or of rows that are streamed to a GPU.
 
         Args:
-            features: float16, float32 or float64; widened to float64 a block at a time.
+            features: Of shape (rows, dim), in float16, float32 or float64; widened to float64
+                block by block.
             labels: In [0, num_classes).
             num_classes: Default: that of `totals`, or the largest label + 1.
             weighting: What an average is: over classes of averages, or over rows.
             totals: Rows of each class in the whole set, when this is a part of it.
             shift: Default: the mean of at most 4,096 of the rows, evenly spaced.
         """
-        labels = _on_host(labels)
-        if len(features) != len(labels):
-            raise ValueError(f"{len(features)} features for {len(labels)} labels")
+        labels = to_numpy(labels)
+        if features.shape[0] != len(labels):
+            raise ValueError(f"{features.shape[0]} features for {len(labels)} labels")
         if totals is None:
             totals = count(labels, num_classes)
         elif num_classes is not None and num_classes != len(totals):
             raise ValueError(f"num_classes is {num_classes} but totals has {len(totals)} classes")
         if shift is None:
-            spaced = features[:: max(1, len(features) // 4096)]
-            shift = _mean(spaced) if len(features) else None
+            spaced = take(features, slice(None, None, max(1, len(labels) // 4096)))
+            shift = _mean(spaced) if len(labels) else _zeros(spaced)
         # Rows of one class side by side: sums of long segments, and no sort in each block.
         order = None if _is_sorted(labels) else np.argsort(labels, kind="stable")
         return cls.of_blocks(
@@ -116,14 +119,15 @@ class ClassStatistics:
         moments: MomentSums | None = None
         for features, labels in blocks:
             if moments is None:
-                shift = _mean(features) if shift is None and len(features) else shift
-                moments = MomentSums.zeros(weights, _like(shift, features, features.shape[1]))
-            for part, part_labels in cut(features, _on_host(labels)):
+                if shift is None:
+                    shift = _mean(features) if features.shape[0] else _zeros(features)
+                moments = MomentSums.zeros(weights, _float64(shift, features))
+            for part, part_labels in cut(features, to_numpy(labels)):
                 moments.add(part, part_labels)
         if moments is None:
-            if dim is None:
+            if shift is None and dim is None:
                 raise ValueError("no block of features was given, and no dim")
-            moments = MomentSums.zeros(weights, _like(shift, np.empty(0), dim))
+            moments = MomentSums.zeros(weights, np.zeros(dim or 0) if shift is None else shift)
         statistics = cls(
             totals=np.asarray(totals, dtype=np.int64),
             weighting=weighting,
@@ -163,13 +167,13 @@ class ClassStatistics:
         if shift is self.shift or bool(xp.all(shift == self.shift)):
             return self
         offset = self.shift - shift
-        weights = xp.asarray(self.weights)
+        weights = beside(self.gram, self.weights)
         cross = xp.linalg.outer(weights @ self.sums, offset)
         mass = float(self.weights @ self.counts)
         return replace(
             self,
             shift=shift,
-            sums=self.sums + xp.asarray(self.counts, dtype=xp.float64)[:, None] * offset,
+            sums=self.sums + beside(self.gram, self.counts.astype(np.float64))[:, None] * offset,
             gram=self.gram + cross + cross.T + mass * xp.linalg.outer(offset, offset),
         )
 
@@ -216,14 +220,14 @@ class ClassStatistics:
     def class_means(self) -> Float[Any, "classes dim"]:
         """mu_c; zero for a class without rows."""
         xp = namespace(self.gram)
-        present = xp.asarray(self.totals > 0)[:, None]
+        present = beside(self.gram, self.totals > 0)[:, None]
         return xp.where(present, self._shifted_class_means() + self.shift, 0.0)
 
     @property
     def centred_class_means(self) -> Float[Any, "classes dim"]:
         """mu_c - mu_G; zero for a class without rows."""
         xp = namespace(self.gram)
-        present = xp.asarray(self.totals > 0)[:, None]
+        present = beside(self.gram, self.totals > 0)[:, None]
         return xp.where(present, self._shifted_class_means() - self._shifted_mean(), 0.0)
 
     @property
@@ -236,24 +240,22 @@ class ClassStatistics:
     @property
     def within_covariance(self) -> Float[Any, "dim dim"]:
         """Sigma_W = Ave (h - mu_c)(h - mu_c)^T."""
-        xp = namespace(self.gram)
         means = self._shifted_class_means()
-        return self.gram - (means * xp.asarray(self.shares)[:, None]).T @ means
+        return self.gram - (means * beside(self.gram, self.shares)[:, None]).T @ means
 
     @property
     def target_covariance(self) -> Float[Any, "classes dim"]:
         """Ave y (h - mu_G)^T: row c is share_c (mu_c - mu_G)."""
-        xp = namespace(self.gram)
-        return xp.asarray(self.shares)[:, None] * self.centred_class_means
+        return beside(self.gram, self.shares)[:, None] * self.centred_class_means
 
     def _shifted_mean(self) -> Any:
         self._require_complete()
-        return namespace(self.gram).asarray(self.weights) @ self.sums
+        return beside(self.gram, self.weights) @ self.sums
 
     def _shifted_class_means(self) -> Any:
         self._require_complete()
-        xp = namespace(self.gram)
-        return self.sums / xp.asarray(np.maximum(self.totals, 1), dtype=xp.float64)[:, None]
+        rows = np.maximum(self.totals, 1).astype(np.float64)
+        return self.sums / beside(self.gram, rows)[:, None]
 
     def _require_complete(self) -> None:
         if not np.array_equal(self.counts, self.totals):
@@ -291,18 +293,18 @@ def _is_sorted(labels: np.ndarray) -> bool:
     return bool((labels[1:] >= labels[:-1]).all())
 
 
-def _on_host(labels: Any) -> np.ndarray:
-    return np.asarray(labels.get() if on_gpu(labels) else labels)
-
-
 def _mean(features: Any) -> Any:
     xp = namespace(features)
     return xp.mean(xp.astype(widen(features), xp.float64), axis=0)
 
 
-def _like(shift: Any, features: Any, dim: int) -> Any:
+def _zeros(features: Any) -> Any:
     xp = namespace(features)
-    return xp.zeros(dim, dtype=xp.float64) if shift is None else xp.asarray(shift, dtype=xp.float64)
+    return xp.zeros(features.shape[1], dtype=xp.float64, device=array_api_compat.device(features))
+
+
+def _float64(shift: Any, features: Any) -> Any:
+    return namespace(features).astype(beside(features, shift), namespace(features).float64)
 
 
 def _describe(statistics: ClassStatistics) -> str:

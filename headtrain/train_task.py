@@ -25,7 +25,7 @@ REPORT_STEPS = 25
 
 def train_task(
     bank: Bank,
-    features: Float[np.ndarray, "rows dim"],
+    rows: LabelledRows,
     data: TaskRows,
     schedule: Schedule,
     config: ExperimentConfig,
@@ -38,7 +38,7 @@ def train_task(
 
     Args:
         bank: Heads with the rows of the new classes initialised.
-        features: Those of the old and new rows.
+        rows: Features and labels of the old and new rows.
         data: Which rows these are.
         schedule: The batches.
         config: Evaluation points and seed.
@@ -48,7 +48,6 @@ def train_task(
         watch: Adds up the time of training.
     """
     with watch.phase("prepare"):
-        rows = LabelledRows.on(bank.device, features, data.labels)
         sample = rows.take(torch.from_numpy(data.loss_sample(config.seed)))
         feed = feed_of(rows, torch.from_numpy(schedule.batches), REPORT_STEPS)
         steps = TaskSteps(Training(bank, config.batch_size), feed, schedule)

@@ -8,9 +8,11 @@ Each initialisation is a file; each looks at `NewClasses` and returns `Rows`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from clinit.headtrain.array import beside, library
 from clinit.headtrain.init.calibrate import calibrate
 from clinit.headtrain.init.class_mean import class_mean_rows, unit_class_mean_rows
 from clinit.headtrain.init.config import INITS, SCALES, InitConfig
@@ -23,7 +25,7 @@ from clinit.headtrain.init.scale import norm_factor, row_factors
 from clinit.headtrain.init.zero import zero_rows
 from clinit.headtrain.lambda_curve import LambdaCurve, lambda_curve
 from clinit.headtrain.losses import loss_named
-from clinit.headtrain.statistics import ClassStatistics
+from clinit.headtrain.statistics import ClassStatistics, Weighting
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,16 +46,26 @@ class Initialisation:
     """Ridge of the least squares; None for the others."""
     curve: LambdaCurve | None = None
     """Held-out error by lambda; None unless lambda was chosen from the data."""
+    library: str | None = None
+    """What computed them: `numpy` or `cupy`; None for random rows, which are not computed."""
 
 
-def class_statistics(data: NewClasses) -> ClassStatistics:
-    """Return class-balanced statistics of buffer + new task: once a task, for all heads."""
-    return ClassStatistics.of(data.features, data.labels, num_classes=data.stop)
+def class_statistics(data: NewClasses, weighting: Weighting = "class") -> ClassStatistics:
+    """Return the statistics of old and new rows: once per task, for all heads."""
+    return ClassStatistics.of(
+        data.features, data.labels, num_classes=data.stop, weighting=weighting
+    )
 
 
-def choose_lambda(data: NewClasses) -> LambdaCurve:
-    """Return the curve that `lam="auto"` decides by: once a task, for all heads."""
-    return lambda_curve(data.features, data.labels, data.stop, classes=slice(data.start, data.stop))
+def choose_lambda(data: NewClasses, weighting: Weighting = "class") -> LambdaCurve:
+    """Return the curve that `lam="auto"` decides by: once per task, for all heads."""
+    return lambda_curve(
+        data.features,
+        data.labels,
+        data.stop,
+        classes=slice(data.start, data.stop),
+        weighting=weighting,
+    )
 
 
 def initialise(
@@ -73,57 +85,77 @@ def initialise(
     """
     if config.init == "random":
         return Initialisation(data.stale)
+    if config.reads_lambda and config.lam == "auto":
+        curve = curve or choose_lambda(data, config.weighting)
+    if config.reads_statistics:
+        statistics = statistics or class_statistics(data, config.weighting)
+    return scaled(raw_rows(config, data, statistics, curve), config, data)
+
+
+def raw_rows(
+    config: InitConfig,
+    data: NewClasses,
+    statistics: ClassStatistics | None = None,
+    curve: LambdaCurve | None = None,
+) -> Initialisation:
+    """Return the rows [start, stop) of the head as computed, before any scale.
+
+    Args:
+        config: Which rows; not random ones.
+        data: The data and the head.
+        statistics: Of old and new rows, where `config.reads_statistics`.
+        curve: That of `choose_lambda`, where least squares take their lambda from the data.
+    """
     data.require_rows()
-    if config.init != "least-square":
-        return _scaled(_raw_rows(config, data, statistics), config, data)
-    if config.lam == "auto":
-        curve = curve or choose_lambda(data)
-        lam = curve.best
-    else:
-        curve, lam = None, config.lam
-    raw = least_square_rows(data, statistics or class_statistics(data), lam)
-    return replace(_scaled(raw, config, data), lam=lam, curve=curve)
-
-
-def _raw_rows(config: InitConfig, data: NewClasses, statistics: ClassStatistics | None) -> Rows:
+    lam: float | None = None
     if config.init == "zero":
-        return zero_rows(data)
-    if config.init == "imprint":
-        return imprinted_rows(data)
-    if config.init == "class-mean" and config.class_mean == "unit":
-        return unit_class_mean_rows(data)
-    statistics = statistics or class_statistics(data)
-    return lda_rows(data, statistics) if config.init == "lda" else class_mean_rows(data, statistics)
+        rows = zero_rows(data)
+    elif config.init == "imprint":
+        rows = imprinted_rows(data)
+    elif statistics is None:
+        rows = unit_class_mean_rows(data)
+    elif config.init == "class-mean":
+        rows = class_mean_rows(data, statistics)
+    elif config.init == "lda":
+        rows = lda_rows(data, statistics)
+    else:
+        lam = curve.best if curve is not None else float(config.lam)
+        rows = least_square_rows(data, statistics, lam)
+    return Initialisation(rows, lam=lam, curve=curve, library=library(rows.weight))
 
 
-def _scaled(raw: Rows, config: InitConfig, data: NewClasses) -> Initialisation:
+def scaled(raw: Initialisation, config: InitConfig, data: NewClasses) -> Initialisation:
+    """Bring the rows of `raw_rows` to the scale of the head."""
+    rows = raw.rows
     kept = data.stale.bias if config.bias == "keep" else None
     # Without a row of an earlier class nothing holds the shift back: the least loss is where
     # every image is of a new class.
     blind = config.scale == "calibrated" and not (data.labels < data.start).any()
     scale = "norm" if blind else config.scale
     if scale == "calibrated":
-        found = calibrate(raw, data, loss_named(config.loss), kept_bias=kept)
-        factors = np.full(len(raw.bias), found.factor)
-        return Initialisation(
-            _affine(raw, factors, found.shift, kept),
+        found = calibrate(rows, data, loss_named(config.loss), kept_bias=kept)
+        factors = np.full(rows.bias.shape[0], found.factor)
+        return replace(
+            raw,
+            rows=_affine(rows, factors, found.shift, kept),
             factor=found.factor,
             shift=found.shift,
             loss_before=found.loss_before,
             loss_after=found.loss_after,
             steps=found.steps,
         )
-    factors = np.ones(len(raw.bias))
+    factors = np.ones(rows.bias.shape[0])
     if scale == "norm":
-        factors *= norm_factor(raw, data)
+        factors *= norm_factor(rows, data)
     elif scale == "row-norm":
-        factors = row_factors(raw, data)
-    return Initialisation(_affine(raw, factors, 0.0, kept), factor=float(factors.mean()))
+        factors = row_factors(rows, data)
+    return replace(raw, rows=_affine(rows, factors, 0.0, kept), factor=float(factors.mean()))
 
 
-def _affine(raw: Rows, factors: np.ndarray, shift: float, kept: np.ndarray | None) -> Rows:
-    bias = factors * raw.bias + shift if kept is None else kept
-    return Rows(factors[:, None] * raw.weight, bias)
+def _affine(raw: Rows, factors: np.ndarray, shift: float, kept: Any | None) -> Rows:
+    each = beside(raw.weight, factors)
+    bias = each * raw.bias + shift if kept is None else kept
+    return Rows(each[:, None] * raw.weight, bias)
 
 
 __all__ = [
@@ -138,4 +170,6 @@ __all__ = [
     "class_statistics",
     "initialise",
     "random_rows",
+    "raw_rows",
+    "scaled",
 ]

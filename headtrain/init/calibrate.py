@@ -24,19 +24,25 @@ a small lambda gives long rows along directions in which the features hardly var
 Newton's method with backtracking (S. Boyd, L. Vandenberghe, "Convex Optimization", 2004,
 Algorithm 9.5). Where the softmax is saturated d2F vanishes but dF does not: d2F is therefore
 raised by DAMPING times the curvature of 1/2 sum_i w |u_i|^2, too little to be felt elsewhere.
-The fixed logits enter through two numbers a row, computed once.
+The fixed logits enter through two numbers per row, computed once.
+
+Logits are products of arrays, where these are; what follows are tensors in the same memory. Of a
+Newton step seven numbers come back to the host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from clinit.headtrain.array import as_tensor, beside, namespace
+from clinit.headtrain.feature_rows import take
 from clinit.headtrain.init.data import NewClasses, Rows
 from clinit.headtrain.init.scale import norm_factor
 from clinit.headtrain.losses import Loss
@@ -78,13 +84,13 @@ def calibrate(
     data: NewClasses,
     loss: Loss,
     *,
-    kept_bias: Float[np.ndarray, " new"] | None = None,
+    kept_bias: Float[Any, " new"] | None = None,
     max_rows: int = MAX_ROWS,
 ) -> Calibration:
     """Find the factor and the shift of the new rows that minimise the loss.
 
     The loss is averaged over at most `max_rows` rows: a fixed draw without replacement, the
-    same number a class as far as its rows go.
+    same number per class as far as its rows go.
 
     Args:
         raw: The new rows before scaling.
@@ -129,47 +135,48 @@ class Objective:
         raw: Rows,
         data: NewClasses,
         loss: Loss,
-        kept_bias: Float[np.ndarray, " new"] | None,
+        kept_bias: Float[Any, " new"] | None,
         rows: Int[np.ndarray, " drawn"],
     ) -> Objective:
         """Compute the logits of the drawn rows."""
         labels = data.labels[rows]
         weights = row_weights(np.bincount(labels, minlength=data.stop), "class")[labels]
         new = (labels >= data.start) & (labels < data.stop)
-        bias = raw.bias if kept_bias is None else np.zeros_like(raw.bias)
-        negatives = _negatives(data)
-        logits = torch.empty((len(rows), len(bias)), dtype=torch.float64)
-        fixed = []
-        old_moments, new_moments = np.zeros((2, data.start)), np.zeros((2, len(bias)))
+        xp = namespace(raw.weight)
+        dtype = _wide_enough(data)
+        negatives = _negatives(data, dtype)
+        bias = raw.bias if kept_bias is None else xp.zeros_like(raw.bias)
+        logits, fixed = [], []
+        old_moments: Any = 0.0
+        new_moments: Any = 0.0
         for block in _slices(len(rows)):
-            features = _floats(data.features[rows[block]])
+            features = xp.astype(widen(take(data.features, rows[block])), dtype, copy=False)
             others = features @ negatives.weight.T + negatives.bias
             fixed.append(_fixed_part(others, labels[block], data, loss))
             old_moments += _moments(others[:, : data.start], weights[block])
-            logits[block] = torch.from_numpy(features.astype(np.float64) @ raw.weight.T + bias)
-            new_moments += _moments(logits[block].numpy(), weights[block])
+            arriving = xp.astype(features, xp.float64) @ raw.weight.T + bias
+            logits.append(as_tensor(arriving))
+            new_moments += _moments(arriving, weights[block])
         old, arrived = _variance(old_moments), _variance(new_moments)
+        device = logits[0].device
         return cls(
             loss=loss,
-            num_classes=len(data.head.weight),
-            logits=logits,
-            offset=torch.zeros(len(bias), dtype=torch.float64)
-            if kept_bias is None
-            else torch.as_tensor(kept_bias, dtype=torch.float64),
+            num_classes=data.head.weight.shape[0],
+            logits=torch.cat(logits),
+            offset=as_tensor(xp.zeros_like(raw.bias) if kept_bias is None else kept_bias),
             shifts=kept_bias is None,
-            target=torch.from_numpy(np.where(new, labels - data.start, -1)),
-            weight=torch.from_numpy(weights),
+            target=torch.from_numpy(np.where(new, labels - data.start, -1)).to(device),
+            weight=torch.from_numpy(weights).to(device),
             fixed=FixedPart(*map(torch.cat, zip(*fixed, strict=True))),
             prior=PRIOR * arrived / old if old > 0 else 0.0,
         )
 
     def squares(self) -> Float[np.ndarray, " 2"]:
         """Return sum_i w (|g_i|^2, number of new rows): the curvature of half the squares."""
-        square = sum(
-            float(self.weight[rows] @ self.logits[rows].square().sum(1))
-            for rows in _slices(len(self.logits))
-        )
-        return np.array([square, self.logits.shape[1] if self.shifts else 0.0])
+        square = self.weight.new_zeros(())
+        for rows in _slices(len(self.logits)):
+            square += self.weight[rows] @ self.logits[rows].square().sum(1)
+        return np.array([float(square), self.logits.shape[1] if self.shifts else 0.0])
 
     def value(self, point: Float[np.ndarray, " 2"]) -> float:
         """Return F and the prior at (s, t)."""
@@ -181,25 +188,26 @@ class Objective:
 
     def expansion(self, point: Float[np.ndarray, " 2"]) -> Expansion:
         """Return F and the prior, their gradient and their Hessian at (s, t)."""
-        s = float(point[0])
-        value, gradient = self.penalty(point), np.array([self.prior * s, 0.0])
-        hessian = np.diag([self.prior, 0.0])
+        s, t = float(point[0]), float(point[1])
+        start = [self.penalty(point), self.prior * s, 0.0, self.prior, 0.0, 0.0, 0.0]
+        total = self.weight.new_tensor(start)
         for rows in _slices(len(self.logits)):
             g, w = self.logits[rows], self.weight[rows]
             local = self.loss.local_terms(
-                s * g + self.offset + float(point[1]),
+                s * g + self.offset + t,
                 self.target[rows],
                 FixedPart(self.fixed.log_sum[rows], self.fixed.constant[rows]),
                 self.num_classes,
             )
-            value += float(w @ local.value)
             slopes = torch.stack([(local.gradient * g).sum(1), local.gradient.sum(1)])
-            gradient += (slopes @ w).numpy()
             scaled = local.diagonal * g
             outer = torch.stack([(local.outer * g).sum(1), local.outer.sum(1)])
             square, mixed, plain = (scaled * g).sum(1), scaled.sum(1), local.diagonal.sum(1)
             curvature = torch.stack([square, mixed, mixed, plain]) @ w
-            hessian += curvature.reshape(2, 2).numpy() - ((outer * w) @ outer.T).numpy()
+            curvature -= ((outer * w) @ outer.T).view(4)
+            total += torch.cat([(w @ local.value)[None], slopes @ w, curvature])
+        numbers = total.cpu().numpy()
+        value, gradient, hessian = float(numbers[0]), numbers[1:3], numbers[3:].reshape(2, 2)
         if not self.shifts:
             gradient[1] = hessian[0, 1] = hessian[1, 0] = hessian[1, 1] = 0.0
         return value, gradient, hessian
@@ -250,7 +258,7 @@ def newton_step(
 def balanced_draw(
     labels: Int[np.ndarray, " rows"], max_rows: int, seed: int = 0
 ) -> Int[np.ndarray, " drawn"]:
-    """Return at most `max_rows` row numbers (at least one a class), the same number a class.
+    """Return at most `max_rows` row numbers (at least one per class), the same number per class.
 
     A class with fewer rows gives all of them. Ascending; the same for the same labels.
     """
@@ -266,37 +274,47 @@ def balanced_draw(
     return np.sort(order[place_in_class < quota])
 
 
-def _negatives(data: NewClasses) -> Rows:
-    # The product with all fixed rows is the bulk of the work: float32 unless stored wider.
-    dtype = np.float64 if data.features.dtype == np.float64 else np.float32
-    new = slice(data.start, data.stop)
-    weight, bias = np.delete(data.head.weight, new, axis=0), np.delete(data.head.bias, new)
-    return Rows(weight.astype(dtype), bias.astype(dtype))
+def _wide_enough(data: NewClasses) -> Any:
+    """Return float64 where the features are stored so, else float32.
+
+    The product with all fixed rows is the bulk of the work.
+    """
+    none = take(data.features, slice(0))
+    xp = namespace(none)
+    return xp.float64 if none.dtype == xp.float64 else xp.float32
 
 
-def _floats(features: np.ndarray) -> np.ndarray:
-    wide = features.dtype == np.float64
-    floats: np.ndarray = widen(features).astype(np.float64 if wide else np.float32, copy=False)
-    return floats
+def _negatives(data: NewClasses, dtype: Any) -> Rows:
+    """Return the rows that stay fixed."""
+    xp = namespace(data.head.weight)
+    before = data.head.between(0, data.start)
+    after = data.head.between(data.stop, data.head.weight.shape[0])
+    weight = xp.concat([before.weight, after.weight])
+    bias = xp.concat([before.bias, after.bias])
+    return Rows(xp.astype(weight, dtype), xp.astype(bias, dtype))
 
 
-def _fixed_part(others: np.ndarray, labels: np.ndarray, data: NewClasses, loss: Loss) -> FixedPart:
-    target = torch.from_numpy(np.where(labels < data.start, labels, -1))
-    part = loss.fixed_part(torch.from_numpy(others), target, len(data.head.weight))
+def _fixed_part(others: Any, labels: np.ndarray, data: NewClasses, loss: Loss) -> FixedPart:
+    logits = as_tensor(others)
+    target = torch.from_numpy(np.where(labels < data.start, labels, -1)).to(logits.device)
+    part = loss.fixed_part(logits, target, data.head.weight.shape[0])
     return FixedPart(part.log_sum.double(), part.constant.double())
 
 
-def _moments(logits: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _moments(logits: Float[Any, "rows columns"], weights: np.ndarray) -> Float[Any, "2 columns"]:
     """Return the weighted sums of each column and of its squares."""
-    columns = logits.astype(np.float64)
-    sums = weights @ columns
-    return np.stack([sums, weights @ np.square(columns, out=columns)])
+    xp = namespace(logits)
+    columns, weight = xp.astype(logits, xp.float64), beside(logits, weights)
+    return xp.stack([weight @ columns, weight @ xp.square(columns)])
 
 
-def _variance(moments: np.ndarray) -> float:
+def _variance(moments: Float[Any, "2 columns"]) -> float:
     """Return the variance of a column, averaged over columns; 0 where there is none."""
-    means, squares = moments
-    return float(np.maximum(squares - means**2, 0.0).mean()) if moments.size else 0.0
+    if not moments.shape[1]:
+        return 0.0
+    xp = namespace(moments)
+    spread = moments[1, :] - moments[0, :] ** 2
+    return float(xp.mean(xp.where(spread > 0, spread, 0.0)))
 
 
 def _slices(rows: int) -> Iterator[slice]:

@@ -3,42 +3,56 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
+
+from clinit.headtrain.array import to_numpy
+from clinit.headtrain.feature_rows import FeatureRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
     """Rows of a linear head: logits = weight @ features + bias."""
 
-    weight: Float[np.ndarray, "classes dim"]
-    """float64."""
-    bias: Float[np.ndarray, " classes"]
-    """float64."""
+    weight: Float[Any, "classes dim"]
+    """A NumPy or CuPy array, float64."""
+    bias: Float[Any, " classes"]
+    """The same, beside it."""
+
+    def between(self, start: int, stop: int) -> Rows:
+        """Return the rows `start` to `stop` - 1, without a copy."""
+        return Rows(self.weight[start:stop, :], self.bias[start:stop])
+
+    def on_host(self) -> Rows:
+        """Return the rows as NumPy arrays."""
+        return Rows(to_numpy(self.weight), to_numpy(self.bias))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NewClasses:
     """The arrival of new classes: their rows [start, stop) of the head, and all stored data."""
 
-    features: Float[np.ndarray, "rows dim"]
-    """Buffer and new task together, in their stored dtype."""
+    features: FeatureRows
+    """Of shape (rows, dim): old and new rows together, in their stored dtype."""
     labels: Int[np.ndarray, " rows"]
     """Rows of the head."""
     head: Rows
-    """The whole head as it stands. Its new rows hold the random draw: stale values."""
+    """The whole head as it stands, arrays of the library that reads the features. Its new rows
+    hold the random draw: stale values."""
     start: int
     stop: int
     """Rows from `stop` on belong to classes not seen yet: fixed negatives (full head width)."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.start < self.stop <= len(self.head.weight):
+        if not 0 <= self.start < self.stop <= self.head.weight.shape[0]:
             raise ValueError(
-                f"new rows [{self.start}, {self.stop}) of a head of {len(self.head.weight)} rows"
+                f"new rows [{self.start}, {self.stop}) of a head of"
+                f" {self.head.weight.shape[0]} rows"
             )
-        if len(self.features) != len(self.labels):
-            raise ValueError(f"{len(self.features)} features for {len(self.labels)} labels")
+        if self.features.shape[0] != len(self.labels):
+            raise ValueError(f"{self.features.shape[0]} features for {len(self.labels)} labels")
         if self.features.shape[1] != self.head.weight.shape[1]:
             raise ValueError(
                 f"features of width {self.features.shape[1]} for a head of"
@@ -55,8 +69,7 @@ class NewClasses:
     @property
     def stale(self) -> Rows:
         """The new rows as they stand: the random draw."""
-        rows = slice(self.start, self.stop)
-        return Rows(self.head.weight[rows], self.head.bias[rows])
+        return self.head.between(self.start, self.stop)
 
     def require_rows(self) -> None:
         """Refuse new classes of which there is no sample to learn from."""

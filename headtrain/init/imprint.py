@@ -7,8 +7,7 @@ cosine by a learnt scale. Here the head is linear in h, and the scale is that of
 
 from __future__ import annotations
 
-import numpy as np
-
+from clinit.headtrain.array import namespace
 from clinit.headtrain.init.class_mean import unit_class_mean_rows
 from clinit.headtrain.init.data import NewClasses, Rows
 
@@ -16,5 +15,6 @@ from clinit.headtrain.init.data import NewClasses, Rows
 def imprinted_rows(data: NewClasses) -> Rows:
     """Return the normalised mean of the normalised features of each new class."""
     mean = unit_class_mean_rows(data)
-    norms = np.linalg.norm(mean.weight, axis=1, keepdims=True)
-    return Rows(mean.weight / np.where(norms > 0, norms, 1.0), mean.bias)
+    xp = namespace(mean.weight)
+    norms = xp.linalg.vector_norm(mean.weight, axis=1, keepdims=True)
+    return Rows(mean.weight / xp.where(norms > 0, norms, 1.0), mean.bias)

@@ -4,15 +4,14 @@
 
 Source: T. L. Hayes, C. Kanan, "Lifelong machine learning with deep streaming linear
 discriminant analysis", CVPR Workshops 2020, Eqs. 1 to 3. Sigma_W is the class-balanced
-within-class covariance over buffer and new task (theirs averages over rows).
+within-class covariance over buffer and new task (theirs averages over rows: `weighting`).
 """
 
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
 
-from clinit.headtrain.array import to_numpy
+from clinit.headtrain.array import beside, namespace, solve_positive_definite
 from clinit.headtrain.init.data import NewClasses, Rows
 from clinit.headtrain.statistics import ClassStatistics
 
@@ -26,8 +25,8 @@ def lda_rows(data: NewClasses, statistics: ClassStatistics) -> Rows:
 
 def discriminants(statistics: ClassStatistics, classes: slice = slice(None)) -> Rows:
     """Return the discriminants of `classes`, for equal priors."""
-    means = to_numpy(statistics.class_means[classes])
-    system = (1 - SHRINKAGE) * to_numpy(statistics.within_covariance)
-    system += SHRINKAGE * np.eye(statistics.dim)
-    weight = cho_solve(cho_factor(system, lower=True), means.T).T
-    return Rows(weight, -0.5 * (weight * means).sum(axis=1))
+    means = statistics.class_means[classes, :]
+    system = (1 - SHRINKAGE) * statistics.within_covariance
+    system += beside(system, SHRINKAGE * np.eye(statistics.dim))
+    weight = solve_positive_definite(system, means.T).T
+    return Rows(weight, -0.5 * namespace(weight).sum(weight * means, axis=1))

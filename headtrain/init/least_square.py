@@ -13,4 +13,4 @@ from clinit.headtrain.statistics import ClassStatistics
 def least_square_rows(data: NewClasses, statistics: ClassStatistics, lam: float) -> Rows:
     """Return the new rows of W_LS at `lam`."""
     head = least_squares_head(statistics, lam)
-    return Rows(head.weight[data.start : data.stop], head.bias[data.start : data.stop])
+    return Rows(head.weight, head.bias).between(data.start, data.stop)

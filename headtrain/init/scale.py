@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
+import numpy as np
+from jaxtyping import Float
+
+from clinit.headtrain.array import namespace, to_numpy
 from clinit.headtrain.init.data import NewClasses, Rows
 
 
@@ -12,18 +16,18 @@ def norm_factor(rows: Rows, data: NewClasses) -> float:
 
     1 where there is nothing to compare: no existing row, or only zeros.
     """
-    existing = _norms(data.head.weight[: data.start])
+    existing = _norms(data.head.weight[: data.start, :])
     new = _norms(rows.weight).mean()
     return float(existing.mean() / new) if len(existing) and new > 0 else 1.0
 
 
-def row_factors(rows: Rows, data: NewClasses) -> np.ndarray:
-    """Return one factor a row, which brings it to the mean norm of the existing rows."""
-    existing, new = _norms(data.head.weight[: data.start]), _norms(rows.weight)
+def row_factors(rows: Rows, data: NewClasses) -> Float[np.ndarray, " new"]:
+    """Return one factor per row, which brings it to the mean norm of the existing rows."""
+    existing, new = _norms(data.head.weight[: data.start, :]), _norms(rows.weight)
     if not len(existing):
         return np.ones(len(new))
     return np.where(new > 0, existing.mean() / np.where(new > 0, new, 1.0), 1.0)
 
 
-def _norms(weight: np.ndarray) -> np.ndarray:
-    return np.asarray(np.linalg.norm(weight, axis=1))
+def _norms(weight: Float[Any, "rows dim"]) -> Float[np.ndarray, " rows"]:
+    return to_numpy(namespace(weight).linalg.vector_norm(weight, axis=1))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
+import array_api_compat
 
+from clinit.headtrain.array import namespace
 from clinit.headtrain.init.data import NewClasses, Rows
 
 
 def zero_rows(data: NewClasses) -> Rows:
     """Return a row of zeros for each new class."""
-    classes = data.stop - data.start
-    return Rows(np.zeros((classes, data.head.weight.shape[1])), np.zeros(classes))
+    weight, classes = data.head.weight, data.stop - data.start
+    xp, device = namespace(weight), array_api_compat.device(weight)
+    return Rows(
+        xp.zeros((classes, weight.shape[1]), dtype=xp.float64, device=device),
+        xp.zeros(classes, dtype=xp.float64, device=device),
+    )

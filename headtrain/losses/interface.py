@@ -86,9 +86,11 @@ def pick(logits: Float[Tensor, "rows columns"], target: Int[Tensor, " rows"]) ->
 def indicator(logits: Float[Tensor, "rows columns"], target: Int[Tensor, " rows"]) -> Tensor:
     """Return one-hot rows in the shape of `logits`, a row of zeros where `target` is -1."""
     one_hot = logits.new_zeros(logits.shape)
-    rows = (target >= 0).nonzero()[:, 0]
-    one_hot[rows, target[rows]] = 1.0
-    return one_hot
+    if logits.shape[1] == 0:
+        return one_hot
+    # Not by the rows that have a column: to count them, a CUDA device would have to be waited for.
+    present = (target >= 0).to(logits.dtype)[:, None]
+    return one_hot.scatter_(1, target.clamp(min=0)[:, None], present)
 
 
 def spread(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from clinit.headtrain.array import beside, namespace
 from clinit.headtrain.init.data import Rows
 from clinit.headtrain.statistics import ClassStatistics
 
@@ -13,8 +12,9 @@ NEVER = -1e9
 
 def rule_out_absent(head: Rows, statistics: ClassStatistics) -> Rows:
     """Give the rows of classes without data weight 0 and a bias that no feature overcomes."""
-    absent = statistics.totals == 0
+    xp = namespace(head.weight)
+    present = beside(head.weight, statistics.totals > 0)
     return Rows(
-        weight=np.where(absent[:, None], 0.0, head.weight),
-        bias=np.where(absent, NEVER, head.bias),
+        weight=xp.where(present[:, None], head.weight, 0.0),
+        bias=xp.where(present, head.bias, NEVER),
     )

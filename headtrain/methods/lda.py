@@ -19,7 +19,7 @@ from clinit.headtrain.statistics import ClassStatistics
 class Lda(Joint):
     """Discriminants for equal priors."""
 
-    reads: ClassVar[tuple[str, ...]] = ("loss",)
+    reads: ClassVar[tuple[str, ...]] = ("loss", "weighting")
 
     def solve(self, statistics: ClassStatistics, lam: float) -> Rows:
         """Return the discriminant of each class."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from clinit.headtrain.array import to_numpy
+from clinit.headtrain.array import namespace
 from clinit.headtrain.init.data import Rows
 from clinit.headtrain.methods.absent import rule_out_absent
 from clinit.headtrain.methods.joint import Joint
@@ -28,5 +28,6 @@ class NearestClassMean(Joint):
 
     def solve(self, statistics: ClassStatistics, lam: float) -> Rows:
         """Return (mu_c, -1/2 |mu_c|^2) for each class."""
-        means = to_numpy(statistics.class_means)
-        return rule_out_absent(Rows(means, -0.5 * (means**2).sum(axis=1)), statistics)
+        means = statistics.class_means
+        squares = namespace(means).sum(means**2, axis=1)
+        return rule_out_absent(Rows(means, -0.5 * squares), statistics)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from clinit.headtrain.array import to_numpy
 from clinit.headtrain.init.data import Rows
 from clinit.headtrain.methods.joint import Joint
 from clinit.headtrain.solve import least_squares_head
@@ -17,11 +16,11 @@ from clinit.headtrain.statistics import ClassStatistics
 
 @dataclass(frozen=True, slots=True)
 class Ridge(Joint):
-    """Class-balanced least squares with one-hot targets."""
+    """Least squares with one-hot targets."""
 
-    reads: ClassVar[tuple[str, ...]] = ("lam", "loss")
+    reads: ClassVar[tuple[str, ...]] = ("lam", "loss", "weighting")
 
     def solve(self, statistics: ClassStatistics, lam: float) -> Rows:
         """Return W_LS; the row of a class without data is zero: it predicts "not this one"."""
         head = least_squares_head(statistics, lam)
-        return Rows(to_numpy(head.weight), to_numpy(head.bias))
+        return Rows(head.weight, head.bias)

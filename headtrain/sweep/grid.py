@@ -1,4 +1,4 @@
-"""A grid: the values that each field takes, written as words or in a TOML file.
+"""A grid: the values that each field takes, written as words or in a table of TOML.
 
     init=random,least-square      a list
     seed=0:5                      0, 1, 2, 3, 4
@@ -13,19 +13,18 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from clinit.errors import ExperimentError
-from clinit.headtrain.sweep.fields import Field, Value, field_named, nearest
+from clinit.headtrain.sweep.fields import Field, Value, field_named
 
 _INTEGERS = re.compile(r"(-?\d+):(-?\d+)")
 _NUMBERS = re.compile(r"([^:]+?)\.\.([^:]+):(lin|log)(\d*)")
+_RIVALS = {"buffer": "buffer_per_class", "buffer_per_class": "buffer"}
 _DIGITS = 6
 """Significant digits of the values of a range: a run's name then holds the value as it is."""
 
@@ -72,48 +71,12 @@ def parse_grid(words: Sequence[str]) -> dict[str, Choice]:
     return grid
 
 
-def read_grid(path: Path) -> dict[str, Choice]:
-    """Read the [grid] table of a TOML file; a value is a word as above, a number or a list.
+def grid_of(table: Mapping[str, Any]) -> dict[str, Choice]:
+    """Read a table of a TOML file; a value is a word as above, a number or a list.
 
     Raises:
-        ExperimentError: If there is no such file or table, or its content is not a grid.
+        ExperimentError: If a field is unknown, or a value is not one that its field takes.
     """
-    try:
-        with path.open("rb") as file:
-            content = tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise ExperimentError(
-            f"cannot read the study {path}: {error}", remedy="Give a TOML file with a [grid] table."
-        ) from error
-    if unknown := [name for name in content if name != "grid"]:
-        raise ExperimentError(
-            f"{path} has the unknown key {unknown[0]!r} outside of [grid]",
-            remedy=nearest(unknown[0], ["grid"]) + " The fields of a sweep go below [grid].",
-        )
-    table = content.get("grid")
-    if not isinstance(table, dict) or not table:
-        raise ExperimentError(
-            f"{path} has no [grid] table, or an empty one",
-            remedy='Write [grid] and below it lines such as lr = "1e-4..1e-2:log5".',
-        )
-    return _from_table(table)
-
-
-def merge(study: Grid, words: Grid) -> dict[str, Choice]:
-    """Return one grid of both; `words`, the command line, wins.
-
-    Raises:
-        ExperimentError: If there is no field in either.
-    """
-    if not (merged := {**study, **words}):
-        raise ExperimentError(
-            "the grid is empty",
-            remedy="Name what to vary: init=random,class-mean,least-square seed=0:5, or --config.",
-        )
-    return merged
-
-
-def _from_table(table: Mapping[str, Any]) -> dict[str, Choice]:
     grid: dict[str, Choice] = {}
     for name, content in table.items():
         field = field_named(name)
@@ -123,6 +86,21 @@ def _from_table(table: Mapping[str, Any]) -> dict[str, Choice]:
         values = content if isinstance(content, list) else [content]
         grid[field.name] = _distinct(field, [field.check(value) for value in values])
     return grid
+
+
+def merge(under: Grid, over: Grid) -> dict[str, Choice]:
+    """Return one grid of both; `over` wins, and so does its kind of buffer.
+
+    Raises:
+        ExperimentError: If there is no field in either.
+    """
+    kept = {name: choice for name, choice in under.items() if _RIVALS.get(name) not in over}
+    if not (merged := {**kept, **over}):
+        raise ExperimentError(
+            "the grid is empty",
+            remedy="Name what to vary: init=random,class-mean,least-square seed=0:5, or --config.",
+        )
+    return merged
 
 
 def _choice(field: Field, parts: Sequence[str]) -> Choice:

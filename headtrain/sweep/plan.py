@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from clinit.extract import machine
 from clinit.extract.device import choose_device
 from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_ids
 from clinit.headtrain.precision import check_precision
@@ -61,7 +61,7 @@ def free_memory(device: str) -> int:
     chosen = choose_device(device)
     if chosen.type == "cuda":
         return int(torch.cuda.mem_get_info(chosen)[0])
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return machine.free_memory()
 
 
 def bank_limit(

@@ -11,6 +11,7 @@ from typing import Any
 
 from clinit.errors import ExperimentError
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
+from clinit.headtrain.init.config import READ_WEIGHTING
 from clinit.headtrain.methods import CLOSED_METHODS
 from clinit.headtrain.sweep.grid import Grid, Interval
 
@@ -116,6 +117,8 @@ def _without_effect(experiment: ExperimentConfig, head: HeadConfig) -> set[str]:
         idle.add("lam")
     if head.init != "class-mean":
         idle.add("class_mean")
+    if not experiment.is_closed and head.init not in READ_WEIGHTING:
+        idle.add("weighting")
     if head.init == "random":
         idle |= {"scale", "bias"}
     if experiment.iterations == 0:

@@ -23,7 +23,7 @@ from clinit.extract.commit import commit_file
 from clinit.headtrain.init import Initialisation, LambdaCurve, Rows
 from clinit.headtrain.ledger import Point, TaskEntry
 
-FORMAT = "clinit-checkpoint/1"
+FORMAT = "clinit-checkpoint/2"
 FINISHED = -1
 """The iteration of a checkpoint between two tasks."""
 _KEY = "clinit_checkpoint"
@@ -133,7 +133,7 @@ def _entry_parts(entry: TaskEntry) -> tuple[dict[str, Any], dict[str, np.ndarray
             **{name: getattr(start, name) for name in _START},
             "curve": None if curve is None else [list(curve.lams), list(curve.errors)],
         },
-        "start_seconds": entry.start_seconds,
+        "start_seconds": [dict(each) for each in entry.start_seconds],
         "iterations": [point.iteration for point in entry.points],
     }
     arrays = {"new_share": entry.new_share}
@@ -145,7 +145,7 @@ def _entry_parts(entry: TaskEntry) -> tuple[dict[str, Any], dict[str, np.ndarray
     return facts, arrays
 
 
-_START = ("factor", "shift", "loss_before", "loss_after", "steps", "lam")
+_START = ("factor", "shift", "loss_before", "loss_after", "steps", "lam", "library")
 
 
 def _entry(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TaskEntry:

@@ -43,7 +43,7 @@ def features(
 def measure(
     model: PlasticModel, study: Study, head: HeadConfig, task: Task, rows: TaskRows
 ) -> tuple[Int[np.ndarray, "1 classes"], Float[np.ndarray, " 1"]]:
-    """Return right answers a class on the test rows seen, and the new-task loss.
+    """Return correct counts per class on the test rows seen, and the new-task loss.
 
     Both come from the code that measures a bank of heads: here it is a bank of one.
     """

@@ -9,14 +9,14 @@ from typing import Any
 from clinit.errors import RecordError
 from clinit.extract.head import Head
 from clinit.headtrain.base_head import head_digest
-from clinit.headtrain.record import INFO, check_free, finite, read_info
+from clinit.headtrain.record import INFO, check_free, finite, read_info, settings_of
 from clinit.headtrain.source import Source
 
 
 def is_finished(
     folder: Path, settings: Mapping[str, Any], base: Source, new: Source, head: Head
 ) -> bool:
-    """Say whether `folder` holds the record of this very run.
+    """Return whether `folder` holds the record of this very run.
 
     Args:
         folder: Of the record.
@@ -39,7 +39,7 @@ def is_finished(
         "head": {"digest": head_digest(head)},
     }
     for name, value in wanted.items():
-        found = _without_path(stored.get(name, {}))
+        found = settings_of(stored) if name == "config" else _without_path(stored.get(name, {}))
         if name == "head":  # what else is known about it does not matter
             found = {"digest": found.get("digest")}
         if finite(value) != found:

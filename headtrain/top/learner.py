@@ -7,12 +7,14 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int
 
 from clinit.extract.head import Head
+from clinit.headtrain.array import as_array, namespace, torch_stream
 from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.events import (
     Evaluated,
@@ -47,7 +49,7 @@ from clinit.headtrain.top.rows import TaskReader
 from clinit.headtrain.top.study import Study
 from clinit.headtrain.top.train_task import Watchers, train_top
 
-PHASES = ("features", "initialise", "method", "train", "evaluate", "probe")
+PHASES = ("initialise", "method", "train", "evaluate", "probe")
 
 
 class TopLearner:
@@ -103,7 +105,8 @@ class TopLearner:
 
     def head(self, fingerprint: str) -> Head:
         """Copy the classifier, with the names of its classes and what it reads."""
-        rows = self._model.rows()
+        with torch_stream(self._model.device):
+            rows = self._model.rows().on_host()
         return Head(
             weight=rows.weight.astype(np.float32),
             bias=rows.bias.astype(np.float32),
@@ -155,10 +158,11 @@ class TopLearner:
             self.shares = shares(self._model.network, self._model.cut.blocks)
             self._observe(Noted(f"{self._name}: {self.shares.line()}"))
         if found is None:
-            entry = curriculum.entry(task, rows, schedule)
+            seen = curriculum.start_rows(task, rows)
+            entry = curriculum.entry(task, rows, seen, schedule)
             entry.losses = np.full((config.iterations, 1, 2), np.nan, dtype=np.float32)
             self.entries.append(entry)
-            self._initialise(task, rows, entry)
+            self._initialise(task, seen, entry)
             with self.watch.phase("method"):
                 self._method.begin(self._model, task, reader)
         else:
@@ -171,27 +175,26 @@ class TopLearner:
         self._probe(task)
         self._save(task, FINISHED, None)
 
-    def _initialise(self, task: Task, rows: TaskRows, entry: TaskEntry) -> None:
+    def _initialise(self, task: Task, seen: TaskRows, entry: TaskEntry) -> None:
         """Write the new rows, from statistics of the features as the network gives them now."""
-        with self.watch.phase("features"):
-            found = features(self._model, self._study.train, rows.rows).cpu().numpy()
-        head = self._head
-        if not np.isfinite(found).all():
-            self._diverge(f"its features are not finite at the start of task {task.number}")
-            head = replace(head, init="random")  # nothing can be learnt from such features
-        with self.watch.phase("initialise"):
-            shared = TaskStart(
-                task,
-                found,
-                rows.labels,
-                self._study.curriculum.method,
-                lambda curve: self._observe(LambdaChosen(task.number, curve)),
-            )
+        shared = TaskStart(
+            task,
+            lambda: as_array(features(self._model, self._study.train, seen.rows)),
+            seen.labels,
+            self._study.curriculum.method,
+            self._model.device,
+            lambda curve: self._observe(LambdaChosen(task.number, curve)),
+        )
+        with self.watch.phase("initialise"), torch_stream(self._model.device):
+            head = self._head
+            if head.init != "random" and not _is_finite(shared.features):
+                self._diverge(f"its features are not finite at the start of task {task.number}")
+                head = replace(head, init="random")  # nothing can be learnt from such features
             start, seconds = shared.start(head, self._model.rows())
             self._model.write(task.start, start.rows)
         entry.starts.append(start)
         entry.start_seconds.append(seconds)
-        self._observe(Initialised(task.number, self._name, start))
+        self._observe(Initialised(task.number, self._name, start, seconds))
 
     def _train(
         self,
@@ -327,3 +330,8 @@ class TopLearner:
             },
         )
         write_checkpoint(checkpoint, self._path)
+
+
+def _is_finite(features: Any) -> bool:
+    xp = namespace(features)
+    return bool(xp.all(xp.isfinite(features)))

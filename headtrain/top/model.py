@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from clinit.headtrain.array import as_array, as_tensor
 from clinit.headtrain.init import Rows
 from clinit.headtrain.top.config import TopConfig
 from clinit.headtrain.top.cut import Cut
@@ -32,7 +33,8 @@ class PlasticModel:
         self._whole = _Top(network, cut.top)
         self._top: Callable[[Tensor], Tensor] = self._whole
         self._classifier_name = _name_of(network, classifier_of(network))
-        self._set_classifier(head)
+        self._set_classifier(head.weight.shape[0])
+        self.write(0, head)
         self._original = {name: value.clone() for name, value in self._block_values().items()}
 
     @property
@@ -95,22 +97,24 @@ class PlasticModel:
 
     def grow(self, rows: Rows) -> None:
         """Append rows to the classifier."""
-        now = self.rows()
-        self._set_classifier(
-            Rows(np.vstack([now.weight, rows.weight]), np.concatenate([now.bias, rows.bias]))
-        )
+        before = self._classifier
+        self._set_classifier(before.out_features + rows.weight.shape[0])
+        with torch.no_grad():
+            self._classifier.weight[: before.out_features] = before.weight
+            self._classifier.bias[: before.out_features] = before.bias
+        self.write(before.out_features, rows)
 
     def rows(self) -> Rows:
-        """Copy the classifier."""
-        weight, bias = self._classifier.weight.detach(), self._classifier.bias.detach()
-        return Rows(weight.double().cpu().numpy(), bias.double().cpu().numpy())
+        """Copy the classifier, as arrays where it is; see `clinit.headtrain.array.as_array`."""
+        weight, bias = self._classifier.weight, self._classifier.bias
+        return Rows(as_array(weight.double()), as_array(bias.double()))
 
     @torch.no_grad()
     def write(self, start: int, rows: Rows) -> None:
         """Overwrite rows of the classifier from row `start` on."""
-        stop = start + len(rows.bias)
-        self._classifier.weight[start:stop] = torch.from_numpy(rows.weight).to(self._device)
-        self._classifier.bias[start:stop] = torch.from_numpy(rows.bias).to(self._device)
+        stop = start + rows.bias.shape[0]
+        self._classifier.weight[start:stop] = as_tensor(rows.weight).to(self._device)
+        self._classifier.bias[start:stop] = as_tensor(rows.bias).to(self._device)
 
     def open(self, generator: torch.Generator) -> None:
         """Make the blocks plastic for a task: whole, or by low-rank updates drawn anew."""
@@ -158,16 +162,15 @@ class PlasticModel:
     def _classifier(self) -> nn.Linear:
         return classifier_of(self.network)
 
-    def _set_classifier(self, rows: Rows) -> None:
-        classes, dim = rows.weight.shape
+    def _set_classifier(self, classes: int) -> None:
+        """Put a classifier of so many rows, yet to be written, in place of the one there is."""
         # Empty: the default initialisation would draw from the global generator.
-        classifier = nn.utils.skip_init(nn.Linear, dim, classes, device=self._device)
+        classifier = nn.utils.skip_init(nn.Linear, self.dim, classes, device=self._device)
         assert isinstance(classifier, nn.Linear)
         parent, _, name = self._classifier_name.rpartition(".")
         setattr(self.network.get_submodule(parent), name, classifier)
         if hasattr(self.network, "num_classes"):
-            self.network.num_classes = classes
-        self.write(0, rows)
+            self.network.num_classes = classes  # type: ignore[assignment]
 
     def _block_values(self) -> dict[str, Tensor]:
         prefixes = tuple(f"{name}." for name in self.cut.blocks)

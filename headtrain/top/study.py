@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from torch import nn
 from clinit.extract.backbone import Backbone
 from clinit.extract.cache import Cache
 from clinit.extract.head import Head
+from clinit.extract.machine import cpu_count
 from clinit.extract.split_run import Progress
 from clinit.extract.transform import Transform
 from clinit.headtrain.base_head import head_digest
@@ -47,7 +48,7 @@ class Storage:
     folder: Path
     budget: int
     """Bytes; 0 computes all of them from the images each time."""
-    workers: int = 2
+    workers: int = field(default_factory=cpu_count)
     """Threads that read and decode."""
 
 
@@ -197,7 +198,10 @@ def _parts(
     base: Side, new: Side, scenario: Scenario, curriculum: Curriculum, top: TopConfig
 ) -> list[Part]:
     """Return the rows that the runs look at, those first that they look at most often."""
-    train = [curriculum.rows(task).rows for task in scenario.tasks]
+    train = []
+    for task in scenario.tasks:
+        trained = curriculum.rows(task)
+        train += [trained.rows, curriculum.start_rows(task, trained).rows]
     if top.method == "ewc":
         train.append(curriculum.base_sample(top.ewc.samples))
     val = scenario.val.rows_between(0, scenario.num_classes)

@@ -21,6 +21,7 @@ from jaxtyping import Float, Int
 from clinit.errors import CacheError
 from clinit.extract.cache import CacheSplit, open_split
 from clinit.extract.lock import only_writer
+from clinit.extract.machine import free_memory
 from clinit.extract.manifest import Manifest
 from clinit.extract.plan import Plan
 from clinit.extract.split_run import Progress, SplitRun
@@ -213,7 +214,7 @@ class TrunkCache:
             )
         position = np.full(part.split.num_valid, -1, dtype=np.int64)
         position[part.rows] = np.arange(len(part.rows))
-        fits = self.bytes(part) <= MEMORY_SHARE * _free_memory()
+        fits = self.bytes(part) <= MEMORY_SHARE * free_memory()
         pin_memory = self.trunk.config.device.startswith("cuda")
         rows = StoredRows(split, position, in_memory=fits, pin_memory=pin_memory)
         return StoredActivations(rows, _seconds(split), computed_here)
@@ -235,13 +236,3 @@ def _seconds(split: CacheSplit) -> float | None:
     """Return what the rows take; a computation that was killed leaves some of them to the next."""
     rate = split.summary["run"].get("images_per_s")
     return split.num_rows / rate if rate else None
-
-
-def _free_memory() -> int:
-    """Return the bytes of memory that nobody uses, file buffers included."""
-    try:
-        with Path("/proc/meminfo").open(encoding="ascii") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        return 1024 * int(lines["MemAvailable"].split()[0])
-    except (OSError, KeyError, ValueError):  # not Linux
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

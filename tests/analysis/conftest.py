@@ -61,7 +61,8 @@ def make_run() -> MakeRun:
                     if origin > task or total == 0:
                         continue
                     share = accuracy(task, iteration) if origin == task else 0.9 - 0.02 * task
-                    right = min(total, round(share * total) + row % 2)
+                    # A negative share leaves nothing of the image added in every second class.
+                    right = min(total, max(0, round(share * total) + row % 2))
                     evaluations.append((task, iteration, row, right, total))
             steps += [(task, step, 1.0, 1.0, None) for step in range(iterations)]
         info = {

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import array_api_strict
 import numpy as np
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
+from clinit.analysis import diagnosis
 from clinit.analysis.deviation import deviation
 from clinit.analysis.diagnosis import diagnose_split
 from clinit.analysis.neural_collapse import neural_collapse
@@ -74,7 +79,10 @@ def test_rows_of_the_head_are_found_by_class_name(split: CacheSplit) -> None:
     order = [3, 0, 4, 2, 1]
     shuffled = Head(head.weight[order], head.bias[order], tuple(NAMES[i] for i in order))
     found, expected = (diagnose_split(split, h, lam=0.1) for h in (shuffled, head))
-    assert found.content() == pytest.approx(expected.content(), rel=1e-9)
+    assert found.library == expected.library == "numpy"
+    values = [each.content() for each in (found, expected)]
+    assert [each.pop("library") for each in values] == ["numpy", "numpy"]
+    assert values[0] == pytest.approx(values[1], rel=1e-9)
 
 
 def test_classes_that_only_one_side_knows_do_not_count(split: CacheSplit) -> None:
@@ -176,3 +184,41 @@ def test_classes_that_the_head_does_not_know_are_said(cache: Path, tmp_path: Pat
     shown = CliRunner().invoke(app, command)
     assert shown.exit_code == 0, shown.output
     assert "2 classes of the cache have no row in the head" in shown.output
+
+
+@pytest.mark.gpu
+def test_a_device_gives_what_the_cpu_gives(split: CacheSplit) -> None:
+    pytest.importorskip("cupy")
+    head = make_head()
+    near = diagnose_split(split, head, lam=0.1, per_class=True).content()
+    far = diagnose_split(split, head, lam=0.1, per_class=True, device=torch.device("cuda"))
+    assert far.library == "cupy"
+    found = far.content()
+    for name in ("nc1", "nc2", "nc3", "nc4", "d_ls", "d_ls_relative"):
+        assert found[name] == pytest.approx(near[name], rel=1e-9)
+    for one, other in zip(found["per_class"], near["per_class"], strict=True):
+        assert one == pytest.approx(other, rel=1e-9)
+
+
+def test_the_split_is_streamed_to_the_device_block_by_block(
+    split: CacheSplit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head, there = make_head(), array_api_strict.Device("device1")
+    near = diagnose_split(split, head, lam=0.1, per_class=True)
+    sent: list[int] = []
+
+    def send(features: np.ndarray, device: torch.device) -> Any:
+        assert device.type == "cuda"
+        sent.append(len(features))
+        return array_api_strict.asarray(features.astype(np.float32), device=there)
+
+    monkeypatch.setattr(diagnosis, "placed", send)
+    monkeypatch.setattr(diagnosis, "torch_stream", lambda device: nullcontext())
+    far = diagnose_split(split, head, lam=0.1, per_class=True, device=torch.device("cuda"))
+    assert sum(sent) == 2 * near.rows
+    assert near.per_class is not None
+    assert far.per_class is not None
+    assert far.collapse.nc1 == pytest.approx(near.collapse.nc1)
+    assert far.deviation.d_ls == pytest.approx(near.deviation.d_ls)
+    np.testing.assert_allclose(far.per_class["nc1"], near.per_class["nc1"])
+    np.testing.assert_allclose(far.per_class["cosine"], near.per_class["cosine"])

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from clinit.analysis.ranking import Spread, seed_groups
 from clinit.analysis.report import load_report
+from clinit.cli.console import out
 from clinit.cli.report import report
 from clinit.headtrain.record import RunRecord
 
@@ -84,6 +85,49 @@ def test_the_ranking_fits_80_columns_and_says_what_it_leaves_out(seeded: Path) -
     assert "Not shown" not in printed(loaded.ranking(width=140), 140)
 
 
+def test_the_ranking_says_which_gain_and_which_loss_it_prints(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    def learnt(task: int, iteration: int) -> float:
+        return {0: 0.0, 50: 0.4, 200: 1.0}.get(iteration, 0.95)
+
+    ahead = [make_run("least-square", seed=s, accuracy=lambda task, i: 1.0) for s in (0, 1)]
+    runs = [make_run("random", seed=seed, accuracy=learnt) for seed in (0, 1)]
+    for run in (*ahead, *runs):
+        run.info["loss_sample_rows"] = 2048
+    report = load_report([write_runs(*ahead, *runs)])
+    equal = printed(report.ranking(width=140), 140)
+    best = printed(report.ranking(width=140, reading="random-best"), 140)
+    assert [
+        line.rsplit(None, 2)[1:] for line in equal.splitlines() if line[:2] in ("1 ", "2 ")
+    ] == [
+        ["2.00", "±0.00"],
+        ["1.00", "±0.00"],
+    ]
+    assert "4.00 ±0.00" in best
+    assert "2.00 ±0.00" in best
+    for text, reading in ((equal, "equal-level"), (best, "random-best")):
+        words = " ".join(text.split())
+        assert f"gain, {reading}: iterations of random" in words
+        assert "on at most 2,048 training images of the current task." in words
+        assert "*" not in words
+    assert "L_new: " not in printed(report.ranking())
+
+
+def test_a_gain_over_some_tasks_only_is_starred(make_run: MakeRun, write_runs: WriteRuns) -> None:
+    slow = [
+        make_run("least-square", seed=s, accuracy=lambda task, i, s=s: 0.9 * (task == 2 or s == 1))
+        for s in (0, 1)
+    ]
+    report = load_report([write_runs(*slow, *(make_run("random", seed=s) for s in (0, 1)))])
+    lines = printed(report.ranking(width=140), 140).splitlines()
+    (ahead,) = [line for line in lines if "least-square" in line]
+    (random,) = [line for line in lines if "random  " in line]
+    assert ahead.endswith("*")
+    assert not random.rstrip().endswith("*")
+    assert "*: not in every task of every run." in " ".join(" ".join(lines).split())
+
+
 def test_settings_that_differ_have_a_column_and_groups_of_unequal_size_are_said(
     make_run: MakeRun, write_runs: WriteRuns
 ) -> None:
@@ -93,16 +137,22 @@ def test_settings_that_differ_have_a_column_and_groups_of_unequal_size_are_said(
     assert "Not all have the same number of seeds (1 to 2)" in " ".join(text.split())
 
 
-def test_the_report_shows_the_ranking_where_there_are_several_seeds(seeded: Path) -> None:
+def test_the_report_shows_the_ranking_where_there_are_several_seeds(
+    seeded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def run(*words: str) -> str:
         result = CliRunner().invoke(app, [str(seeded), "--no-curves", *words])
         assert result.exit_code == 0, result.output
         return result.stdout
 
     assert "Ranked by A_all" in run()
-    assert "gain, peak" not in run()
+    assert "gain, equal-level" not in run(), "no room at 80 columns"
     assert "Ranked by A_all" in run("--by-seed")
-    assert "gain, peak" in run("--by-seed")
+    monkeypatch.setattr(out, "_width", 140)
+    assert "gain, equal-level" in run()
+    assert "gain, random-best" in run("--gain", "random-best")
+    monkeypatch.setattr(out, "_width", 80)
+    assert "gain, equal-level" in run("--by-seed")
     rows = json.loads(run("--format", "json"))
     assert sorted(row["seed"] for row in rows) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 

@@ -16,6 +16,7 @@ from clinit.headtrain.record import RunRecord
 
 MakeRun = Callable[..., RunRecord]
 WriteRuns = Callable[..., Path]
+INITS = ("random", "class-mean", "least-square")
 COLUMNS = ("init", "scale", "A_pre", "A_new", "A_old", "A_all", "L_new", "gain", "time")
 
 
@@ -47,14 +48,16 @@ def test_a_row_has_the_documented_keys(three_inits: Path) -> None:
     for row in load_report([three_inits]).rows():
         assert {
             *("id", "path", "init", "scale", "loss", "seed", "loss_new", "acc_pre", "acc_new"),
-            *("acc_old", "acc_all", "gain", "gain_level", "seconds", "tasks", "notes"),
+            *("acc_old", "acc_all", "gain_equal_level", "gain_random_best", "seconds"),
+            *("loss_sample_rows", "tasks", "notes"),
             *("final", "forgetting", "average_incremental_accuracy", "accuracy_matrix"),
         } <= set(row)
         for number, task in enumerate(row["tasks"], 1):
             assert task["task"] == number
             assert {
                 *("loss_new", "acc_pre", "acc_new", "acc_old", "acc_all", "acc_new_start"),
-                *("acc_new_end", "gain", "gain_level", "initialisation", "classes"),
+                *("acc_new_end", "gain_equal_level", "gain_random_best", "initialisation"),
+                *("reached_at", "random_reached_at", "random_best_at", "target", "classes"),
             } <= set(task)
             assert task["initialisation"]["factor"] == 21.5
         shape = [[value is not None for value in line] for line in row["accuracy_matrix"]]
@@ -74,17 +77,21 @@ def test_a_loss_that_is_not_a_number_is_null_in_json(
     assert json.loads(report.json())[0]["loss_new"] is None
 
 
-def test_the_random_run_comes_first_and_has_no_gain(three_inits: Path) -> None:
+def test_the_random_run_comes_first_and_its_gain_at_equal_level_is_one(three_inits: Path) -> None:
     rows = load_report([three_inits]).rows()
     assert [row["init"] for row in rows] == ["random", "class-mean", "least-square"]
-    assert (rows[0]["gain"], rows[0]["gain_level"]) == (None, None)
-    assert rows[2]["gain"] == 4.0
+    for part in (rows[0], *rows[0]["tasks"]):
+        assert part["gain_equal_level"] == 1.0
+    assert [row["gain_random_best"] for row in rows] == [1.0, 2.0, 4.0]
     assert (rows[2]["gain_tasks_reached"], rows[2]["gain_tasks"]) == (3, 3)
 
 
 def test_runs_of_another_seed_are_not_compared(make_run: MakeRun, write_runs: WriteRuns) -> None:
     report = load_report([write_runs(make_run("random"), make_run("least-square", seed=1))])
-    assert [row["gain"] for row in report.rows()] == [None, None]
+    assert {row["init"]: row["gain_equal_level"] for row in report.rows()} == {
+        "random": 1.0,
+        "least-square": None,
+    }
     assert any("No gain without a random run" in note for note in report.notes)
 
 
@@ -109,6 +116,55 @@ def test_a_level_that_is_not_reached_in_every_task_is_said(
         " is the mean over those.",
     )
     assert "4.00*" in printed(report.table())
+    assert "1.00*" not in printed(report.table())
+
+
+def test_a_level_that_is_never_reached_is_said(make_run: MakeRun, write_runs: WriteRuns) -> None:
+    slow = make_run("least-square", accuracy=lambda task, iteration: 0.1)
+    report = load_report([write_runs(make_run("random"), slow)])
+    assert report.rows()[1]["gain_equal_level"] is None
+    assert report.notes == (
+        "least-square reaches 95 % of random's best new-task accuracy in none of 3 tasks: it has"
+        " no gain.",
+    )
+
+
+def test_runs_without_a_step_have_no_gain_for_that_reason(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    # Random rows recognise nothing before the first step: that is not the reason.
+    nothing = make_run("random", iterations=0, accuracy=lambda task, i: -0.05)
+    report = load_report([write_runs(nothing, make_run("least-square", iterations=0))])
+    assert report.rows()[0]["acc_new"] == 0.0
+    assert report.notes == (
+        "No gain over random in any task: there is no evaluation after the start.",
+    )
+    seeds = [make_run("random", seed=seed, iterations=0) for seed in (0, 1)]
+    assert load_report([write_runs(*seeds, folder="seeds")]).notes == (
+        "No gain over random (seed 0) in any task: there is no evaluation after the start.",
+        "No gain over random (seed 1) in any task: there is no evaluation after the start.",
+    )
+
+
+def test_a_task_without_test_images_has_no_gain_for_that_reason(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    report = load_report([write_runs(*(make_run(init, untested_task=2) for init in INITS))])
+    assert report.notes == (
+        "No gain over random in task 2: there is no test image of the new classes.",
+    )
+    assert [row["gain_tasks"] for row in report.rows()] == [2, 2, 2]
+    assert [task["gain_equal_level"] for task in report.rows()[0]["tasks"]] == [1.0, None, 1.0]
+
+
+def test_tasks_of_which_random_learns_nothing_have_no_gain_for_that_reason(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    nothing = make_run("random", accuracy=lambda task, i: 0.8 if task == 1 else -0.05)
+    report = load_report([write_runs(nothing, make_run("least-square"))])
+    assert report.notes == (
+        "No gain over random in tasks 2, 3: random's best accuracy on the new classes is 0 %.",
+    )
 
 
 def test_a_diverged_loss_is_null_and_said(make_run: MakeRun, write_runs: WriteRuns) -> None:
@@ -134,8 +190,58 @@ def test_the_table_keeps_all_columns_whole_at_80_characters(three_inits: Path) -
 
 def test_the_table_says_which_reading_of_the_gain_it_prints(three_inits: Path) -> None:
     report = load_report([three_inits])
-    assert "gain, peak (the paper's reading)" in " ".join(printed(report.table()).split())
-    assert "gain, level:" in printed(report.table(reading="level"))
+    equal, best = (report.table(), report.table(reading="random-best"))
+    assert (
+        "gain, equal-level: iterations of random / iterations of the run, both to 95 % of random's"
+        " best new-task accuracy; 1 for random itself."
+    ) in " ".join(printed(equal).split())
+    assert (
+        "gain, random-best: iterations of random to its best new-task accuracy / iterations of the"
+        " run to 95 % of it; above 1 for random itself where it reaches 95 % before its best."
+    ) in " ".join(printed(best).split())
+
+
+def gains(table: RenderableType) -> list[str]:
+    """The column before the last (time) of the table of the runs."""
+    return [
+        words[-2]
+        for line in printed(table).splitlines()
+        if (words := line.split())[:1] and words[0] in INITS
+    ]
+
+
+def test_random_is_printed_as_one_at_equal_level_and_as_it_is_to_its_best(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    # Random is at 95 % of its best at 100, at its best at 200.
+    random = make_run("random", accuracy=lambda task, i: {0: 0.0, 50: 0.4, 200: 1.0}.get(i, 0.95))
+    ahead = make_run("least-square", accuracy=lambda task, i: 1.0)
+    report = load_report([write_runs(random, ahead)])
+    assert gains(report.table()) == ["1.00", "2.00"]
+    assert gains(report.table(reading="random-best")) == ["2.00", "4.00"]
+    for row, reached in zip(report.rows(), (100, 0), strict=True):
+        for task in row["tasks"]:
+            found = tuple(
+                task[f"{name}_at"] for name in ("reached", "random_reached", "random_best")
+            )
+            assert found == (reached, 100, 200)
+
+
+def test_the_tables_say_on_how_many_images_the_loss_is_measured(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    runs = [make_run(init) for init in INITS]
+    for rows, run in zip((2048, 2048, 4096), runs, strict=True):
+        run.info["loss_sample_rows"] = rows
+    few, many = write_runs(*runs[:2]), write_runs(*runs, folder="many")
+    words = "L_new: mean loss on at most {} training images of the current task."
+    for report, most in ((load_report([few]), "2,048"), (load_report([many]), "4,096")):
+        for table in (report.table(), report.task_table()):
+            assert words.format(most) in " ".join(printed(table).split())
+    assert [row["loss_sample_rows"] for row in load_report([many]).rows()] == [2048, 2048, 4096]
+    del runs[0].info["loss_sample_rows"]
+    text = printed(load_report([write_runs(*runs, folder="old")]).table())
+    assert "L_new: mean loss on training images of the current task." in " ".join(text.split())
 
 
 def test_the_best_value_of_a_column_is_bold(three_inits: Path) -> None:
@@ -213,8 +319,9 @@ def test_full_accuracy_and_large_gains_fit_80_characters(
     for text in (printed(report.table()), printed(report.task_table())):
         assert max(map(len, text.splitlines())) <= 80
         assert "100.0 " in text
-        assert "20.0" in text
+        assert "19.0" in text
         assert "…" not in text
+    assert "20.0" in printed(report.table(reading="random-best"))
 
 
 @pytest.mark.parametrize(
@@ -270,12 +377,12 @@ def test_forward_transfer_has_a_column_where_it_was_measured(
     assert "…" not in shown
 
 
-def test_csv_has_a_line_a_run_or_a_line_a_task(three_inits: Path) -> None:
+def test_csv_has_one_line_per_run_or_per_task(three_inits: Path) -> None:
     report = load_report([three_inits])
     lines = list(csv.DictReader(io.StringIO(report.csv())))
     assert [line["init"] for line in lines] == ["random", "class-mean", "least-square"]
     assert float(lines[2]["acc_new"]) == pytest.approx(report.rows()[2]["acc_new"])
-    assert lines[0]["gain"] == ""
+    assert [line["gain_equal_level"] for line in lines] == ["1.0", "2.0", "4.0"]
     tasks = list(csv.DictReader(io.StringIO(report.csv(per_task=True))))
     assert [line["task"] for line in tasks] == ["1", "2", "3"] * 3
     assert {line["init_factor"] for line in tasks} == {"21.5"}
@@ -286,7 +393,7 @@ def test_a_run_that_only_evaluates_its_start_is_reported(
 ) -> None:
     runs = write_runs(*(make_run(init, iterations=0) for init in ("random", "least-square")))
     report = load_report([runs])
-    assert [row["gain"] for row in report.rows()] == [None, None]
+    assert [row["gain_equal_level"] for row in report.rows()] == [None, None]
     assert "least-square" in printed(report.table())
     assert "ooo random" in report.curves().plain
     report.figure().draw_without_rendering()

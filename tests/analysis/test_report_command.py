@@ -47,8 +47,11 @@ def test_csv_has_one_line_a_run_below_its_header(three_inits: Path) -> None:
 
 
 def test_the_reading_of_the_gain_can_be_chosen(three_inits: Path) -> None:
-    assert "gain, peak" in run(three_inits, "--no-curves")
-    assert "gain, level" in run(three_inits, "--no-curves", "--gain", "level")
+    assert "gain, equal-level: " in run(three_inits, "--no-curves")
+    assert "gain, random-best: " in run(three_inits, "--no-curves", "--gain", "random-best")
+    refused = CliRunner().invoke(app, [str(three_inits), "--gain", "peak"])
+    assert refused.exit_code == 2
+    assert "is not one of 'equal-level'" in " ".join(refused.output.split())
 
 
 def test_the_start_can_be_left_out(three_inits: Path) -> None:

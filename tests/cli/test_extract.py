@@ -46,6 +46,21 @@ def test_both_splits_are_extracted_and_summed_up(
     assert "(its classes: stored with the weights)" in shown.output
 
 
+def test_as_many_threads_decode_as_the_process_may_use(
+    extract: Callable[..., Result],
+    make_tree: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("clinit.cli.extract.cpu_count", lambda: 3)
+    root = make_tree()
+    extract("--dataset", "folder", "--root", root)
+    extract("--dataset", "folder", "--root", root, "--workers", 1, out="told")
+    for out, workers in (("cache", 3), ("told", 1)):
+        summary = json.loads((tmp_path / out / "train" / "cache.json").read_text())
+        assert summary["run"]["workers"] == workers
+
+
 def test_the_same_command_again_says_that_all_is_there(
     extract: Callable[..., Result], make_tree: Callable[..., Path]
 ) -> None:
@@ -89,6 +104,26 @@ def test_a_manifest_built_before_gives_the_same_features(
     for name in ("shard-00000.h5", "plan.json"):
         paths = [tmp_path / out / "train" / name for out in ("cache", "other")]
         assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_settings_come_from_a_file_and_the_command_line_wins(
+    extract: Callable[..., Result], make_tree: Callable[..., Path], tmp_path: Path
+) -> None:
+    root, manifest = make_tree(), tmp_path / "val.parquet"
+    run("manifest", "build", "folder", "--root", root, "--split=val", "--out", manifest)
+    file = tmp_path / "study.toml"
+    file.write_text(
+        "[extract]\ndataset = 'folder'\ntransform = 'paper'\ndtype = 'float32'\nstrict = true\n"
+        "[train-head]\nlr = 1e-3\n"
+    )
+    shown = extract("--config", file, "--root", root, "--dtype=float16", "--split=val")
+    assert shown.exit_code == 0, shown.output
+    plan = json.loads((tmp_path / "cache" / "val" / "plan.json").read_text())
+    assert plan["dtype"] == "float16"
+    assert plan["fingerprint"]["transform"].startswith("resize 37x37 ")  # 256 / 224 of 32
+    other = extract("--config", file, "--root", root, "--manifest", manifest, out="other")
+    assert other.exit_code == 0, other.output
+    assert not (tmp_path / "other" / "train").exists()
 
 
 def test_bad_images_are_listed_with_row_path_and_reason(

@@ -262,7 +262,20 @@ def test_methods_without_a_buffer_are_trained_beside_rehearsal(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--method", "naive", "--buffer", "10"], "--buffer does not go with --method naive"),
+        (
+            ["--method", "naive", "--buffer", "10"],
+            "--buffer does not go with --method naive: it trains on new rows alone; with"
+            " --init-rows buffer, one is kept for initialisation",
+        ),
+        (
+            ["--method", "ridge", "--init-rows", "new"],
+            "--init-rows does not go with --method ridge",
+        ),
+        (["--method", "ncm", "--weighting", "sample"], "--weighting does not go with --method ncm"),
+        (
+            ["--method", "naive", "--init-rows", "buffer", "--mix", "sgm"],
+            "--mix does not go with --method naive",
+        ),
         (["--method", "ncm", "--lambda", "1"], "solved, not trained, and has no lambda"),
         (["--method", "ridge", "--lr", "0.1"], "--lr does not go with --method ridge"),
         (["--method", "lda", "--init", "lda"], "--init does not go with --method lda"),
@@ -432,47 +445,10 @@ def test_damaged_facts_beside_a_head_are_reported(base: Path, new: Path, tmp_pat
     assert "run `clinit align` again" in error.remedy
 
 
-RECIPES = Path(__file__).parents[2] / "docs" / "recipes"
-PAPER = {
-    "class_mean": "raw",
-    "head_width": "full",
-    "buffer": 24_000,
-    "batch_size": 256,
-    "eval_every": 50,
-    "mix": "text",
-    "weight_decay": 0.05,
-}
-
-
-@pytest.mark.parametrize(
-    ("recipe", "expected"),
-    [
-        ("paper-convnextv2-femto.toml", {"lam": 0.05, "lr": 1e-3}),
-        ("paper-resnet18.toml", {"lam": 1e-4, "lr": 1e-4}),
-    ],
-)
-def test_a_recipe_gives_the_settings_of_the_paper(
-    recipe: str, expected: dict[str, float], base: Path, new: Path, tmp_path: Path
-) -> None:
-    options = ["--config", str(RECIPES / recipe), "--tasks", "2", "--iterations", "1"]
-    result = run_alone(base, new, tmp_path / "runs", *options)
-    assert result.exit_code == 0, result.output
-    names = ["class-mean-norm", "least-square-norm", "random"]
-    assert [folder.name for folder in find_records(tmp_path / "runs")] == names
-    config = read_record(tmp_path / "runs" / "least-square-norm").info["config"]
-    assert {**PAPER, **expected}.items() <= config.items()
-    assert (config["tasks"], config["iterations"]) == (2, 1)
-
-
-def test_every_recipe_is_tested() -> None:
-    names = [path.name for path in sorted(RECIPES.glob("*.toml"))]
-    assert names == ["paper-convnextv2-femto.toml", "paper-resnet18.toml"]
-
-
 def test_options_of_a_file_give_way_to_a_method_and_a_buffer_of_the_command_line(
     base: Path, new: Path, tmp_path: Path
 ) -> None:
-    recipe = ["--config", str(RECIPES / "paper-resnet18.toml"), "--init", "random"]
+    recipe = ["--config", "table5-resnet18", "--tasks", "2", "--init", "random"]
     sizes = ["--iterations", "2", "--buffer-per-class", "2"]
     result = run_alone(base, new, tmp_path / "runs", *recipe, *sizes)
     assert result.exit_code == 0, result.output
@@ -483,7 +459,7 @@ def test_options_of_a_file_give_way_to_a_method_and_a_buffer_of_the_command_line
 
 def test_a_file_that_contradicts_itself_is_refused(base: Path, new: Path, tmp_path: Path) -> None:
     file = tmp_path / "study.toml"
-    file.write_text('method = "naive"\nbuffer = 10\n', encoding="utf-8")
+    file.write_text('[train-head]\nmethod = "naive"\nbuffer = 10\n', encoding="utf-8")
     result = run_alone(base, new, tmp_path / "runs", "--config", str(file))
     assert result.exit_code == 2
     assert "--buffer does not go with --method naive" in said(result)

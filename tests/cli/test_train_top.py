@@ -234,3 +234,47 @@ def test_a_budget_is_a_size(text: str, size: int) -> None:
     from clinit.cli.top_options import byte_count
 
     assert byte_count(text) == size
+
+
+@pytest.mark.parametrize("rows", ["buffer", "new"])
+def test_ewc_starts_from_a_buffer_that_its_training_does_not_see(
+    tiny_run: Path, tmp_path: Path, rows: str
+) -> None:
+    caches = tiny_run.parent / "caches"
+    words = [
+        *("train-top", f"--base={caches / 'base'}", f"--new={caches / 'new'}"),
+        *("--method=ewc", "--init=least-square", "--init=random", f"--init-rows={rows}"),
+        *("--tasks=2", "--iterations=1", "--no-probe", "-v"),
+        *(["--buffer=9"] if rows == "buffer" else []),
+    ]
+    shown = CliRunner().invoke(app, [*words, f"--out={tmp_path}"])
+    assert shown.exit_code == 0, shown.output
+    assert "numpy: features" in " ".join(shown.output.split())
+    started, random = (
+        json.loads((tmp_path / name / "run.json").read_text())
+        for name in ("ewc-least-square-calibrated", "ewc-random")
+    )
+    assert started["config"]["init_rows"] == rows
+    assert started["config"]["buffer"] == (9 if rows == "buffer" else None)
+    for task in started["tasks"]:
+        assert task["buffer_rows"] == 0
+        assert task["init_old_rows"] == (9 if rows == "buffer" else 0)
+        assert task["initialisation"]["features_s"] > 0
+    # Random rows make no pass over the features.
+    assert [task["initialisation"]["seconds"] for task in random["tasks"]] == [0, 0]
+
+
+def test_a_record_from_before_is_that_of_the_same_run(
+    train_top: Callable[..., Result], tmp_path: Path
+) -> None:
+    train_top("--init=random", "--iterations=0")
+    record = tmp_path / "runs" / "random" / "run.json"
+    info = json.loads(record.read_text())
+    for name in ("init_rows", "weighting"):
+        del info["config"][name]
+    record.write_text(json.dumps(info))
+    shown = train_top("--init=random", "--iterations=0")
+    assert f"{tmp_path}/runs/random is there already" in shown.output
+    refused = train_top("--init=random", "--iterations=0", "--init-rows=new")
+    assert isinstance(refused.exception, RecordError)
+    assert "init_rows" in str(refused.exception)

@@ -16,6 +16,7 @@ import clinit
 from clinit.errors import ClinitError, DeviceError, ImageError, ModelError
 from clinit.extract.cache import open_cache
 from clinit.extract.head import read_head
+from clinit.extract.loader import load_batches
 from clinit.headtrain.classifier import Classifier, Prediction, find_images, load_model
 from clinit.headtrain.export import export_run
 from clinit.headtrain.model_file import ModelFacts, write_model
@@ -317,3 +318,23 @@ def test_pictures_of_any_mode_are_read(model: Classifier, tmp_path: Path) -> Non
         suffix = "jpg" if mode == "CMYK" else "png"
         Image.new(mode, (40, 30)).save(tmp_path / f"{mode}.{suffix}")
     assert [each.reason for each in model.predict(find_images([tmp_path]))] == [None] * 4
+
+
+@pytest.mark.parametrize(("asked", "workers"), [(None, 3), (1, 1)])
+def test_as_many_threads_decode_as_the_process_may_use(
+    model: Classifier,
+    images: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    asked: int | None,
+    workers: int,
+) -> None:
+    used: list[int] = []
+
+    def spy(*arguments: Any, **options: Any) -> Any:
+        used.append(options["workers"])
+        return load_batches(*arguments, **options)
+
+    monkeypatch.setattr("clinit.headtrain.classifier.load_batches", spy)
+    monkeypatch.setattr("clinit.headtrain.classifier.cpu_count", lambda: 3)
+    assert len(list(model.predict(images, workers=asked))) == len(images)
+    assert used == [workers]

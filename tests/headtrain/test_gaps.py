@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from clinit.errors import CacheError, ClinitError, ExperimentError, HeadError
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
 from clinit.extract.plan import backbone_identifier
+from clinit.headtrain import array
+from clinit.headtrain import gaps as gaps_module
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.gaps import gaps
 from clinit.headtrain.scenario import Scenario, build_scenario
@@ -235,7 +238,9 @@ def test_splits_with_different_classes_are_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"method": "naive", "buffer": None}, True),
+        ({"method": "naive", "buffer": None, "init_rows": None}, True),
+        ({"method": "naive", "buffer": 20, "init_rows": "buffer"}, False),
+        ({"init_rows": "new"}, True),
         ({"buffer": 0}, True),
         ({"buffer": None, "buffer_per_class": 0}, True),
         ({}, False),
@@ -246,10 +251,29 @@ def test_a_calibration_against_nothing_is_said(changes: dict[str, Any], said: bo
     config = replace(CONFIG, **changes)
     scenario = build(config=config)
     note = (
-        "there are no rows of earlier classes to calibrate new head rows against: they take the"
-        " norm of the old ones, as with scale norm"
+        "initialisation sees no rows of earlier classes to calibrate new head rows against: they"
+        " take the norm of the old ones, as with scale norm"
     )
     calibrated = [HeadConfig(), HeadConfig(init="random")]
     assert (note in gaps(scenario, BASE, NEW, config, calibrated)) == said
     for scale in ("norm", "none"):
         assert note not in gaps(scenario, BASE, NEW, config, [HeadConfig(scale=scale)])
+
+
+def test_solves_that_leave_the_gpu_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = torch.device("cuda")
+    monkeypatch.setattr(array, "has_cupy", lambda: False)
+    assert gaps_module._library_gaps(torch.device("cpu")) == []
+    assert gaps_module._library_gaps(cuda) == [
+        "CuPy is not installed: statistics and solves are computed on the CPU, with NumPy, and the"
+        ' features are copied there (`pip install "clinit[cuda12]"` or `"clinit[cuda13]"`)'
+    ]
+    monkeypatch.setattr(array, "has_cupy", lambda: True)
+    assert gaps_module._library_gaps(cuda) == []
+
+
+def test_a_buffer_for_initialisation_alone_is_described_as_such() -> None:
+    config = replace(CONFIG, method="naive", init_rows="buffer", buffer=3)
+    notes = "\n".join(gaps(build(config=config), BASE, NEW, config))
+    assert "some classes are not among its rows" in notes
+    assert "rehearsed" not in notes.replace("keep their head rows and are not rehearsed", "")

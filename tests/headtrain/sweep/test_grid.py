@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ import pytest
 from clinit.errors import ExperimentError
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.sweep.fields import fields
-from clinit.headtrain.sweep.grid import Interval, merge, parse_grid, read_grid
+from clinit.headtrain.sweep.grid import Choice, Interval, grid_of, merge, parse_grid
 
 
 def test_every_field_of_the_two_classes_with_one_value_can_be_varied() -> None:
@@ -85,12 +85,9 @@ def test_a_field_given_twice_is_refused() -> None:
         parse_grid(["lam=1", "lambda=2"])
 
 
-def test_a_study_file_holds_words_numbers_and_lists(tmp_path: Path) -> None:
-    study = tmp_path / "study.toml"
-    study.write_text(
-        '[grid]\ninit = ["random", "lda"]\nseed = "0:2"\nlr = 1e-3\nlam = [1, "auto"]\n'
-    )
-    assert read_grid(study) == {
+def test_a_table_holds_words_numbers_and_lists() -> None:
+    table = {"init": ["random", "lda"], "seed": "0:2", "lr": 1e-3, "lambda": [1, "auto"]}
+    assert grid_of(table) == {
         "init": ("random", "lda"),
         "seed": (0, 1),
         "lr": (1e-3,),
@@ -98,37 +95,32 @@ def test_a_study_file_holds_words_numbers_and_lists(tmp_path: Path) -> None:
     }
 
 
-def test_the_command_line_wins_over_the_study() -> None:
+def test_the_grid_on_top_wins() -> None:
     both = merge({"seed": (0, 1), "lr": (1e-3,)}, {"seed": (5,)})
     assert both == {"seed": (5,), "lr": (1e-3,)}
 
 
+def test_the_grid_on_top_wins_with_its_kind_of_buffer() -> None:
+    under: dict[str, Choice] = {"buffer": (10,), "lr": (1e-3,)}
+    assert merge(under, {"buffer_per_class": (2,)}) == {"buffer_per_class": (2,), "lr": (1e-3,)}
+    assert merge({"buffer_per_class": (2,)}, {"buffer": (10,)}) == {"buffer": (10,)}
+
+
 @pytest.mark.parametrize(
-    ("text", "message", "remedy"),
+    ("table", "message", "remedy"),
     [
-        ("", r"has no \[grid\] table, or an empty one", "[grid]"),
-        ("[grid]\n", r"has no \[grid\] table, or an empty one", "[grid]"),
-        ("[gird]\nseed = 1\n", "has the unknown key 'gird' outside of", "Did you mean grid?"),
-        ("[grid]\nbufer = 1\n", "a sweep has no field 'bufer'", "Did you mean buffer?"),
-        ("[grid]\nseed = []\n", "seed has no value", "seed=0"),
-        ("[grid]\nseed = true\n", "seed takes an integer, got True", "seed=0"),
-        ("[grid]\nseed = 1.5\n", "seed takes an integer, got 1.5", "seed=0"),
-        ("[grid\n", "cannot read the study", "TOML"),
+        ({"bufer": 1}, "a sweep has no field 'bufer'", "Did you mean buffer?"),
+        ({"seed": []}, "seed has no value", "seed=0"),
+        ({"seed": True}, "seed takes an integer, got True", "seed=0"),
+        ({"seed": 1.5}, "seed takes an integer, got 1.5", "seed=0"),
     ],
 )
-def test_a_study_that_is_no_grid_is_refused(
-    tmp_path: Path, text: str, message: str, remedy: str
+def test_a_table_that_is_no_grid_is_refused(
+    table: dict[str, Any], message: str, remedy: str
 ) -> None:
-    study = tmp_path / "study.toml"
-    study.write_text(text)
     with pytest.raises(ExperimentError, match=message) as caught:
-        read_grid(study)
+        grid_of(table)
     assert remedy in caught.value.remedy
-
-
-def test_a_study_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ExperimentError, match="cannot read the study"):
-        read_grid(tmp_path / "absent.toml")
 
 
 def test_an_empty_grid_is_refused() -> None:

@@ -151,7 +151,7 @@ class NoWaiting(TorchDispatchMode):
     """Refuses what a CUDA device would be waited for."""
 
     def __init__(self, pinned: list[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._pinned = pinned
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -320,7 +320,7 @@ def test_a_step_that_waits_is_found(cheat: Any, message: str) -> None:
     with fake_cuda() as no_waiting:
         model = make_model(network.to(CUDA), METHODS["rehearsal"])
         with pytest.raises(Exception, match=message):
-            train(model, CheatingMethod(cheat), make_reader(values, CUDA), no_waiting)  # type: ignore[arg-type]
+            train(model, CheatingMethod(cheat), make_reader(values, CUDA), no_waiting)
 
 
 @pytest.mark.parametrize("key", NETWORKS)

@@ -19,7 +19,7 @@ from clinit.headtrain.events import Evaluated, Event, Noted, Stepped
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.pool import Pool
 from clinit.headtrain.record import RunRecord, changed_parameters, final_head, write_record
-from clinit.headtrain.top import learner
+from clinit.headtrain.top.checkpoint import read_checkpoint
 from clinit.headtrain.top.config import TopConfig, run_name
 from clinit.headtrain.top.cut import cut
 from clinit.headtrain.top.experiment import run_top, study_notes
@@ -264,14 +264,13 @@ def test_a_checkpoint_that_does_not_say_who_paid_is_read_all_the_same(
 ) -> None:
     study, path = study_of(METHODS["low rank"]).reused(), tmp_path / "run.checkpoint"
     run_top(study, HEAD, checkpoint=path)
-    read = learner.read_checkpoint
 
     def without(*arguments: Any) -> Any:
-        found = read(*arguments)
+        found = read_checkpoint(*arguments)
         assert found is not None
         return replace(found, facts={k: v for k, v in found.facts.items() if k != "paid"})
 
-    monkeypatch.setattr(learner, "read_checkpoint", without)
+    monkeypatch.setattr("clinit.headtrain.top.learner.read_checkpoint", without)
     record = run_top(study, HEAD, checkpoint=path)
     assert not any(part["computed_here"] for part in record.info["activations"])
 

@@ -12,7 +12,7 @@ import torch
 
 from clinit.errors import CacheError
 from clinit.extract.lock import only_writer
-from clinit.headtrain.top.activations import ActivationRows
+from clinit.headtrain.top.activations import ActivationRows, StoredRows
 from clinit.headtrain.top.cut import cut
 from clinit.headtrain.top.images import open_side, reload_backbone
 from clinit.headtrain.top.trunk import Trunk
@@ -105,6 +105,27 @@ def test_rows_for_a_cuda_device_are_written_into_pinned_memory(
     monkeypatch.setattr(torch, "empty", unpinned)
     np.testing.assert_array_equal(read(opened.rows, part), plain)
     assert asked == [True] * 3
+
+
+@pytest.mark.parametrize(("free", "in_memory"), [(10**9, True), (100, False)])
+def test_activations_are_held_in_memory_where_the_process_may_take_that_much(
+    make_cache: Callable[..., TrunkCache],
+    part: Part,
+    monkeypatch: pytest.MonkeyPatch,
+    free: int,
+    in_memory: bool,
+) -> None:
+    opened: list[bool] = []
+
+    class Spy(StoredRows):
+        def __init__(self, *arguments: Any, in_memory: bool, **others: Any) -> None:
+            opened.append(in_memory)
+            super().__init__(*arguments, in_memory=in_memory, **others)
+
+    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.StoredRows", Spy)
+    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.free_memory", lambda: free)
+    store(make_cache(), part)
+    assert opened == [in_memory]
 
 
 def test_activations_that_float16_cannot_hold_are_kept_in_float32(

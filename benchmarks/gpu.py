@@ -1,0 +1,245 @@
+"""What clinit does on a GPU, beside what the GPU does at most: one command for a day with a GPU.
+
+    make gpu
+    python benchmarks/gpu.py --out benchmarks/
+    python benchmarks/gpu.py --device cpu --scale tiny       # a rehearsal, without a GPU
+
+First the limits of the device: products of matrices, bytes moved. Then images/s of an extraction,
+steps/s of top blocks, least squares and steps/s of heads, each beside its limit. Weights are
+random, features and photographs made up: no time depends on them. The result is written anew after
+each part; what does not fit the time limit is left out, and the result says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import FrameType
+
+import torch
+from gpu_setting import SCALES, Lines, Setting
+from heads import processor
+
+NO_GPU = """\
+PyTorch {version} finds no CUDA device, so there is nothing to measure.
+If this machine has an NVIDIA GPU, `nvidia-smi` must list it, {build}.
+Without one, rehearse on the CPU: python benchmarks/gpu.py --device cpu --scale tiny"""
+SECONDS = 570
+"""Ten minutes, with the start of Python."""
+
+
+class OutOfTime(BaseException):
+    """The time limit is reached. No `except Exception` on the way is to take it for its own."""
+
+
+@dataclass(slots=True)
+class Part:
+    """One table of the result."""
+
+    title: str
+    headings: tuple[str, ...]
+    note: str
+    measure: Callable[[Setting], Lines]
+    lines: list[list[str]] = field(default_factory=list)
+    seconds: float = 0.0
+    problem: str = "not measured: the time limit was reached before"
+    """Why it is not whole; empty where it is."""
+
+    def run(self, setting: Setting) -> None:
+        """Measure, line by line: those that are there stay, whatever comes."""
+        started = time.perf_counter()
+        self.problem = "cut off by the time limit"
+        try:
+            for line in self.measure(setting):
+                self.lines.append(line)
+                setting.say("  " + " | ".join(line))
+            self.problem = ""
+        except Exception as error:  # the other parts are worth having
+            traceback.print_exc()
+            self.problem = f"failed: {type(error).__name__}: {str(error).strip()[:300]}"
+        finally:
+            self.seconds = time.perf_counter() - started
+
+    def text(self) -> list[str]:
+        """Return it in Markdown."""
+        found = [f"## {self.title}", ""]
+        if self.lines:
+            found += ["| " + " | ".join(self.headings) + " |", "|" + "---|" * len(self.headings)]
+            found += ["| " + " | ".join(line) + " |" for line in self.lines]
+            found += ["", self.note, ""]
+        if self.problem:
+            found += [f"**{self.title}: {self.problem}.**", ""]
+        return [*found, f"({self.seconds:,.0f} s)", ""]
+
+
+def parts() -> list[Part]:
+    """Return what is measured, in order: the shorter ones first."""
+    import gpu_extract
+    import gpu_heads
+    import gpu_limits
+    import gpu_top
+
+    return [
+        Part("Limits", gpu_limits.HEADINGS, gpu_limits.NOTE, gpu_limits.measure),
+        Part("Workload", (), "", gpu_top.prepare),
+        Part("Extraction", gpu_extract.HEADINGS, gpu_extract.NOTE, gpu_extract.measure),
+        Part("Top blocks", gpu_top.HEADINGS, gpu_top.NOTE, gpu_top.measure),
+        Part(
+            "Least squares", gpu_heads.SOLVE_HEADINGS, gpu_heads.SOLVE_NOTE, gpu_heads.measure_solve
+        ),
+        Part("Heads", gpu_heads.HEADINGS, gpu_heads.NOTE, gpu_heads.measure),
+        Part(
+            "Protocol",
+            gpu_heads.PROTOCOL_HEADINGS,
+            gpu_heads.PROTOCOL_NOTE,
+            gpu_heads.measure_protocol,
+        ),
+    ]
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raise OutOfTime in the block when its time is over."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise OutOfTime
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, max(0.001, seconds))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def run_tests(say: Callable[[str], None]) -> str:
+    """Run the tests that need a GPU; return pytest's last line."""
+    say("the tests that need a GPU")
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "--color=no"]
+    root = Path(__file__).parents[1]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, cwd=root, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        last = ""
+        try:
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                last = line.strip() or last
+        except OutOfTime:
+            process.kill()
+            raise
+    return last if process.returncode == 0 else f"FAILED: {last}"
+
+
+def report(setting: Setting, found: list[Part], tests: str, command: str) -> str:
+    """Return the dated Markdown result."""
+    names = ("torch", "timm", "numpy", "cupy-cuda12x", "cupy-cuda13x")
+    versions = ", ".join(f"{name} {known}" for name in names if (known := _version(name)))
+    head = [
+        f"# clinit on {_device_name(setting.device)}, {datetime.date.today()}",
+        "",
+        f"{_device_name(setting.device)}; {processor()}, {os.cpu_count()} cores, load"
+        f" {os.getloadavg()[0]:.1f} at the end. {versions}. Times are wall seconds.",
+        f"Command: `{command}`.",
+        "",
+        f"Tests that need a GPU: {tests}.",
+        "",
+    ]
+    return "\n".join([*head, *(line for part in found for line in part.text())])
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{os.cpu_count()}-core {processor()}"
+
+
+def refuse_without_gpu(device: torch.device) -> None:
+    """End with advice where there is no GPU."""
+    if device.type == "cuda" and not torch.cuda.is_available():
+        cuda = torch.version.cuda
+        build = (
+            f"and its driver must be new enough for CUDA {cuda}, which this PyTorch is built for"
+            if cuda
+            else "and this PyTorch is built without CUDA: install another (https://pytorch.org)"
+        )
+        sys.exit(NO_GPU.format(version=torch.__version__, build=build))
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, help="Folder of the dated result.")
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:<index> or cpu.")
+    parser.add_argument("--scale", choices=SCALES, default="paper", help="How much is measured.")
+    parser.add_argument("--tests", action="store_true", help="First run the tests that need a GPU.")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="What all may take.")
+    parser.add_argument(
+        "--workers", type=int, default=os.cpu_count() or 1, help="Threads that decode images."
+    )
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    refuse_without_gpu(device)
+    started = time.perf_counter()
+
+    def say(text: str) -> None:
+        print(f"[{time.perf_counter() - started:5.0f} s] {text}", flush=True)
+
+    tests = "cut off by the time limit" if options.tests else "not run"
+    found = parts()
+    with tempfile.TemporaryDirectory() as folder:
+        scale = SCALES[options.scale]
+        setting = Setting(device, scale, Path(folder), options.workers, say)
+        path = None
+        if options.out:
+            options.out.mkdir(parents=True, exist_ok=True)
+            name = _device_name(device).lower().replace(" ", "-")
+            path = options.out / f"gpu_{name}_{datetime.date.today()}.md"
+
+        def write() -> None:
+            if path is not None:
+                path.write_text(report(setting, found, tests, f"python {' '.join(sys.argv)}"))
+
+        try:
+            with at_most(options.seconds):
+                if options.tests:
+                    tests = run_tests(say)
+                for part in found:
+                    say(part.title)
+                    part.run(setting)
+                    write()
+        except OutOfTime:
+            say(f"{options.seconds:,.0f} s are over: the rest is left out")
+        write()
+    if path is not None:
+        say(f"written to {path}")
+    failed = [part.title for part in found if part.problem.startswith("failed")]
+    failed += ["the tests"] if tests.startswith("FAILED") else []
+    if failed:
+        sys.exit(f"not everything has worked: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Heads at the paper's sizes: steps of a bank, and least squares."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+
+import numpy as np
+import torch
+from gpu_setting import Lines, Setting
+from heads_contenders import Pace, clinit, products, protocol, settle
+from heads_workload import Workload, make_workload
+
+HEADINGS = (
+    *("heads", "precision", "steps/s", "head-steps/s", "of the products", "TFLOP/s"),
+    "evaluation s",
+)
+NOTE = """\
+A step reads half new, half buffered rows. *the products*: its two products and nothing else,
+launched in the same way (replayed from a CUDA graph). *evaluation*: all test rows once,
+all heads."""
+PHASES = ("prepare", "initialise", "train", "evaluate")
+PROTOCOL_HEADINGS = ("protocol", "seconds", *PHASES)
+PROTOCOL_NOTE = """\
+One head through all tasks, least-square rows (calibrated), an evaluation every 50 steps; seconds of
+the whole and of its phases, as the record of a run has them."""
+SOLVE_HEADINGS = ("least squares", "rows", "statistics s", "rows/s", "of float64", "solve ms")
+SOLVE_NOTE = """\
+Statistics and solve of rows that are on the device, by the array library that `clinit` chooses
+there. *of float64*: 2 N d^2 operations at the rate of the float64 product of that shape."""
+
+
+class Local(Pace):
+    """A pace that nobody else keeps: blocks follow each other, their seconds are kept."""
+
+    def __init__(self, iterations: int, block: int, device: torch.device) -> None:
+        super().__init__(iterations, block)
+        self._device = str(device)
+        self.seconds: dict[int, list[float]] = defaultdict(list)
+
+    def wait(self) -> None:
+        """Wait for nobody."""
+
+    def finish_block(self, seconds: float) -> None:
+        """Keep what a block took, with what is still queued on the device."""
+        started = time.perf_counter()
+        settle(self._device)
+        self.seconds[self.task].append(seconds + time.perf_counter() - started)
+
+    @property
+    def step_s(self) -> float:
+        """Mean seconds of a step."""
+        blocks = [block for task in self.seconds.values() for block in task]
+        return sum(blocks) / (len(blocks) * self.block)
+
+
+def workload(setting: Setting) -> Workload:
+    """Return the rows; make them where they are not there yet."""
+    folder = setting.folder / "heads"
+    if not (folder / "bias.npy").exists():
+        folder.mkdir(exist_ok=True)
+        size = setting.scale.heads
+        rows = size.base * size.base_rows + size.new * size.new_rows
+        setting.say(f"making {rows:,} rows of features")
+        make_workload(folder, size, seed=0)
+    return Workload(folder, setting.heads_options())
+
+
+def measure(setting: Setting) -> Lines:
+    """Yield a line for each bank and precision."""
+    work, scale = workload(setting), setting.scale
+    classes = np.array([stop for _, stop in work.splits])
+    for precision in setting.precisions:
+        for heads in scale.banks:
+            setting.say(f"bank of {heads}, {precision}")
+            shared = setting.heads_options(heads=heads, precision=precision)
+            limit, pace = (_pace(setting) for _ in range(2))
+            products(work, limit, shared)
+            facts = clinit(work, pace, shared)
+            flop = 4 * scale.rows * work.dim * heads * classes.mean()
+            line = ["one head" if heads == 1 else f"bank of {heads}", precision]
+            line += [f"{1 / pace.step_s:,.0f}", f"{heads / pace.step_s:,.0f}"]
+            line += [f"{limit.step_s / pace.step_s:.0%}", f"{flop / pace.step_s / 1e12:.3g}"]
+            yield [*line, f"{facts['evaluate_s']:.3f}"]
+
+
+def _pace(setting: Setting) -> Local:
+    return Local(setting.scale.iterations, 100, setting.device)
+
+
+def measure_protocol(setting: Setting) -> Lines:
+    """Yield a line for each precision: one head through all tasks, evaluations included."""
+    work, scale = workload(setting), setting.scale
+    for precision in setting.precisions:
+        setting.say(f"protocol, {precision}")
+        own = {"full_iterations": scale.iterations, "eval_every": 50, "init": "least-square"}
+        options = setting.heads_options(heads=1, precision=precision, **own)
+        seconds = protocol(work, _pace(setting), options)["timings_s"]
+        yield [precision, *(f"{seconds[phase]:.2f}" for phase in ("total", *PHASES))]
+
+
+def measure_solve(setting: Setting) -> Lines:
+    """Yield a line for each data set: base rows, and new rows."""
+    work = workload(setting)
+    known = int(np.searchsorted(work.train_y, work.base))
+    for name, rows in (("base rows", slice(known)), ("new rows", slice(known, None))):
+        setting.say(f"least squares, {name}")
+        labels = np.asarray(work.train_y[rows])
+        features = torch.from_numpy(np.ascontiguousarray(work.train_x[rows])).to(setting.device)
+        timed = [least_squares(features, labels, work.classes) for _ in range(3)]
+        summed, solved, library = (sorted(each)[1] for each in zip(*timed, strict=True))
+        limit = 2 * len(labels) * work.dim**2 / setting.limits["statistics, float64"]
+        line = [f"{name} ({library})", f"{len(labels):,}", f"{summed:.3f}"]
+        yield [
+            *line,
+            f"{len(labels) / summed:,.0f}",
+            f"{limit / summed:.0%}",
+            f"{1e3 * solved:.1f}",
+        ]
+
+
+def least_squares(
+    features: torch.Tensor, labels: np.ndarray, classes: int
+) -> tuple[float, float, str]:
+    """Return the seconds of statistics and of the solve, and the library that did them."""
+    from clinit.headtrain.array import as_array, namespace, torch_stream
+    from clinit.headtrain.solve import least_squares_head
+    from clinit.headtrain.statistics import ClassStatistics
+
+    device = str(features.device)
+    with torch_stream(features):
+        array = as_array(features)
+        settle(device)
+        started = time.perf_counter()
+        statistics = ClassStatistics.of(array, labels, num_classes=classes)
+        settle(device)
+        summed = time.perf_counter()
+        least_squares_head(statistics, 0.05)
+        settle(device)
+        solved = time.perf_counter()
+    library = namespace(array).__name__.split(".")[-1]
+    return summed - started, solved - summed, library

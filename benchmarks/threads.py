@@ -1,0 +1,422 @@
+"""How long idle threads should wait: whole commands on a quiet machine and on a busy one.
+
+    python benchmarks/threads.py --out benchmarks/
+
+A thread of GNU's OpenMP, which PyTorch's wheels bring, turns in a loop for a while before it
+sleeps: 300,000 turns unless `GOMP_SPINCOUNT` says otherwise, none with `OMP_WAIT_POLICY=PASSIVE`.
+Every run is a process of its own, measured from its start to its end; settings take turns. The
+machine is made busy by endless loops that this script starts and ends. The workload is made on
+the spot: Gaussian classes for `train-head`, scikit-learn's digits for the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+from heads import processor
+from heads_turns import CONSOLE
+from rich.table import Table
+
+SETTINGS = {
+    # What libgomp does where nothing is set; given, or clinit would set its own.
+    "default": {"GOMP_SPINCOUNT": "300000"},
+    "passive": {"OMP_WAIT_POLICY": "PASSIVE"},
+    "spin-100": {"GOMP_SPINCOUNT": "100"},
+    "spin-1000": {"GOMP_SPINCOUNT": "1000"},
+    "spin-10000": {"GOMP_SPINCOUNT": "10000"},
+}
+COMMANDS = ("train-head", "train-top", "extract", "demo")
+LOOP = """\
+import os, sys
+while os.getppid() == int(sys.argv[1]):  # whatever ends the script ends its loops
+    for _ in range(1_000_000):
+        pass
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much there is to do."""
+
+    base: int
+    """Base classes of the synthetic features."""
+    new: int
+    dim: int
+    rows: int
+    """Training rows a class."""
+    head_iterations: int
+    """A task, of which there are two."""
+    backbone: str
+    model_args: Mapping[str, tuple[int, ...]]
+    input_size: int
+    images: int
+    """Images a digit and split."""
+    top_iterations: int
+    """A task, of which there are two."""
+    batch_size: int
+
+
+FULL = Size(
+    base=400,
+    new=100,
+    dim=384,
+    rows=10,
+    head_iterations=40,
+    backbone="convnextv2_femto",
+    model_args={},
+    input_size=160,
+    images=10,
+    top_iterations=6,
+    batch_size=32,
+)
+SMALL = Size(
+    base=6,
+    new=4,
+    dim=8,
+    rows=4,
+    head_iterations=2,
+    backbone="convnextv2_atto",
+    model_args={"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)},
+    input_size=32,
+    images=2,
+    top_iterations=1,
+    batch_size=4,
+)
+
+
+class Workload:
+    """What the commands read, in a folder, and the command lines."""
+
+    def __init__(self, folder: Path, size: Size) -> None:
+        self.folder, self.size = folder, size
+        self._runs = count()
+
+    def make(self, commands: Sequence[str]) -> None:
+        """Write what `commands` read."""
+        if "train-head" in commands:
+            self._make_features()
+        if "train-top" in commands or "extract" in commands:
+            self._make_images()
+            for side in ("base", "new"):
+                out = self.folder / "caches" / side
+                measure([*self._clinit(*self._extract(side)), "--out", str(out)], {}, limit_s=600)
+
+    def command(self, name: str) -> list[str]:
+        """Return a command line that writes into a folder of its own."""
+        size, out = self.size, self.folder / f"out-{next(self._runs)}"
+        lines: dict[str, tuple[object, ...]] = {
+            "demo": ("demo",),
+            "extract": self._extract("base"),
+            "train-head": (
+                *("train-head", "--base", self.folder / "features" / "base"),
+                *("--new", self.folder / "features" / "new", "--tasks", 2),
+                *("--iterations", size.head_iterations, "--eval-every", size.head_iterations),
+                *("--buffer", size.base * size.rows, "--device", "cpu"),
+            ),
+            "train-top": (
+                *("train-top", "--base", self.folder / "caches" / "base"),
+                *("--new", self.folder / "caches" / "new", "--tasks", 2),
+                *("--iterations", size.top_iterations, "--eval-every", size.top_iterations),
+                *("--batch-size", size.batch_size, "--buffer", 5 * size.images),
+                *("--init", "least-square", "--rank", 4, "--no-probe", "--device", "cpu"),
+            ),
+        }
+        return self._clinit(*lines[name], "--out", out)
+
+    def tidy(self) -> None:
+        """Remove what the last command wrote."""
+        for out in self.folder.glob("out-*"):
+            shutil.rmtree(out)
+
+    def _extract(self, side: str) -> tuple[object, ...]:
+        size = self.size
+        arguments = [f"--model-arg={name}={value}" for name, value in size.model_args.items()]
+        return (
+            *("extract", "--dataset", "folder", "--root", self.folder / side),
+            *("--backbone", size.backbone, *arguments),
+            *("--weights", self.folder / "backbone.safetensors"),
+            *("--input-size", size.input_size, "--limit-per-class", size.images),
+            *("--device", "cpu"),
+        )
+
+    def _make_features(self) -> None:
+        from safetensors.numpy import save_file
+
+        from clinit.extract.import_features import ImportConfig, import_features
+
+        size, rng = self.size, np.random.default_rng(0)
+        means = rng.standard_normal((size.base + size.new, size.dim), dtype=np.float32)
+        head = {"weight": means[: size.base], "bias": -(means[: size.base] ** 2).sum(1) / 2}
+        save_file(head, self.folder / "head.safetensors")
+        for side, first, classes in (("base", 0, size.base), ("new", size.base, size.new)):
+            names = self.folder / f"{side}.txt"
+            names.write_text("".join(f"{side}-{row}\n" for row in range(classes)))
+            for split in ("train", "val"):
+                labels = np.repeat(np.arange(classes), size.rows)
+                noise = rng.standard_normal((len(labels), size.dim), dtype=np.float32)
+                np.save(self.folder / "x.npy", means[first + labels] + noise)
+                np.save(self.folder / "y.npy", labels)
+                own = self.folder / "head.safetensors" if side == "base" else None
+                import_features(
+                    self.folder / "x.npy",
+                    self.folder / "y.npy",
+                    self.folder / "features" / side,
+                    ImportConfig(split=split, classes=names, head=own),
+                )
+
+    def _make_images(self) -> None:
+        import timm
+        import torch
+        from safetensors.torch import save_file
+
+        from clinit.extract.digits import write_digits
+
+        write_digits(self.folder / "base", range(5))
+        write_digits(self.folder / "new", range(5, 10))
+        torch.manual_seed(0)
+        network = timm.create_model(self.size.backbone, num_classes=5, **self.size.model_args)
+        names = {"class_names": '["0", "1", "2", "3", "4"]'}
+        save_file(network.state_dict(), self.folder / "backbone.safetensors", metadata=names)
+
+    def _clinit(self, *arguments: object) -> list[str]:
+        return [sys.executable, "-m", "clinit", *map(str, arguments)]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a process took, those that it started included."""
+
+    wall_s: float
+    cpu_s: float
+    stopped: bool
+    """It had reached the limit, and was ended."""
+
+
+def measure(command: Sequence[str], setting: Mapping[str, str], *, limit_s: float) -> Run:
+    """Run a command to its end, or to the limit."""
+    waiting = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    environment = {name: value for name, value in os.environ.items() if name not in waiting}
+    stopped = threading.Event()
+
+    def stop() -> None:
+        stopped.set()
+        with suppress(ProcessLookupError):  # it has just ended by itself
+            os.killpg(process.pid, signal.SIGKILL)
+
+    with tempfile.TemporaryFile("w+") as messages:
+        started = time.perf_counter()
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=messages,
+            stderr=messages,
+            env=environment | setting,
+            start_new_session=True,
+        )
+        timer = threading.Timer(limit_s, stop)
+        timer.start()
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+            wall_s = time.perf_counter() - started
+            process.returncode = os.waitstatus_to_exitcode(status)
+        finally:
+            timer.cancel()
+            if process.returncode is None:  # this script was interrupted
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if process.returncode and not stopped.is_set():
+            messages.seek(0)
+            told = "".join(messages.readlines()[-20:])
+            raise SystemExit(f"`{' '.join(command)}` failed:\n{told}")
+    return Run(wall_s, usage.ru_utime + usage.ru_stime, stopped.is_set())
+
+
+@contextmanager
+def busy(loops: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Keep `loops` CPUs busy, or share them where there are fewer."""
+    command = [sys.executable, "-S", "-c", LOOP, str(os.getpid())]
+    running = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(loops)]
+    try:
+        yield running
+    finally:
+        for loop in running:
+            loop.kill()
+        for loop in running:
+            loop.wait()
+
+
+Found = dict[tuple[str, bool, str], list[Run]]
+"""By command, whether the machine was busy, and setting."""
+
+
+def compete(work: Workload, options: argparse.Namespace) -> Found:
+    """Let all settings take turns, command by command."""
+    found: Found = defaultdict(list)
+    for repeat in range(max(options.repeats, options.demo_repeats)):
+        turn = repeat % len(options.settings)
+        settings = options.settings[turn:] + options.settings[:turn]
+        for name in options.commands:
+            if repeat >= (options.demo_repeats if name == "demo" else options.repeats):
+                continue
+            for loops in (0, options.busy):
+                with busy(loops):
+                    for setting in settings:
+                        command = work.command(name)
+                        run = measure(command, SETTINGS[setting], limit_s=options.limit)
+                        work.tidy()
+                        found[name, bool(loops), setting].append(run)
+                        CONSOLE.print(
+                            f"{name}, {loops} loops, {setting}: {run.wall_s:.1f} s,"
+                            f" {run.cpu_s:.1f} CPU s{' (stopped)' if run.stopped else ''}"
+                        )
+    return found
+
+
+HEADINGS = (
+    *("command", "setting", "quiet: s", "CPU s", "/ default"),
+    *("busy: s", "CPU s", "/ default"),
+)
+
+
+def rows_of(found: Found, options: argparse.Namespace) -> list[list[str]]:
+    """Return the lines of the table."""
+    lines, shares = [], defaultdict[tuple[bool, str], list[float]](list)
+    for name in options.commands:
+        for setting in options.settings:
+            line = [name, setting]
+            for loaded in (False, True):
+                runs = found[name, loaded, setting]
+                wall_s = median_wall_s(runs)
+                share = wall_s / median_wall_s(found[name, loaded, options.settings[0]])
+                shares[loaded, setting].append(share)
+                bound = "> " if any(run.stopped for run in runs) else ""
+                cpu_s = statistics.median(run.cpu_s for run in runs)
+                line += [f"{bound}{wall_s:.1f}", f"{bound}{cpu_s:.1f}", f"{share:.2f}"]
+            lines.append(line)
+    for setting in options.settings if len(options.commands) > 1 else ():
+        quiet, loaded = (statistics.geometric_mean(shares[b, setting]) for b in (False, True))
+        lines.append(["geometric mean", setting, "", "", f"{quiet:.2f}", "", "", f"{loaded:.2f}"])
+    return lines
+
+
+def median_wall_s(runs: Sequence[Run]) -> float:
+    """Return the median seconds of runs; of one that was stopped, those it had."""
+    return statistics.median(run.wall_s for run in runs)
+
+
+def show(lines: list[list[str]]) -> None:
+    """Print the table."""
+    table = Table(*HEADINGS, title="Threads")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for line in lines:
+        table.add_row(*line)
+    CONSOLE.print(table)
+
+
+def report(lines: list[list[str]], options: argparse.Namespace, load: float) -> str:
+    """Return the dated Markdown result."""
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "scipy"))
+    told = [f"`{name}`: {given(SETTINGS[name])}" for name in options.settings]
+    size = options.size
+    return "\n".join(
+        [
+            f"# Waiting threads, {datetime.date.today()}",
+            "",
+            f"{processor()}, {os.cpu_count()} cores,"
+            f" OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set')}; load average"
+            f" {load:.2f} before the first run. {versions}.",
+            f"Command: `python {' '.join(sys.argv)}`.",
+            "",
+            f"Whole processes, wall and CPU seconds, medians of {options.repeats}"
+            f" (demo: {options.demo_repeats}); *busy*: beside {options.busy} endless loops."
+            f" */ default*: wall seconds over those of `{options.settings[0]}`."
+            f" A run is stopped after {options.limit:.0f} s: *>*.",
+            "",
+            "; ".join(told) + ".",
+            "",
+            f"*train-head*: {size.base:,} + {size.new:,} classes, d = {size.dim}, two tasks of"
+            f" {size.head_iterations} iterations, three heads. *extract*: {size.backbone} on"
+            f" {size.images} images a digit and split, {size.input_size} pixels. *train-top*: two"
+            f" tasks of {size.top_iterations} iterations on them, batches of {size.batch_size}."
+            " *demo*: `clinit demo`.",
+            "",
+            "| " + " | ".join(HEADINGS) + " |",
+            "|---|---|" + "---:|" * (len(HEADINGS) - 2),
+            *("| " + " | ".join(line) + " |" for line in lines),
+            "",
+        ]
+    )
+
+
+def given(setting: Mapping[str, str]) -> str:
+    """Return the assignments of a setting as a shell has them."""
+    return " ".join(f"{name}={value}" for name, value in setting.items())
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, help="Folder of the dated result.")
+    parser.add_argument("--commands", nargs="+", choices=COMMANDS, default=list(COMMANDS))
+    parser.add_argument(
+        "--settings",
+        nargs="+",
+        choices=SETTINGS,
+        default=list(SETTINGS),
+        help="The first is what the others are compared with.",
+    )
+    parser.add_argument("--repeats", type=int, default=2, help="Runs of each but the demo.")
+    parser.add_argument("--demo-repeats", type=int, default=1)
+    parser.add_argument(
+        "--busy", type=int, default=os.cpu_count() or 1, help="Endless loops; default: CPUs."
+    )
+    parser.add_argument("--limit", type=float, default=90, help="Most seconds of a run.")
+    parser.add_argument(
+        "--small",
+        dest="size",
+        action="store_const",
+        const=SMALL,
+        default=FULL,
+        help="The smallest workload, to rehearse.",
+    )
+    options = parser.parse_args()
+    if min(options.repeats, options.demo_repeats, options.busy) < 1:
+        parser.error("--repeats, --demo-repeats and --busy must be positive")
+    started, load = time.perf_counter(), os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        work = Workload(Path(folder), options.size)
+        CONSOLE.print("Making the workload …")
+        work.make(options.commands)
+        found = compete(work, options)
+    lines = rows_of(found, options)
+    show(lines)
+    CONSOLE.print(f"{time.perf_counter() - started:.0f} s in all")
+    if options.out:
+        machine = f"{os.cpu_count()}-core-{processor()}".lower().replace(" ", "-")
+        options.out.mkdir(parents=True, exist_ok=True)
+        path = options.out / f"threads_{machine}_{datetime.date.today()}.md"
+        path.write_text(report(lines, options, load), encoding="utf-8")
+        CONSOLE.print(f"Written to {path}")
+
+
+if __name__ == "__main__":
+    main()

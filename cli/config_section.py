@@ -1,0 +1,223 @@
+"""What a file of options says to one command."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from clinit.cli import method_options, top_options
+from clinit.errors import ConfigFileError
+
+if TYPE_CHECKING:
+    from clinit.cli.config_file import ConfigFile
+
+Commands = Mapping[str, Mapping[str, Any]]
+"""Command -> key -> parameter, of the commands that take a file."""
+Settings = Mapping[str, Any]
+
+NOT_SHARED = frozenset({"batch-size", "head", "loss", "lr", "method", "out", "precision", "views"})
+"""Names that are not the same option in every command that has them: their defaults, choices or
+files differ. They are refused outside of a section."""
+RIVALS = {
+    "buffer": "buffer-per-class",
+    "buffer-per-class": "buffer",
+    "dataset": "manifest",
+    "manifest": "dataset",
+}
+"""Options that exclude each other: the one that wins leaves the other unset."""
+_MEANINGLESS = {"train-head": method_options.MEANINGLESS, "train-top": top_options.MEANINGLESS}
+_BY_METHOD = {"train-head": method_options.BY_METHOD, "train-top": top_options.BY_METHOD}
+GRID = "grid"
+"""A section of a sweep that needs none around it."""
+RUNS = "train-head"
+"""The command whose section holds the defaults of a sweep's runs."""
+_PLACES = ("base", "new", "head")
+"""What a sweep takes from that section for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What a file says to one command."""
+
+    file: str
+    command: str
+    plain: Settings
+    """Top level and section of the command."""
+    by_method: Mapping[str, Settings]
+    """Sub-sections."""
+
+    @property
+    def method(self) -> str:
+        """The method, unless the command line names another."""
+        return str(self.plain.get("method", "rehearsal"))
+
+    def get(self, key: str, method: str) -> Any:
+        """Return the value of an option with this method in force; None where there is none.
+
+        Raises:
+            ConfigFileError: If the value was written for a method with another default.
+        """
+        own = self.by_method.get(method, {})
+        if key in own or RIVALS.get(key) in own:
+            return own.get(key)
+        if key in self.plain:
+            defaults = _BY_METHOD.get(self.command, {}).get(key, {})
+            if defaults.get(method) != defaults.get(self.method):
+                raise ConfigFileError(
+                    f"{self.file} sets {key!r} in [{self.command}] for {self.method}, but {method}"
+                    f" has a default of its own, {defaults[method]}",
+                    remedy=f"Write it under [{self.command}.{method}], or give --{key}.",
+                )
+        return self.plain.get(key)
+
+    def keys(self, method: str) -> list[str]:
+        """Return the options that have a value with this method in force, or a rival's."""
+        return list(dict.fromkeys([*self.plain, *self.by_method.get(method, {})]))
+
+
+def section_of(file: ConfigFile, command: str, commands: Commands) -> Section:
+    """Return what a file says to a command.
+
+    Raises:
+        ConfigFileError: If a section or a key is unknown or in the wrong place, or a value is of
+            a kind that no option takes.
+    """
+    shared = _shared(file, command, commands)
+    if command == "sweep":
+        runs = section_of(file, RUNS, commands).plain
+        shared |= {key: value for key, value in runs.items() if key in _PLACES}
+    plain, by_method = {}, {}
+    methods = _MEANINGLESS.get(command, {})
+    for key, value in file.own(command).items():
+        if key in commands[command] or not methods or not isinstance(value, dict):
+            plain[key] = value
+        elif key in methods:
+            by_method[key] = value
+        else:
+            raise ConfigFileError(
+                f"{file.name} has a section [{command}.{key}], but {command} has no method {key!r}",
+                remedy=_nearest(key, methods, f"[{command}.{{}}]"),
+            )
+    _check(file, f"[{command}]", plain, command, commands)
+    for method, settings in by_method.items():
+        _check(file, f"[{command}.{method}]", settings, command, commands)
+        _check_method(file, command, method, settings, commands)
+    kept = {key: value for key, value in shared.items() if RIVALS.get(key) not in plain}
+    return Section(file.name, command, {**kept, **plain}, by_method)
+
+
+def _shared(file: ConfigFile, command: str, commands: Commands) -> dict[str, Any]:
+    """Return what stands outside of all sections and is for the command."""
+    found = {}
+    for key, value in file.content.items():
+        if key in (*commands, GRID):
+            continue
+        readers = [name for name, options in commands.items() if key in options]
+        if not readers:
+            raise _unknown(file, key, value, command, commands)
+        if key in NOT_SHARED:
+            places = [f"[{each}]" for each in ([command] if command in readers else readers)]
+            raise ConfigFileError(
+                f"{file.name} sets {key!r} outside of a section, but it is not the same option in"
+                f" {_listed(readers)}",
+                remedy=f"Write it under {_listed(places, 'or')}.",
+            )
+        if command in readers:
+            words(file.name, key, value, several=commands[command][key].multiple)
+            found[key] = value
+        elif readers == [RUNS] and command == "sweep":
+            continue  # of its runs
+        elif len(readers) == 1:
+            raise ConfigFileError(
+                f"{file.name} sets {key!r} outside of a section, but only {readers[0]} has it",
+                remedy=f"Write it under [{readers[0]}].",
+            )
+    return found
+
+
+def _unknown(
+    file: ConfigFile, key: str, value: object, command: str, commands: Commands
+) -> ConfigFileError:
+    if isinstance(value, dict):
+        return ConfigFileError(
+            f"{file.name} has a section [{key}], but no command of that name reads it",
+            remedy=_nearest(key, [*commands, GRID], "[{}]"),
+        )
+    known = [*commands[command], *(each for options in commands.values() for each in options)]
+    return ConfigFileError(
+        f"{file.name} sets {key!r}, which is no option",
+        remedy=_nearest(key, dict.fromkeys(known), "{!r}", shown=commands[command]),
+    )
+
+
+def _check(
+    file: ConfigFile, where: str, settings: Settings, command: str, commands: Commands
+) -> None:
+    """Refuse keys that are no option of the command, and kinds that they do not take."""
+    options = commands[command]
+    for key, value in settings.items():
+        if key not in options:
+            others = [name for name, its in commands.items() if key in its]
+            raise ConfigFileError(
+                f"{file.name} sets {key!r} in {where}, which is no option of {command}",
+                remedy=f"It is one of {_listed(others)}."
+                if others
+                else _nearest(key, [*options, GRID] if command == "sweep" else options, "{!r}"),
+            )
+        words(file.name, key, value, several=options[key].multiple)
+
+
+def _check_method(
+    file: ConfigFile, command: str, method: str, settings: Settings, commands: Commands
+) -> None:
+    """Refuse what a sub-section says for nothing."""
+    for key in settings:
+        if key == "method" or commands[command][key].name in _MEANINGLESS[command][method]:
+            raise ConfigFileError(
+                f"{file.name} sets {key!r} in [{command}.{method}], which {method} does not read",
+                remedy=f"Write it under [{command}], or remove it.",
+            )
+
+
+def words(file: str, key: str, value: object, *, several: bool) -> str | list[str]:
+    """Return a value as on the command line, so that it is checked like there.
+
+    Raises:
+        ConfigFileError: If it is of a kind that no option takes.
+    """
+    values = value if isinstance(value, list) else [value]
+    if not several and isinstance(value, list):
+        raise ConfigFileError(
+            f"{file} gives {key!r} a list, but the option takes one value",
+            remedy=f"Write one value: `{key} = ...`.",
+        )
+    for each in values:
+        if not isinstance(each, str | int | float):
+            raise ConfigFileError(
+                f"{file} gives {key!r} a {_kind(each)}, expected a string, a number, true or false",
+                remedy="Write options one a line, at the top of the file or in a section.",
+            )
+    texts = [str(each) for each in values]
+    return texts if several else texts[0]
+
+
+def _nearest(
+    key: str, known: Iterable[str], form: str, *, shown: Iterable[str] | None = None
+) -> str:
+    names = list(known)
+    close = difflib.get_close_matches(key.replace("_", "-"), names, n=1, cutoff=0.5)
+    if close:
+        return f"Did you mean {form.format(close[0])}?"
+    return f"Known are: {', '.join(names if shown is None else shown)}."
+
+
+def _listed(names: Iterable[str], word: str = "and") -> str:
+    *first, last = names
+    return f"{', '.join(first)} {word} {last}" if first else last
+
+
+def _kind(value: object) -> str:
+    names: dict[type, str] = {dict: "table", list: "list in a list"}
+    return names.get(type(value), type(value).__name__)

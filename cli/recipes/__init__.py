@@ -1,0 +1,56 @@
+"""The settings of the paper's tables, one TOML file a table, for `--config NAME`."""
+
+from __future__ import annotations
+
+import difflib
+from importlib.resources import files
+from pathlib import Path
+
+from clinit.errors import ConfigFileError
+
+
+def names() -> list[str]:
+    """Return the names of the recipes, in the order of the paper's tables."""
+    folder = files("clinit.cli.recipes")
+    return sorted(
+        path.name.removesuffix(".toml") for path in folder.iterdir() if path.name.endswith(".toml")
+    )
+
+
+def recipe(name: str) -> str:
+    """Return the text of a recipe.
+
+    Raises:
+        ConfigFileError: If there is none of that name.
+    """
+    if name not in names():
+        raise ConfigFileError(f"there is no recipe {name!r}", remedy=_proposal(name))
+    return (files("clinit.cli.recipes") / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def open_text(path: Path) -> tuple[str, str]:
+    """Return how messages call a file and its text; or a recipe's where there is no such file.
+
+    Raises:
+        ConfigFileError: If there is neither.
+    """
+    if not path.is_file() and str(path) in names():
+        return f"the recipe {path}", recipe(str(path))
+    try:
+        return str(path), path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigFileError(
+            f"cannot read the options in {path}: {error.strerror}",
+            remedy=_proposal(path.name.removesuffix(".toml")),
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigFileError(
+            f"{path} is not TOML: {error}", remedy="Give a TOML file with --config."
+        ) from error
+
+
+def _proposal(name: str) -> str:
+    close = difflib.get_close_matches(name, names(), n=1, cutoff=0.5)
+    if close:
+        return f"Did you mean the recipe {close[0]!r}?"
+    return "Give a TOML file, or a recipe of `clinit recipe list`."

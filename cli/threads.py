@@ -1,0 +1,31 @@
+"""Defaults of the environment for the threads of PyTorch, SciPy and scikit-learn.
+
+They are read when those libraries are loaded, so they are set before; what the user has set is
+left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+from clinit.extract.machine import cpu_count, visible_cpus
+
+SPIN_COUNT = 1000
+"""Turns of the loop in which a thread of GNU's OpenMP, which PyTorch brings, waits for work
+before it sleeps. Its default of 300,000 takes the CPU from whoever else would work: other
+processes, and on a busy machine the very thread that is waited for. Not to wait at all costs time
+on a quiet machine. Measured by `benchmarks/threads.py`."""
+
+
+def set_thread_defaults(environment: MutableMapping[str, str]) -> None:
+    """Let waiting threads sleep soon, and start no more threads than the container has CPUs.
+
+    Args:
+        environment: That of the process, changed in place.
+    """
+    if "OMP_WAIT_POLICY" not in environment:  # GOMP_SPINCOUNT would win against it
+        environment.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))
+    allowed = cpu_count()
+    if allowed < visible_cpus():
+        # MKL and OpenBLAS read it too; Polars looks at the quota itself.
+        environment.setdefault("OMP_NUM_THREADS", str(allowed))

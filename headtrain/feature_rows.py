@@ -1,0 +1,59 @@
+"""Features as array code reads them: an array, or rows in host memory that are sent on demand.
+
+Features that fit on a CUDA device lie there as an array. Others stay in host memory, and blocks
+of them are copied to the device when they are taken; all that is computed from them is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from clinit.headtrain.array import beside, namespace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamedRows:
+    """Features in host memory that are copied to a device row by row."""
+
+    host: Float[np.ndarray, "rows dim"]
+    """In their stored type."""
+    send: Callable[[np.ndarray], Any]
+    """Returns a block of them as an array on the device."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and width."""
+        return self.host.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the features in host memory."""
+        return self.host.dtype
+
+    def __len__(self) -> int:
+        return len(self.host)
+
+
+FeatureRows = Any
+"""A NumPy or CuPy array (rows, dim), or `StreamedRows`."""
+
+
+def take(features: FeatureRows, rows: slice | Int[np.ndarray, " taken"]) -> Float[Any, "taken dim"]:
+    """Return some rows, a slice or by their numbers, as an array where it is computed."""
+    if isinstance(features, StreamedRows):
+        return features.send(features.host[rows])
+    if isinstance(rows, slice) or isinstance(features, np.ndarray):
+        return features[rows, ...]
+    return namespace(features).take(features, beside(features, rows), axis=0)
+
+
+def select(features: FeatureRows, rows: Int[np.ndarray, " selected"]) -> FeatureRows:
+    """Return some rows by their numbers; what is in host memory stays there."""
+    if isinstance(features, StreamedRows):
+        return StreamedRows(features.host[rows], features.send)
+    return take(features, rows)

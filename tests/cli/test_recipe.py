@@ -1,0 +1,325 @@
+"""Every recipe, read by every command that it is for, against the numbers of the paper."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from clinit.cli import sweep as sweep_module
+from clinit.cli import train_head as train_head_module
+from clinit.cli import train_top as train_top_module
+from clinit.cli.main import app
+from clinit.cli.recipes import names, recipe
+from clinit.errors import ConfigFileError
+from clinit.headtrain.sweep.run import distinct, runs_of
+
+INITS = {"random", "class-mean", "least-square"}
+ORDER = [
+    "table1-first-task",
+    "table2-last-layer",
+    "table3-top-layers",
+    "table4-cl-methods",
+    "table5-resnet18",
+    "table6-class-orders",
+    "table7-forward-transfer",
+    "table8-cost",
+]
+FEMTO, RESNET = "convnextv2_femto.fcmae_ft_in1k", "resnet18.tv_in1k"
+ALIGNED = {1, 2, 3, 7, 8}
+"""Tables with squared error, whose head is aligned first."""
+STREAM = {"tasks": 5, "mix": "text", "buffer_split": "balanced", "head_width": "full"}
+HEAD = {"class_mean": "raw", "bias": "write", "weight_decay": 0.05}
+LAST_LAYER = {"batch_size": 256, "eval_every": 50, "lr": 1e-3, "lam": 0.05}
+TOP = {"batch_size": 256, "eval_every": 50, "lr": 1.5e-3, "lam": 0.05}
+LOW_RANK = {"top_blocks": 2, "full_rank": False, "rank": 48, "a_init": "gaussian"}
+SMALL, LARGE = (600, 24_000), (1200, 192_000)
+
+
+class _Resolved(Exception):  # noqa: N818
+    """The settings that a command would go on with."""
+
+
+def invoke(*words: str) -> Any:
+    result = CliRunner().invoke(app, list(words), catch_exceptions=True)
+    assert isinstance(result.exception, _Resolved), (result.output, result.exception)
+    return result.exception.args[0]
+
+
+def stop(*found: Any, **named: Any) -> Any:
+    raise _Resolved([*found, *named.values()])
+
+
+def extract_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> Any:
+    monkeypatch.setattr("clinit.extract.scan.available_splits", lambda *_: ())
+    monkeypatch.setattr("clinit.cli.extract._manifests", lambda *_, **__: {})
+    monkeypatch.setattr(
+        "clinit.extract.run.extract", lambda _, __, ___, config, **____: stop(config)
+    )
+    places = ["--root=r", "--out=o", "--dataset=places365", "--device=cpu"]
+    return invoke("extract", f"--config={name}", *places, *words)[0]
+
+
+def align_settings(monkeypatch: pytest.MonkeyPatch, name: str) -> dict[str, Any]:
+    monkeypatch.setattr("clinit.headtrain.align.AlignConfig", lambda **found: stop(found))
+    found: dict[str, Any] = invoke("align", "cache", "--out=o", f"--config={name}")[0]
+    return found
+
+
+def head_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> list[dict[str, Any]]:
+    monkeypatch.setattr(train_head_module, "_train", stop)
+    places = ["--base=b", "--new=n", "--out=o", "--device=cpu"]
+    _, _, _, config, heads, *_ = invoke("train-head", f"--config={name}", *places, *words)
+    return [{**asdict(config), **asdict(head)} for head in heads]
+
+
+def sweep_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> list[dict[str, Any]]:
+    monkeypatch.setattr(sweep_module, "_sweep", lambda grids, *_, **__: stop(grids))
+    places = ["--base=b", "--new=n", "--out=o"]
+    grids = invoke("sweep", f"--config={name}", *places, *words)[0]
+    return [run.config for run in distinct(run for grid in grids for run in runs_of(grid))]
+
+
+def top_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> list[dict[str, Any]]:
+    seen: list[dict[str, Any]] = []
+
+    def note(run: Any, _: Path, config: Any, top: Any, *__: Any) -> bool:
+        seen.append({**asdict(config), **asdict(top), **asdict(run), "top": top})
+        return True
+
+    monkeypatch.setattr(train_top_module, "open_sides", lambda _: (None, None))
+    monkeypatch.setattr(train_top_module, "starting_head", lambda *_: (None, {}))
+    monkeypatch.setattr(train_top_module, "_is_there", note)
+    monkeypatch.setattr(train_top_module, "_show", lambda *_: None)
+    places = ["--base=b", "--new=n", "--out=o", "--device=cpu"]
+    result = CliRunner().invoke(app, ["train-top", f"--config={name}", *places, *words])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return seen
+
+
+def check(found: dict[str, Any], *expected: dict[str, Any]) -> None:
+    for each in expected:
+        assert {name: found[name] for name in each} == each
+    assert found["scale"] == ("none" if found["init"] == "random" else "norm")
+
+
+def test_the_recipes_are_the_tables_of_the_paper() -> None:
+    assert names() == ORDER
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_features_are_extracted_as_in_the_paper(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = extract_settings(monkeypatch, name)
+    assert config.backbone.name == (RESNET if name.startswith("table5") else FEMTO)
+    assert (config.transform, config.views, config.backbone.autocast) == ("paper", 0, "off")
+    assert extract_settings(monkeypatch, name, "--views=50").views == 50
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_the_head_for_squared_error_is_aligned_as_in_the_paper(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if int(name[5]) in ALIGNED:
+        found = align_settings(monkeypatch, name)
+        expected = {"loss": "mse", "epochs": 50, "batch_size": 512, "lr": 1e-3}
+        assert {**expected, "weight_decay": 0.05}.items() <= found.items()
+    else:
+        assert "[align]" not in recipe(name)
+        assert "clinit align" not in recipe(name)
+
+
+def test_table_1_initialises_and_trains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = sweep_settings(monkeypatch, ORDER[0])
+    assert len(runs) == 3 * 2 * 5
+    assert {run["loss"] for run in runs} == {"ce", "mse"}
+    assert {run["seed"] for run in runs} == {0, 1, 2, 3, 4}
+    for run in runs:
+        check(run, STREAM, {"iterations": 0, "buffer": 24_000, "class_mean": "raw", "lam": 0.05})
+    assert {run["init"] for run in runs} == INITS
+
+
+@pytest.mark.parametrize(
+    ("name", "losses", "training"),
+    [
+        (ORDER[1], {"ce", "sqen", "mse"}, LAST_LAYER),
+        (ORDER[4], {"ce"}, {**LAST_LAYER, "lr": 1e-4, "lam": 1e-4}),
+    ],
+)
+def test_tables_2_and_5_train_the_last_layer(
+    name: str, losses: set[str], training: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = sweep_settings(monkeypatch, name)
+    cells = {
+        (run["init"], run["loss"], run["seed"], run["iterations"], run["buffer"]) for run in runs
+    }
+    assert len(cells) == len(runs)
+    assert cells == {
+        (init, loss, seed, *budget)
+        for init in INITS
+        for loss in losses
+        for seed in range(5)
+        for budget in (SMALL, LARGE)
+    }
+    for run in runs:
+        used = {k: v for k, v in training.items() if k != "lam" or run["init"] == "least-square"}
+        bias = "write" if run["init"] != "random" else run["bias"]
+        check(run, STREAM, {**HEAD, "bias": bias}, used, {"method": "rehearsal"})
+
+
+@pytest.mark.parametrize(
+    ("name", "training"),
+    [(ORDER[1], LAST_LAYER), (ORDER[4], {**LAST_LAYER, "lr": 1e-4, "lam": 1e-4})],
+)
+def test_one_run_of_tables_2_and_5_is_that_of_the_sweep(
+    name: str, training: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = head_settings(monkeypatch, name, "--seed=3")
+    assert {run["init"] for run in runs} == INITS
+    for run in runs:
+        check(run, STREAM, HEAD, training, {"seed": 3, "iterations": 600, "buffer": 24_000})
+    larger = head_settings(monkeypatch, name, "--iterations=1200", "--buffer=192000", "--loss=mse")
+    assert [(run["iterations"], run["buffer"], run["loss"]) for run in larger] == [
+        (*LARGE, "mse")
+    ] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "budget", "probe"),
+    [
+        (ORDER[2], SMALL, True),
+        (ORDER[5], SMALL, False),
+        (ORDER[6], SMALL, True),
+        (ORDER[7], LARGE, False),
+    ],
+)
+def test_tables_of_top_layers_have_low_rank_updates_of_two_blocks(
+    name: str, budget: tuple[int, int], probe: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = top_settings(monkeypatch, name, "--seed=4")
+    assert {run["init"] for run in runs} == INITS
+    for run in runs:
+        check(run, STREAM, HEAD, TOP, LOW_RANK, {"layer_decay": 0.9, "probe": probe, "loss": "ce"})
+        assert (run["iterations"], run["buffer"], run["seed"]) == (*budget, 4)
+        assert run["top"].method == "rehearsal"
+    words = ["--iterations=1200", "--buffer=192000", "--loss=mse", "--head=mse.safetensors"]
+    for run in top_settings(monkeypatch, name, *words):
+        check(run, STREAM, HEAD, TOP, LOW_RANK, {"loss": "mse"})
+        assert (run["iterations"], run["buffer"]) == LARGE
+
+
+def test_table_4_has_the_settings_of_each_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    for run in top_settings(monkeypatch, ORDER[3], "--method=ewc"):
+        check(run, STREAM | {"mix": "text"}, HEAD, TOP | {"lr": 8e-4, "batch_size": 128})
+        assert run["iterations"] == 600
+        assert run["top"].method == "ewc"
+        assert (run["top"].full_rank, run["top"].top_blocks) == (True, 2)
+        assert run["top"].layer_decay == 0.9
+        assert (run["top"].ewc.lam, run["top"].ewc.mode) == (1e6, "task")
+    for run in top_settings(monkeypatch, ORDER[3], "--method=derpp"):
+        check(run, STREAM, HEAD, TOP, LOW_RANK, {"iterations": 600, "buffer": 24_000})
+        assert run["top"].method == "derpp"
+        derpp = run["top"].derpp
+        assert (derpp.alpha, derpp.beta) == (0.1, 0.9)
+        assert (derpp.teacher, derpp.distance) == ("snapshot", "mean")
+
+
+def test_the_recipe_of_der_says_what_equation_6_would_be() -> None:
+    text = " ".join(recipe(ORDER[3]).replace("\n#", " ").split())
+    assert "names Eq. 6 of Buzzega et al. (2020): the squared norm, a sum over classes" in text
+    assert "Eq. 6 to the letter: --teacher stored --derpp-distance sum" in text
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_the_commands_of_a_recipe_are_commands(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command in the head of the file is read, with all of its options."""
+    import typer
+
+    monkeypatch.chdir(tmp_path)
+    Path("mse.safetensors").touch()
+    root: Any = typer.main.get_command(app)
+    text = recipe(name).split("[extract]")[0]
+    text = text.replace("\\\n#", "").replace("$seed", "3").replace("$loss", "sqen")
+    lines = re.findall(r"^# +(clinit .*)$", text, flags=re.MULTILINE)
+    assert [line.split()[1] for line in lines[:2]] == ["extract", "extract"]
+    assert len(lines) >= 4
+    for line in lines:
+        for method in ("ewc", "derpp"):
+            words = shlex.split(line.replace("$method", method), comments=True)[1:]
+            context = root.commands[words[0]].make_context(words[0], words[1:])
+            if "config_file" in context.params:
+                assert str(context.params["config_file"]) == name
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_the_head_of_a_recipe_says_what_is_ours_and_what_it_costs(name: str) -> None:
+    text = recipe(name)
+    assert text.startswith(f"# Table {name[5]}: ")
+    head = " ".join(text.split("[extract]")[0].replace("\n#", " ").split())
+    assert "scale and head-width. The paper mentions neither" in head
+    assert "Cost: caches of 1." in head
+    assert max(map(len, text.splitlines())) <= 100
+
+
+# The command.
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(app, ["recipe", *words], env={"COLUMNS": "80"})
+
+
+def test_recipes_are_listed_with_their_titles() -> None:
+    shown = run("list").output
+    assert [name for name in ORDER if name in shown] == ORDER
+    assert "Table 4: EWC and DER++" in shown
+    assert "Commands and comments: clinit recipe show NAME" in shown
+
+
+def test_a_recipe_is_shown_as_it_is(tmp_path: Path) -> None:
+    shown = run("show", ORDER[1])
+    assert shown.output == recipe(ORDER[1])
+    assert shown.exit_code == 0
+
+
+def test_an_unknown_recipe_is_refused_with_the_nearest() -> None:
+    error = run("show", "table2").exception
+    assert isinstance(error, ConfigFileError)
+    assert str(error) == "there is no recipe 'table2'"
+    assert error.remedy.startswith("Did you mean the recipe 'table")
+    error = run("show", "xyzzy").exception
+    assert isinstance(error, ConfigFileError)
+    assert error.remedy == "Give a TOML file, or a recipe of `clinit recipe list`."
+
+
+def test_a_missing_file_named_like_a_recipe_proposes_it() -> None:
+    result = CliRunner().invoke(
+        app, ["align", "cache", "--out=o", "--config=docs/recipes/table2-last-layers.toml"]
+    )
+    assert isinstance(result.exception, ConfigFileError)
+    assert str(result.exception) == (
+        "cannot read the options in docs/recipes/table2-last-layers.toml: No such file or directory"
+    )
+    assert result.exception.remedy == "Did you mean the recipe 'table2-last-layer'?"
+
+
+def test_a_file_of_the_name_of_a_recipe_comes_first_and_a_folder_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(ORDER[1]).mkdir()
+    assert align_settings(monkeypatch, ORDER[1])["epochs"] == 50
+    Path(ORDER[2]).write_text("[align]\nepochs = 3\n")
+    assert align_settings(monkeypatch, ORDER[2])["epochs"] == 3
+
+
+def test_errors_in_a_recipe_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clinit.cli.recipes.recipe", lambda name: "[align]\nepoch = 1\n")
+    result = CliRunner().invoke(app, ["align", "cache", "--out=o", f"--config={ORDER[1]}"])
+    message = f"the recipe {ORDER[1]} sets 'epoch' in [align], which is no option of align"
+    assert str(result.exception) == message

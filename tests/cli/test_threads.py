@@ -1,0 +1,101 @@
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from clinit.cli.threads import SPIN_COUNT, set_thread_defaults
+
+OURS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS")
+Cpus = Callable[[int, int], None]
+
+
+@pytest.fixture
+def cpus(monkeypatch: pytest.MonkeyPatch) -> Cpus:
+    """Say how many CPUs are allowed, and how many are visible."""
+
+    def say(allowed: int, visible: int) -> None:
+        monkeypatch.setattr("clinit.cli.threads.cpu_count", lambda: allowed)
+        monkeypatch.setattr("clinit.cli.threads.visible_cpus", lambda: visible)
+
+    return say
+
+
+def settled(**environment: str) -> dict[str, str]:
+    set_thread_defaults(environment)
+    return environment
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in the environment of the tests, without what this module is about."""
+    rest = {name: value for name, value in os.environ.items() if name not in OURS}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=True, env=rest | environment
+    )
+
+
+def test_waiting_threads_sleep_soon(cpus: Cpus) -> None:
+    cpus(4, 4)
+    assert settled(HOME="/root") == {"HOME": "/root", "GOMP_SPINCOUNT": str(SPIN_COUNT)}
+
+
+@pytest.mark.parametrize(
+    "own", [{"GOMP_SPINCOUNT": "5"}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "passive"}]
+)
+def test_what_the_user_says_about_waiting_wins(cpus: Cpus, own: dict[str, str]) -> None:
+    cpus(4, 4)
+    assert settled(**own) == own
+
+
+def test_a_quota_decides_the_number_of_threads(cpus: Cpus) -> None:
+    cpus(2, 64)
+    assert settled()["OMP_NUM_THREADS"] == "2"
+
+
+def test_the_number_of_threads_that_the_user_sets_wins(cpus: Cpus) -> None:
+    cpus(2, 64)
+    assert settled(OMP_NUM_THREADS="7")["OMP_NUM_THREADS"] == "7"
+
+
+COMMAND = """
+import os, sys
+from clinit.cli import main as line
+def look():
+    heavy = {"torch", "scipy", "sklearn", "polars"} & set(sys.modules)
+    import torch
+    print(os.environ.get("GOMP_SPINCOUNT"), sorted(heavy))
+line.app.command("look")(look)
+sys.argv = ["clinit", "look"]
+line.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "set_to", "read"),
+    [
+        ({}, str(SPIN_COUNT), str(SPIN_COUNT)),
+        ({"GOMP_SPINCOUNT": "7"}, "7", "7"),
+        ({"OMP_WAIT_POLICY": "PASSIVE"}, "None", "0"),
+    ],
+)
+def test_the_environment_is_set_before_torch_is_loaded_and_its_openmp_has_read_it(
+    own: dict[str, str], set_to: str, read: str
+) -> None:
+    done = run(COMMAND, OMP_DISPLAY_ENV="VERBOSE", **own)
+    assert done.stdout == f"{set_to} []\n"
+    told = set(re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr))
+    assert told <= {read}  # nothing where PyTorch brings another OpenMP
+    assert told or not list((Path(torch.__file__).parent / "lib").glob("libgomp*"))
+
+
+def test_the_library_leaves_the_environment_alone() -> None:
+    code = (
+        "import os; before = dict(os.environ); import clinit, clinit.cli.main;"
+        "clinit.least_squares; print(before == dict(os.environ))"
+    )
+    assert run(code).stdout == "True\n"

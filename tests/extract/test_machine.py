@@ -1,0 +1,230 @@
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clinit.extract.backbone import BackboneConfig
+from clinit.extract.machine import cpu_count, free_memory, visible_cpus
+from clinit.extract.run import ExtractConfig
+from clinit.headtrain.sweep import plan as sweep_plan
+from clinit.headtrain.top.study import Storage
+
+GB = 2**30
+NO_LIMIT_V1 = 9223372036854771712
+
+Write = Callable[[dict[str, str]], Path]
+
+
+@pytest.fixture(autouse=True)
+def _eight_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write files below a folder that stands for /, where 16 GB are available."""
+
+    def make(files: dict[str, str]) -> Path:
+        meminfo = {"proc/meminfo": f"MemFree: 99 kB\nMemAvailable:   {16 * GB // 1024} kB\n"}
+        for name, text in (meminfo | files).items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return tmp_path
+
+    return make
+
+
+def v2(group: str, **files: str) -> dict[str, str]:
+    """Name files of a group of version 2: cpu_max becomes cpu.max."""
+    return {f"sys/fs/cgroup{group}/{name.replace('_', '.')}": t for name, t in files.items()}
+
+
+def cpu_v1(group: str, quota: int, period: int = 100_000) -> dict[str, str]:
+    folder = f"sys/fs/cgroup/cpu{group}"
+    return {
+        f"{folder}/cpu.cfs_quota_us": f"{quota}\n",
+        f"{folder}/cpu.cfs_period_us": f"{period}\n",
+    }
+
+
+def memory_v1(group: str, limit: int, used: int, stat: str = "") -> dict[str, str]:
+    folder = f"sys/fs/cgroup/memory{group}"
+    return {
+        f"{folder}/memory.limit_in_bytes": f"{limit}\n",
+        f"{folder}/memory.usage_in_bytes": f"{used}\n",
+        f"{folder}/memory.stat": stat,
+    }
+
+
+ROOT_V2 = {"proc/self/cgroup": "0::/\n"}
+NESTED_V2 = {"proc/self/cgroup": "0::/user.slice/job\n"}
+V1 = {"proc/self/cgroup": "4:memory:/jobs/7\n3:cpuset:/\n1:cpu,cpuacct:/jobs/7\n0::/\n"}
+
+
+@pytest.mark.parametrize(
+    ("quota", "cpus"),
+    [
+        ("200000 100000", 2),
+        ("150000 100000", 2),
+        ("10000 100000", 1),
+        ("50000 10000", 5),
+        ("900000 100000", 8),
+        ("max 100000", 8),
+        ("", 8),
+        ("many of them", 8),
+        ("100000", 8),
+        ("0 100000", 8),
+        ("100000 0", 8),
+    ],
+)
+def test_a_quota_of_version_2_bounds_the_cpus_and_is_rounded_up(
+    write: Write, quota: str, cpus: int
+) -> None:
+    assert cpu_count(write(ROOT_V2 | v2("", cpu_max=quota))) == cpus
+
+
+@pytest.mark.parametrize(("quota", "cpus"), [(250_000, 3), (20_000, 1), (-1, 8), (10**7, 8)])
+def test_a_quota_of_version_1_bounds_the_cpus_and_is_rounded_up(
+    write: Write, quota: int, cpus: int
+) -> None:
+    assert cpu_count(write(V1 | cpu_v1("/jobs/7", quota))) == cpus
+
+
+def test_the_tightest_quota_on_the_way_to_the_root_holds(write: Write) -> None:
+    own = v2("/user.slice/job", cpu_max="max 100000")
+    middle = v2("/user.slice", cpu_max="300000 100000")
+    beside = v2("/user.slice/other", cpu_max="100000 100000")
+    assert cpu_count(write(NESTED_V2 | own | middle | beside)) == 3
+    assert cpu_count(write(v2("", cpu_max="200000 100000"))) == 2
+    assert cpu_count(write(v2("/user.slice/job", cpu_max="50000 100000"))) == 1
+
+
+def test_the_tightest_quota_of_version_1_holds(write: Write) -> None:
+    assert cpu_count(write(V1 | cpu_v1("/jobs/7", -1) | cpu_v1("/jobs", 200_000))) == 2
+    assert cpu_count(write(cpu_v1("", 100_000))) == 1
+
+
+def test_a_container_that_sees_the_path_of_its_host_has_the_limits_of_its_own_group(
+    write: Write,
+) -> None:
+    files = {"proc/self/cgroup": "4:memory:/docker/4f\n1:cpu,cpuacct:/docker/4f\n"}
+    root = write(files | cpu_v1("", 300_000) | memory_v1("", 3 * GB, GB))
+    assert cpu_count(root) == 3
+    assert free_memory(root) == 2 * GB
+
+
+def test_a_mount_is_found_by_the_names_of_all_its_controllers(write: Write) -> None:
+    folder = "sys/fs/cgroup/cpu,cpuacct/jobs/7"
+    files = {f"{folder}/cpu.cfs_quota_us": "200000", f"{folder}/cpu.cfs_period_us": "100000"}
+    assert cpu_count(write(V1 | files)) == 2
+
+
+def test_quota_and_memory_of_other_controllers_are_not_read(write: Write) -> None:
+    files = {"proc/self/cgroup": "3:cpuset:/jobs/7\n2:blkio:/jobs/7\n"}
+    root = write(files | cpu_v1("/jobs/7", 100_000) | memory_v1("/jobs/7", GB, 0))
+    assert cpu_count(root) == 8
+    assert free_memory(root) == 16 * GB
+
+
+def test_affinity_bounds_the_cpus_where_it_is_tighter(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {5})
+    root = write(ROOT_V2 | v2("", cpu_max="400000 100000"))
+    assert cpu_count(root) == visible_cpus() == 1
+
+
+@pytest.mark.parametrize("text", ["", "garbage\n", "::\n", "0::/\n\0\n:::::\n", "1:cpu\n"])
+def test_nothing_that_can_be_read_is_no_limit(write: Write, text: str) -> None:
+    root = write({"proc/self/cgroup": text})
+    assert cpu_count(root) == 8
+    assert free_memory(root) == 16 * GB
+
+
+@pytest.mark.parametrize(("counted", "cpus"), [(6, 6), (None, 1)])
+def test_a_system_without_affinity_and_cgroups_counts_its_cpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counted: int | None, cpus: int
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: counted)
+    assert cpu_count(tmp_path) == cpus
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "stat", "left"),
+    [
+        (4 * GB, GB, "anon 1\ninactive_file 0\n", 3 * GB),
+        (4 * GB, 3 * GB, f"file 7\ninactive_file {GB}\nactive_file 9\n", 2 * GB),
+        (4 * GB, 3 * GB, "", GB),
+        (4 * GB, 3 * GB, "inactive_file much\n", GB),
+        (GB, 2 * GB, "inactive_file 0\n", 0),
+        (64 * GB, GB, "inactive_file 0\n", 16 * GB),
+        ("max", GB, "inactive_file 0\n", 16 * GB),
+        ("", GB, "inactive_file 0\n", 16 * GB),
+        (4 * GB, "", "inactive_file 0\n", 16 * GB),
+    ],
+)
+def test_a_limit_of_version_2_bounds_the_free_memory(
+    write: Write, limit: int | str, used: int | str, stat: str, left: int
+) -> None:
+    files = v2("", memory_max=f"{limit}\n", memory_current=f"{used}\n", memory_stat=stat)
+    assert free_memory(write(ROOT_V2 | files)) == left
+
+
+@pytest.mark.parametrize(
+    ("limit", "stat", "left"),
+    [
+        (8 * GB, "inactive_file 5\ntotal_inactive_file 0\n", 7 * GB),
+        (8 * GB, f"inactive_file 5\ntotal_inactive_file {GB // 2}\n", 7 * GB + GB // 2),
+        (NO_LIMIT_V1, "total_inactive_file 0\n", 16 * GB),
+    ],
+)
+def test_a_limit_of_version_1_bounds_the_free_memory(
+    write: Write, limit: int, stat: str, left: int
+) -> None:
+    assert free_memory(write(V1 | memory_v1("/jobs/7", limit, GB, stat))) == left
+
+
+def test_the_group_with_the_least_memory_left_holds(write: Write) -> None:
+    def group(name: str, limit: int, used: int) -> dict[str, str]:
+        return v2(name, memory_max=str(limit), memory_current=str(used), memory_stat="")
+
+    root = write(NESTED_V2 | group("/user.slice/job", 4 * GB, GB) | group("/user.slice", 9 * GB, 0))
+    assert free_memory(root) == 3 * GB
+    write(group("/user.slice", 9 * GB, 7 * GB))
+    assert free_memory(root) == 2 * GB
+
+
+def test_a_system_that_does_not_say_what_is_free_has_half_of_its_memory(tmp_path: Path) -> None:
+    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    assert free_memory(tmp_path) == pages * size // 2
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="not Linux")
+def test_this_machine_has_memory_and_no_more_than_is_built_in() -> None:
+    built_in = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < free_memory() < built_in
+
+
+def test_threads_and_banks_follow_what_the_process_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
+    assert ExtractConfig(backbone=BackboneConfig(name="any")).workers == 1
+    assert Storage(folder=tmp_path, budget=0).workers == 1
+    monkeypatch.setattr("clinit.extract.machine.free_memory", lambda: 12_345)
+    assert sweep_plan.free_memory("cpu") == 12_345
+
+
+def test_asking_loads_neither_torch_nor_numpy() -> None:
+    code = (
+        "import sys; from clinit.extract.machine import cpu_count, free_memory;"
+        "cpu_count(), free_memory();"
+        "print(sorted({'torch', 'numpy', 'typer'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

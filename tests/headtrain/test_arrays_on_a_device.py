@@ -1,0 +1,334 @@
+"""Array code on arrays that live on a device, as those of CuPy do.
+
+array-api-strict has a second device, from which nothing goes to NumPy, or to the first device,
+unless it is sent: what runs there uses the standard's functions alone and mixes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import array_api_strict as strict
+import numpy as np
+import pytest
+import torch
+
+from clinit.analysis import diagnosis
+from clinit.analysis.deviation import deviation
+from clinit.analysis.neural_collapse import class_nc1, neural_collapse
+from clinit.headtrain import array, labelled_rows, moments
+from clinit.headtrain.array import as_tensor, beside, library, like, namespace, to_numpy
+from clinit.headtrain.bank import Bank
+from clinit.headtrain.config import HeadConfig
+from clinit.headtrain.feature_rows import StreamedRows, select, take
+from clinit.headtrain.init import InitConfig, NewClasses, Rows, choose_lambda, initialise
+from clinit.headtrain.init.config import INITS, SCALES
+from clinit.headtrain.lambda_curve import lambda_curve
+from clinit.headtrain.losses import LOSSES
+from clinit.headtrain.methods import CLOSED_METHODS, method_named
+from clinit.headtrain.solve import LambdaPath, least_squares_head
+from clinit.headtrain.start import TaskStart
+from clinit.headtrain.statistics import ClassStatistics, Weighting
+from clinit.headtrain.stream import Task
+
+DEVICE = strict.Device("device1")
+OLD, NEW, UNSEEN, DIM, ROWS = 5, 3, 2, 6, 400
+WEIGHTINGS: list[Weighting] = ["class", "sample"]
+Place = Callable[[np.ndarray], Any]
+
+
+def on_device(values: np.ndarray) -> Any:
+    return strict.asarray(values, device=DEVICE)
+
+
+def streamed(values: np.ndarray) -> StreamedRows:
+    return StreamedRows(values, on_device)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several blocks of 256 rows, the least that there is."""
+    monkeypatch.setattr(moments, "GPU_BLOCK_BYTES", 1)
+
+
+def sample(dtype: type = np.float64) -> tuple[np.ndarray, np.ndarray]:
+    """Unequal classes, one of them (number 2) without a row."""
+    rng = np.random.default_rng(3)
+    labels = rng.choice(OLD + NEW, size=ROWS, p=np.array([1, 2, 0, 4, 5, 6, 7, 8]) / 33)
+    centres = 2 * rng.normal(size=(OLD + NEW, DIM)) + 1
+    return (centres[labels] + rng.normal(size=(ROWS, DIM))).astype(dtype), labels
+
+
+def head_rows(place: Place = np.asarray) -> Rows:
+    rng = np.random.default_rng(4)
+    classes = OLD + NEW + UNSEEN
+    return Rows(place(rng.normal(size=(classes, DIM))), place(rng.normal(size=classes)))
+
+
+def check(found: Any, expected: np.ndarray, tolerance: float = 1e-10) -> None:
+    """Assert that an array is on the device and holds these numbers."""
+    assert library(found) == "array_api_strict"
+    assert found.device == DEVICE
+    np.testing.assert_allclose(to_numpy(found), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_the_device_refuses_what_cupy_refuses() -> None:
+    there = on_device(np.ones(3))
+    with pytest.raises(RuntimeError, match="Can't convert array on the"):
+        np.asarray(there)
+    with pytest.raises(ValueError, match="different devices"):
+        there + strict.asarray(1.0)
+    check(beside(there, np.arange(3.0)) + there, np.arange(3.0) + 1)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+@pytest.mark.parametrize("place", [on_device, streamed])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_statistics_are_those_of_numpy(weighting: Weighting, place: Place, dtype: type) -> None:
+    features, labels = sample(dtype)
+    near = ClassStatistics.of(features, labels, num_classes=9, weighting=weighting)
+    far = ClassStatistics.of(place(features), labels, num_classes=9, weighting=weighting)
+    for name in (
+        *("mean", "class_means", "centred_class_means", "total_covariance"),
+        *("within_covariance", "target_covariance"),
+    ):
+        check(getattr(far, name), getattr(near, name))
+    np.testing.assert_array_equal(far.counts, near.counts)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+def test_parts_with_shifts_of_their_own_merge(weighting: Weighting) -> None:
+    features, labels = sample()
+    near = ClassStatistics.of(features, labels, weighting=weighting)
+    parts = [
+        ClassStatistics.of(
+            on_device(features[rows]), labels[rows], totals=near.totals, weighting=weighting
+        )
+        for rows in (slice(100), slice(100, None), slice(0))
+    ]
+    merged = parts[0] + parts[1] + parts[2]
+    check(merged.total_covariance, near.total_covariance)
+    check(merged.class_means, near.class_means)
+
+
+def test_blocks_are_summed_where_they_are() -> None:
+    features, labels = sample()
+    near = ClassStatistics.of(features, labels)
+    blocks = [(on_device(features[i : i + 90]), labels[i : i + 90]) for i in range(0, ROWS, 90)]
+    check(ClassStatistics.of_blocks(blocks, near.totals).gram, near_gram(features, labels, blocks))
+
+
+def near_gram(features: np.ndarray, labels: np.ndarray, blocks: list[Any]) -> np.ndarray:
+    """The second moment about the mean of the first block, row by row."""
+    shift = features[: blocks[0][0].shape[0]].mean(axis=0)
+    counts, present = np.bincount(labels), len(set(labels.tolist()))
+    gram = np.zeros((DIM, DIM))
+    for row, label in zip(features, labels.tolist(), strict=True):
+        gram += np.outer(row - shift, row - shift) / (present * counts[label])
+    return gram
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+@pytest.mark.parametrize("lam", [0.0, 0.05])
+def test_solves_are_those_of_numpy(weighting: Weighting, lam: float) -> None:
+    features, labels = sample()
+    near = ClassStatistics.of(features, labels, weighting=weighting)
+    far = ClassStatistics.of(on_device(features), labels, weighting=weighting)
+    expected = least_squares_head(near, lam)
+    for found in (least_squares_head(far, lam), LambdaPath.of(far).head(lam)):
+        check(found.weight, expected.weight)
+        check(found.bias, expected.bias)
+    part = LambdaPath.of(far).head(lam, slice(OLD, None))
+    check(part.weight, expected.weight[OLD:])
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+@pytest.mark.parametrize("place", [on_device, streamed])
+def test_the_curve_of_lambda_is_that_of_numpy(weighting: Weighting, place: Place) -> None:
+    features, labels = sample()
+    near, far = (
+        lambda_curve(each, labels, 8, classes=slice(OLD, 8), weighting=weighting)
+        for each in (features, place(features))
+    )
+    assert far.lams == near.lams
+    np.testing.assert_allclose(far.errors, near.errors, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("scale", "loss", "place"),
+    [
+        *((scale, "ce", on_device) for scale in SCALES),
+        *(("calibrated", loss, on_device) for loss in LOSSES if loss != "ce"),
+        ("calibrated", "ce", streamed),
+    ],
+)
+@pytest.mark.parametrize("init", [*INITS, "class-mean unit", "least-square auto"])
+def test_new_rows_are_those_of_numpy(init: str, scale: str, loss: str, place: Place) -> None:
+    features, labels = sample()
+    name, _, variant = init.partition(" ")
+    config = InitConfig(
+        init=name,
+        scale=scale,
+        loss=loss,
+        class_mean="unit" if variant == "unit" else "raw",
+        lam="auto" if variant == "auto" else 0.05,
+        bias="keep" if scale == "row-norm" else "write",
+    )
+    near = initialise(config, NewClasses(features, labels, head_rows(), OLD, OLD + NEW))
+    data = NewClasses(place(features), labels, head_rows(on_device), OLD, OLD + NEW)
+    far = initialise(config, data)
+    tolerance = 1e-6 if scale == "calibrated" else 1e-10  # Newton ends at a promise of 1e-10
+    check(far.rows.weight, near.rows.weight, tolerance)
+    check(far.rows.bias, near.rows.bias, tolerance)
+    assert far.factor == pytest.approx(near.factor, rel=tolerance)
+    assert far.lam == near.lam
+    assert far.library == (None if init == "random" else "array_api_strict")
+    if near.loss_after is not None:
+        assert far.loss_after == pytest.approx(near.loss_after, rel=1e-8)
+
+
+def test_float32_features_are_multiplied_in_float32_and_give_the_same_rows() -> None:
+    features, labels = sample(np.float32)
+    near, far = (
+        initialise(
+            InitConfig(), NewClasses(place(features), labels, head_rows(place), OLD, OLD + NEW)
+        )
+        for place in (np.asarray, on_device)
+    )
+    check(far.rows.weight, near.rows.weight, 1e-5)
+
+
+@pytest.mark.parametrize("method", sorted(CLOSED_METHODS))
+def test_solved_heads_are_those_of_numpy(method: str) -> None:
+    features, labels = sample()
+    near, far = (
+        CLOSED_METHODS[method].solve(ClassStatistics.of(place(features), labels), 0.05)
+        for place in (np.asarray, on_device)
+    )
+    check(far.weight, near.weight)
+    check(far.bias, near.bias)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e80])
+def test_collapse_and_deviation_are_those_of_numpy(size: float) -> None:
+    features, labels = sample()
+    near, far = (ClassStatistics.of(place(features), labels) for place in (np.asarray, on_device))
+    head, there = (head_rows(place).between(0, OLD + NEW) for place in (np.asarray, on_device))
+    expected = neural_collapse(near, size * head.weight, head.bias)
+    found = neural_collapse(far, size * there.weight, there.bias)
+    for name in ("nc1", "nc2", "nc3", "nc4", "rank", "classes"):
+        assert getattr(found, name) == pytest.approx(getattr(expected, name), nan_ok=True)
+    if size == 1:
+        deviations = [
+            deviation(statistics, rows.weight, rows.bias, lam=0.05)
+            for statistics, rows in ((near, head), (far, there))
+        ]
+        np.testing.assert_allclose(deviations[1].per_class, deviations[0].per_class)
+        assert deviations[1].relative == pytest.approx(deviations[0].relative)
+    blocks = [(on_device(features[i : i + 90]), labels[i : i + 90]) for i in range(0, ROWS, 90)]
+    np.testing.assert_allclose(class_nc1(far, blocks), class_nc1(near, [(features, labels)]))
+
+
+def test_a_head_is_diagnosed_with_its_library() -> None:
+    features, labels = sample()
+    far = ClassStatistics.of(on_device(features), labels)
+    there = head_rows(on_device).between(0, OLD + NEW)
+    found = diagnosis.diagnose(far, there.weight, there.bias, lam=0.05)
+    assert found.content()["library"] == "array_api_strict"
+
+
+def test_rows_are_taken_by_number_and_by_slice() -> None:
+    features, _ = sample()
+    numbers = np.array([7, 3, 3, 399])
+    for place in (on_device, streamed):
+        check(take(place(features), numbers), features[numbers])
+        check(take(place(features), slice(5, 9)), features[5:9])
+        check(take(select(place(features), numbers), slice(None)), features[numbers])
+    kept = select(streamed(features), numbers)
+    assert isinstance(kept, StreamedRows)
+    assert isinstance(kept.host, np.ndarray)
+
+
+def test_features_in_host_memory_are_streamed_to_the_device_of_the_labels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    features, labels = sample(np.float32)
+    sent: list[int] = []
+
+    def send(block: np.ndarray, device: torch.device) -> Any:
+        sent.append(len(block))
+        return on_device(block)
+
+    monkeypatch.setattr(labelled_rows, "placed", send)
+    rows = labelled_rows.LabelledRows(torch.from_numpy(features), torch.from_numpy(labels))
+    assert rows.arrays() is not None
+    assert not isinstance(rows.arrays(), StreamedRows)
+    monkeypatch.setattr(labelled_rows.LabelledRows, "is_resident", property(lambda rows: False))
+    found = ClassStatistics.of(rows.arrays(), labels)
+    check(found.class_means, ClassStatistics.of(features, labels).class_means, 1e-6)
+    assert max(sent[1:]) == 256  # a block at a time; the first is the sample for the shift
+
+
+@pytest.mark.parametrize("init", ["least-square", "class-mean", "lda", "random"])
+def test_a_task_starts_on_the_device_and_its_rows_are_written_there(
+    monkeypatch: pytest.MonkeyPatch, init: str
+) -> None:
+    """The way from features to the bank, with tensors of the bank as arrays of the device."""
+    features, labels = sample(np.float32)
+    config = HeadConfig(init=init)
+    head = head_rows()
+    bank = Bank(head, [config], torch.device("cpu"))
+    task = Task(1, np.arange(NEW), OLD)
+
+    def start(place: Place) -> tuple[Any, dict[str, float]]:
+        shared = TaskStart(
+            task,
+            lambda: place(features),
+            labels,
+            method_named("rehearsal"),
+            bank.device,
+            lambda curve: None,
+        )
+        now = bank.rows(0)
+        return shared.start(config, Rows(place(to_numpy(now.weight)), place(to_numpy(now.bias))))
+
+    near, _ = start(np.asarray)
+    far, seconds = start(on_device)
+    assert set(seconds) == (
+        set() if init == "random" else {"features", "statistics", "solve", "calibrate"}
+    )
+    bank.write(0, OLD, far.rows)
+    written = bank.rows(0).weight[OLD : OLD + NEW]
+    np.testing.assert_allclose(written, near.rows.weight, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(bank.rows(0).weight[:OLD], head.weight[:OLD].astype(np.float32))
+
+
+def test_the_library_follows_from_the_device_and_from_what_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cuda, cpu = torch.device("cuda"), torch.device("cpu")
+    monkeypatch.setattr(array, "has_cupy", lambda: True)
+    assert (array.library_for(cuda), array.library_for(cpu)) == ("cupy", "numpy")
+    monkeypatch.setattr(array, "has_cupy", lambda: False)
+    assert array.library_for(cuda) == "numpy"
+
+
+def test_arrays_become_tensors_of_the_same_memory() -> None:
+    values = np.arange(6.0).reshape(2, 3)
+    as_tensor(values)[0, 0] = 5.0
+    assert values[0, 0] == 5.0
+    assert like(values, values) is values
+    assert namespace(values).__name__.endswith("numpy")
+    with pytest.raises(RuntimeError, match="Can't convert"):
+        np.asarray(choose_first(on_device(values)))
+
+
+def choose_first(values: Any) -> Any:
+    return values[0, :]
+
+
+def test_lambda_is_chosen_on_the_device() -> None:
+    features, labels = sample()
+    data = NewClasses(on_device(features), labels, head_rows(on_device), OLD, OLD + NEW)
+    assert choose_lambda(data).best > 0
