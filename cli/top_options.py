@@ -180,7 +180,14 @@ FullRank = Annotated[
     ),
 ]
 Rank = Annotated[int, typer.Option(min=1, help="Rank of the updates.")]
-Alpha = Annotated[float, typer.Option(help="Scale of the updates: alpha / rank.")]
+Alpha = Annotated[
+    float,
+    typer.Option(
+        help="Scale of the updates: W + (alpha / rank) B A. The paper's text has no factor, as with"
+        " alpha = rank; loralib has 1, a factor of 1/48 at rank 48. Without a factor random rows"
+        " learn more, and with computed rows more is forgotten."
+    ),
+]
 AInit = Annotated[FactorInit, typer.Option(help="How the factor A starts; B starts at zero.")]
 HeadFile = Annotated[
     Path | None,
@@ -262,7 +269,9 @@ Rate = Annotated[
 WeightDecay = Annotated[
     float,
     typer.Option(
-        min=0, help="Decoupled weight decay of matrices and of the head; not of norms and biases."
+        min=0,
+        help="Decoupled weight decay of matrices and of the head; not of norms and of biases of"
+        " blocks.",
     ),
 ]
 LayerDecay = Annotated[

@@ -27,7 +27,8 @@ class TopConfig:
     rank: int = 48
     """Of the updates; >= 1."""
     alpha: float = 1.0
-    """Scale of the updates, alpha / rank; > 0."""
+    """Scale of the updates, alpha / rank; > 0. The rank gives the W + B A of the paper's text; 1 is
+    loralib's, and forgets less from computed rows (measured: `docs/train-top.md`)."""
     a_init: str = "gaussian"
     """How the factor A starts: `gaussian`, or `kaiming` (uniform, as in loralib)."""
     layer_decay: float = 0.9

@@ -2,6 +2,10 @@
 
     W + (alpha / rank) (B A)        A (rank, in), B (out, rank), B = 0 at the start
 
+The paper prints W + B A without a factor and says that it follows the LoRA paper, where alpha is
+the first rank that is tried: a factor of 1, which is alpha = rank here. loralib's own default, and
+that of this module, is alpha = 1.
+
 A convolution of k x k is a matrix (out, in k k), a 1 x 1 convolution a linear layer. The update
 is a parametrisation of the weight: the layer keeps its class and its forward pass, and merging
 stores the sum in place of W. Training and evaluation mode play no part.
