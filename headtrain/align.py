@@ -30,6 +30,7 @@ from clinit.extract.device import choose_device
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
 from clinit.extract.views import AUGMENTATION, SEED
+from clinit.headtrain.array import torch_stream
 from clinit.headtrain.bank import Bank
 from clinit.headtrain.base_head import head_digest
 from clinit.headtrain.class_map import check_head, map_to_head
@@ -146,7 +147,8 @@ def align(
         before = _top1(bank, test)
         losses = _train(bank, epochs, config, on_epoch)
         after = _top1(bank, test)
-    rows = bank.rows(0).on_host()
+    with torch_stream(device):
+        rows = bank.rows(0).on_host()
     aligned = Head(
         weight=rows.weight.astype(np.float32),
         bias=rows.bias.astype(np.float32),

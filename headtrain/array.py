@@ -32,14 +32,22 @@ def library(array: Any) -> str:
 
 
 def library_for(device: torch.device) -> str:
-    """Return the library that computes for `device`: `cupy` for CUDA where it is installed."""
-    return "cupy" if device.type == "cuda" and has_cupy() else "numpy"
+    """Return the library that computes for `device`: `cupy` for CUDA, where it can be used."""
+    return "cupy" if device.type == "cuda" and cupy_problem() is None else "numpy"
 
 
 @cache
-def has_cupy() -> bool:
-    """Return whether CuPy is installed."""
-    return importlib.util.find_spec("cupy") is not None
+def cupy_problem() -> str | None:
+    """Return why CuPy cannot be used; None where it can."""
+    if importlib.util.find_spec("cupy") is None:
+        return "CuPy is not installed"
+    try:
+        import cupy
+
+        float(cupy.ones(1).sum())
+    except Exception as error:  # one of many: no library or compiler, or one for another driver
+        return f"CuPy is installed, but cannot be used ({str(error).splitlines()[0]})"
+    return None
 
 
 def beside(array: Any, values: Any) -> Any:
@@ -95,6 +103,8 @@ def as_tensor(array: Any) -> torch.Tensor:
     """Return an array as a torch tensor that shares its memory, on its device."""
     import torch
 
+    if isinstance(array, torch.Tensor):
+        return array
     if isinstance(array, np.ndarray):
         return torch.from_numpy(array)
     tensor: torch.Tensor = torch.utils.dlpack.from_dlpack(array)
@@ -104,23 +114,26 @@ def as_tensor(array: Any) -> torch.Tensor:
 def torch_stream(source: Any) -> contextlib.AbstractContextManager[Any]:
     """Run CuPy on torch's current stream, where `source` is a CUDA device or a tensor on one.
 
-    Otherwise CuPy would read on its own stream, before torch has finished writing. A system that
-    cannot be factorised raises, as it does in NumPy; memory is handed back at the end, for torch.
+    Otherwise CuPy would read on its own stream, before torch has finished writing. Each library
+    keeps memory for reuse that the other one cannot have: torch hands back what it does not use
+    before, CuPy after.
     """
     device = source.device if array_api_compat.is_torch_array(source) else source
-    if getattr(device, "type", "cpu") != "cuda" or not has_cupy():
+    if getattr(device, "type", "cpu") != "cuda" or library_for(device) != "cupy":
         return contextlib.nullcontext()
     import cupy
-    import cupyx
     import torch
 
     index = torch.cuda.current_device() if device.index is None else device.index
     stream = torch.cuda.current_stream(device)
+    torch.cuda.empty_cache()
     stack = contextlib.ExitStack()
-    stack.callback(cupy.get_default_memory_pool().free_all_blocks)
     stack.enter_context(cupy.cuda.Device(index))
-    stack.enter_context(cupy.cuda.ExternalStream(stream.cuda_stream, index))
-    stack.enter_context(cupyx.errstate(linalg="raise"))
+    stack.callback(cupy.get_default_memory_pool().free_all_blocks)
+    if hasattr(cupy.cuda.Stream, "from_external"):  # later versions warn of ExternalStream
+        stack.enter_context(cupy.cuda.Stream.from_external(stream))
+    else:
+        stack.enter_context(cupy.cuda.ExternalStream(stream.cuda_stream, index))
     return stack
 
 
@@ -139,10 +152,21 @@ def solve_positive_definite(
     Raises:
         numpy.linalg.LinAlgError: If `system` is not positive definite to working precision.
     """
-    factor = namespace(system).linalg.cholesky(system)
+    with _errors_raise(system):
+        factor = namespace(system).linalg.cholesky(system)
     return _solve_triangular(
         factor, _solve_triangular(factor, right, transposed=False), transposed=True
     )
+
+
+def _errors_raise(array: Any) -> contextlib.AbstractContextManager[Any]:
+    """Let CuPy raise where a factorisation fails, as NumPy does: it would return garbage."""
+    if not array_api_compat.is_cupy_array(array):
+        return contextlib.nullcontext()
+    import cupyx
+
+    errors: contextlib.AbstractContextManager[Any] = cupyx.errstate(linalg="raise")
+    return errors
 
 
 def _solve_triangular(factor: Any, right: Any, *, transposed: bool) -> Any:

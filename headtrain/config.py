@@ -100,7 +100,7 @@ class ExperimentConfig:
     """What initialisation may look at beside the new rows: `buffer`, old rows as well (those that
     the method trains on; those of a buffer kept for nothing else with `naive`), as in the paper,
     or `new`, nothing. Default: `new` for naive, whose point is that it has nothing; `buffer` for
-    all others."""
+    all others. It is settled when the value is made: a copy with another method has to name it."""
     head_width: str = "grow"
     """`grow`: a row is added when its class arrives; `full`: all rows from the start, those
     of classes that have not arrived being negatives."""

@@ -18,7 +18,7 @@ from clinit.headtrain.array import beside, namespace
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamedRows:
-    """Features in host memory that are copied to a device row by row."""
+    """Features in host memory that are copied to a device block by block."""
 
     host: Float[np.ndarray, "rows dim"]
     """In their stored type."""

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool
 
 from clinit.extract.device import choose_device
-from clinit.headtrain.array import library_for
+from clinit.headtrain.array import cupy_problem
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.examples import examples
 from clinit.headtrain.residency import residency_notes
@@ -183,11 +183,11 @@ def _calibration_gaps(config: ExperimentConfig, heads: Sequence[HeadConfig]) -> 
 
 
 def _library_gaps(device: torch.device) -> list[str]:
-    if device.type != "cuda" or library_for(device) == "cupy":
+    if device.type != "cuda" or (problem := cupy_problem()) is None:
         return []
     return [
-        "CuPy is not installed: statistics and solves are computed on the CPU, with NumPy, and the"
-        ' features are copied there (`pip install "clinit[cuda12]"` or `"clinit[cuda13]"`)'
+        f"{problem}: statistics and solves are computed on the CPU, with NumPy, and the features"
+        ' are copied there (`pip install "clinit[cuda12]"` or `"clinit[cuda13]"`, as the driver is)'
     ]
 
 
@@ -208,7 +208,7 @@ def _most_rows(scenario: Scenario, config: ExperimentConfig) -> int:
     for task in scenario.tasks:
         new = int(scenario.train_counts[task.rows].sum())
         old = int(stored[task.stop - 1]) - new
-        if config.method == "naive":
+        if config.method == "naive" and not config.keeps_buffer:
             old = 0
         elif config.buffer is not None:
             old = min(old, config.buffer)

@@ -28,7 +28,7 @@ from clinit.headtrain.events import (
 from clinit.headtrain.init import Rows
 from clinit.headtrain.ledger import Point, TaskEntry
 from clinit.headtrain.scenario import Scenario
-from clinit.headtrain.start import TaskStart
+from clinit.headtrain.start import TaskStart, warm_up
 from clinit.headtrain.statistics import ClassStatistics
 from clinit.headtrain.stopwatch import Stopwatch
 from clinit.headtrain.stream import Task
@@ -53,6 +53,7 @@ class Learner:
     ) -> None:
         device = choose_device(config.device)
         self.ids = head_ids(heads, config.method)
+        warm_up(device)
         self.watch = Stopwatch(device)
         self.entries: list[TaskEntry] = []
         self.diverged: dict[str, str] = {}
@@ -94,16 +95,8 @@ class Learner:
         seen = self._curriculum.start_rows(task, rows)
         entry = self._curriculum.entry(task, rows, seen, schedule)
         self.entries.append(entry)
-        start = TaskStart(
-            task,
-            (data if seen is rows else self._on_device(seen)).arrays,
-            seen.labels,
-            self._curriculum.method,
-            self.device,
-            lambda curve: self._observe(LambdaChosen(task.number, curve)),
-        )
         with self.watch.phase("initialise"), torch_stream(self.device):
-            self._initialise(task, start, entry)
+            self._initialise(task, seen, data if seen is rows else None, entry)
         entry.losses = train_task(
             self._bank,
             data,
@@ -116,7 +109,7 @@ class Learner:
         )
         if self._diagnose is not None:
             with self.watch.phase("diagnose"), torch_stream(self.device):
-                entry.diagnoses = self._diagnoses(task, start.statistics(), self._diagnose)
+                entry.diagnoses = self._diagnoses(task, data, rows, self._diagnose)
 
     def head(self, index: int) -> Head:
         """Copy one head as it is now, with the names of its classes."""
@@ -130,9 +123,10 @@ class Learner:
         )
 
     def _diagnoses(
-        self, task: Task, statistics: ClassStatistics, diagnose: Diagnose
+        self, task: Task, data: LabelledRows, rows: TaskRows, diagnose: Diagnose
     ) -> list[dict[str, Any]]:
         """Measure each head as it is, over the rows that the task was learnt from."""
+        statistics = ClassStatistics.of(data.arrays(), rows.labels, num_classes=task.stop)
         heads = [self._bank.rows(index) for index in range(self._bank.num_heads)]
         return [diagnose(statistics, head.between(0, task.stop)) for head in heads]
 
@@ -142,13 +136,26 @@ class Learner:
     def _add_random_rows(self, task: Task) -> None:
         self._bank.grow(self._curriculum.random_rows(task, self._bank.dim))
 
-    def _initialise(self, task: Task, shared: TaskStart, entry: TaskEntry) -> None:
-        """Write the new rows of each head, or all of its rows where it is solved."""
+    def _initialise(
+        self, task: Task, seen: TaskRows, data: LabelledRows | None, entry: TaskEntry
+    ) -> None:
+        """Write the new rows of each head, or all of its rows where it is solved.
+
+        `data` are the rows `seen` where they are on the device already.
+        """
+        shared = TaskStart(
+            task,
+            lambda: (data or self._on_device(seen)).arrays(),
+            seen.labels,
+            self._curriculum.method,
+            self.device,
+            lambda curve: self._observe(LambdaChosen(task.number, curve)),
+        )
         for index, config in enumerate(self._bank.heads):
             start, seconds = shared.start(config, self._bank.rows(index))
             self._bank.write(index, task.stop - start.rows.bias.shape[0], start.rows)
             self._own_seconds[index] += sum(seconds.values())
-            entry.starts.append(start)
+            entry.starts.append(start.facts())
             entry.start_seconds.append(seconds)
             self._observe(Initialised(task.number, self.ids[index], start, seconds))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import clinit
 
-CUPY = ("cupy-cuda12x", "cupy-cuda13x")
+CUPY = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
 LIBRARIES = ("clinit", *CUPY, "numpy", "polars", "scipy", "timm", "torch")
 
 

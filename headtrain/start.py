@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int
 
-from clinit.headtrain.array import library
+from clinit.headtrain.array import library, library_for, placed, torch_stream
 from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.feature_rows import FeatureRows
-from clinit.headtrain.init import Initialisation, LambdaCurve, NewClasses, Rows, raw_rows, scaled
+from clinit.headtrain.init import (
+    InitConfig,
+    Initialisation,
+    LambdaCurve,
+    NewClasses,
+    Rows,
+    initialise,
+    raw_rows,
+    scaled,
+)
 from clinit.headtrain.lambda_curve import lambda_curve
 from clinit.headtrain.methods import ClosedMethod, Method
 from clinit.headtrain.statistics import ClassStatistics, Weighting
@@ -21,6 +31,22 @@ from clinit.headtrain.stream import Task
 
 Seconds = dict[str, float]
 """Seconds by what they were spent on: `features`, `statistics`, `lambda`, `solve`, `calibrate`."""
+
+
+def warm_up(device: torch.device) -> None:
+    """Start a made task, so that no run is charged for loading CuPy and compiling its kernels."""
+    if library_for(device) == "numpy":
+        return
+    with torch_stream(device):
+        start_made_task(partial(placed, device=device))
+
+
+def start_made_task(place: Callable[[np.ndarray], Any]) -> list[Initialisation]:
+    """Initialise a class of two beside a class of two, each in some ways; `place` makes arrays."""
+    features = place(np.array([[0, 1], [0, 2], [3, 0], [4, 0]], dtype=np.float32))
+    head = Rows(place(np.array([[0.0, 1.0], [0.5, 0.5]])), place(np.zeros(2)))
+    data = NewClasses(features, np.array([0, 0, 1, 1]), head, 1, 2)
+    return [initialise(InitConfig(init=init), data) for init in ("least-square", "class-mean")]
 
 
 class TaskStart:

@@ -49,6 +49,10 @@ class Initialisation:
     library: str | None = None
     """What computed them: `numpy` or `cupy`; None for random rows, which are not computed."""
 
+    def facts(self) -> Initialisation:
+        """Return all but the rows, which would hold memory of the device."""
+        return replace(self, rows=Rows(np.empty((0, 0)), np.empty(0)))
+
 
 def class_statistics(data: NewClasses, weighting: Weighting = "class") -> ClassStatistics:
     """Return the statistics of old and new rows: once per task, for all heads."""

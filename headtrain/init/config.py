@@ -23,9 +23,8 @@ class InitConfig:
     """One of INITS."""
     scale: str = "calibrated"
     """One of SCALES. Raw least-square rows predict targets in [0, 1] and lose to the logits of
-    the trained rows; `calibrated` needs no tuning, `norm` is our reading of the
-    paper, which does not mention scale.
-    `random` is never scaled."""
+    the trained rows; `calibrated` needs no tuning, `norm` is our reading of the paper, which does
+    not mention scale. `random` is never scaled."""
     lam: float | Literal["auto"] = 0.05
     """Ridge of the least squares, >= 0; the paper: 0.05 (ConvNeXt), 1e-4 (ResNet). `auto`: that
     of the smallest error on a fifth of the rows, held out (see `lambda_curve`)."""

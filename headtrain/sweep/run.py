@@ -120,7 +120,7 @@ def _without_effect(experiment: ExperimentConfig, head: HeadConfig) -> set[str]:
     if not experiment.is_closed and head.init not in READ_WEIGHTING:
         idle.add("weighting")
     if head.init == "random":
-        idle |= {"scale", "bias"}
+        idle |= {"scale", "bias", "init_rows"}
     if experiment.iterations == 0:
         idle |= {"lr", "weight_decay", "precision"}
     return idle

@@ -115,7 +115,7 @@ def train_here(data: SweepData, observer: SweepObserver, *, command: Sequence[st
     def _train_or_halve(bank: Bank) -> Trained:
         try:
             records = train_bank(data, bank, observer, command=command)
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, MemoryError):  # the latter is CuPy's
             if len(bank.runs) == 1:
                 raise
             records = None

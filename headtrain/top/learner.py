@@ -28,7 +28,7 @@ from clinit.headtrain.events import (
 from clinit.headtrain.ledger import Point, TaskEntry
 from clinit.headtrain.schedule import Schedule
 from clinit.headtrain.seeds import Draw, generator
-from clinit.headtrain.start import TaskStart
+from clinit.headtrain.start import TaskStart, warm_up
 from clinit.headtrain.stopwatch import Stopwatch
 from clinit.headtrain.stream import Task
 from clinit.headtrain.task_rows import TaskRows
@@ -68,6 +68,7 @@ class TopLearner:
         checkpoint_every: int,
     ) -> None:
         """`checkpoint` is the file that the run goes on from, and keeps up to date."""
+        warm_up(model.device)
         self.watch = Stopwatch(model.device)
         self.entries: list[TaskEntry] = []
         self.diverged: list[str] = []
@@ -192,7 +193,7 @@ class TopLearner:
                 head = replace(head, init="random")  # nothing can be learnt from such features
             start, seconds = shared.start(head, self._model.rows())
             self._model.write(task.start, start.rows)
-        entry.starts.append(start)
+        entry.starts.append(start.facts())
         entry.start_seconds.append(seconds)
         self._observe(Initialised(task.number, self._name, start, seconds))
 

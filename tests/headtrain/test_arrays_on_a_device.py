@@ -6,6 +6,8 @@ unless it is sent: what runs there uses the standard's functions alone and mixes
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +20,7 @@ from clinit.analysis import diagnosis
 from clinit.analysis.deviation import deviation
 from clinit.analysis.neural_collapse import class_nc1, neural_collapse
 from clinit.headtrain import array, labelled_rows, moments
-from clinit.headtrain.array import as_tensor, beside, library, like, namespace, to_numpy
+from clinit.headtrain.array import as_tensor, beside, library, like, to_numpy
 from clinit.headtrain.bank import Bank
 from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.feature_rows import StreamedRows, select, take
@@ -28,7 +30,7 @@ from clinit.headtrain.lambda_curve import lambda_curve
 from clinit.headtrain.losses import LOSSES
 from clinit.headtrain.methods import CLOSED_METHODS, method_named
 from clinit.headtrain.solve import LambdaPath, least_squares_head
-from clinit.headtrain.start import TaskStart
+from clinit.headtrain.start import TaskStart, start_made_task
 from clinit.headtrain.statistics import ClassStatistics, Weighting
 from clinit.headtrain.stream import Task
 
@@ -262,8 +264,8 @@ def test_features_in_host_memory_are_streamed_to_the_device_of_the_labels(
 
     monkeypatch.setattr(labelled_rows, "placed", send)
     rows = labelled_rows.LabelledRows(torch.from_numpy(features), torch.from_numpy(labels))
-    assert rows.arrays() is not None
-    assert not isinstance(rows.arrays(), StreamedRows)
+    assert rows.arrays().base is not None, "the memory of the tensor"
+    np.testing.assert_array_equal(rows.arrays(), features)
     monkeypatch.setattr(labelled_rows.LabelledRows, "is_resident", property(lambda rows: False))
     found = ClassStatistics.of(rows.arrays(), labels)
     check(found.class_means, ClassStatistics.of(features, labels).class_means, 1e-6)
@@ -308,9 +310,9 @@ def test_the_library_follows_from_the_device_and_from_what_is_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cuda, cpu = torch.device("cuda"), torch.device("cpu")
-    monkeypatch.setattr(array, "has_cupy", lambda: True)
+    monkeypatch.setattr(array, "cupy_problem", lambda: None)
     assert (array.library_for(cuda), array.library_for(cpu)) == ("cupy", "numpy")
-    monkeypatch.setattr(array, "has_cupy", lambda: False)
+    monkeypatch.setattr(array, "cupy_problem", lambda: "CuPy is not installed")
     assert array.library_for(cuda) == "numpy"
 
 
@@ -319,13 +321,37 @@ def test_arrays_become_tensors_of_the_same_memory() -> None:
     as_tensor(values)[0, 0] = 5.0
     assert values[0, 0] == 5.0
     assert like(values, values) is values
-    assert namespace(values).__name__.endswith("numpy")
-    with pytest.raises(RuntimeError, match="Can't convert"):
-        np.asarray(choose_first(on_device(values)))
+    assert like(values, torch.ones(1)).data_ptr() == values.ctypes.data
+    tensor = torch.ones(2)
+    assert as_tensor(tensor) is tensor
 
 
-def choose_first(values: Any) -> Any:
-    return values[0, :]
+def test_a_cupy_that_cannot_be_used_is_told_from_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    array.cupy_problem.cache_clear()
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert array.cupy_problem() == "CuPy is not installed"
+    array.cupy_problem.cache_clear()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    problem = array.cupy_problem()
+    assert problem is not None
+    assert problem.startswith("CuPy is installed, but cannot be used (import of cupy halted")
+    array.cupy_problem.cache_clear()
+
+
+@pytest.mark.parametrize("place", [np.asarray, on_device])
+def test_the_made_task_that_warms_up_is_started(place: Place) -> None:
+    starts = start_made_task(place)
+    assert [start.rows.weight.shape for start in starts] == [(1, 2), (1, 2)]
+    assert all(start.steps is not None for start in starts)
+
+
+def test_facts_of_a_start_hold_no_memory_of_the_device() -> None:
+    (start, _) = start_made_task(on_device)
+    kept = start.facts()
+    assert isinstance(kept.rows.weight, np.ndarray)
+    assert kept.rows.weight.size == 0
+    assert (kept.factor, kept.library) == (start.factor, "array_api_strict")
 
 
 def test_lambda_is_chosen_on_the_device() -> None:

@@ -79,7 +79,7 @@ def test_rows_are_written_and_a_step_is_done_on_the_device(precision: str) -> No
     bank = make_bank(precision)
     bank.write(1, CLASSES - 2, Rows(np.ones((2, DIM)), np.ones(2)))
     there = torch.ones(2, DIM, dtype=torch.float64, device=CUDA)
-    bank.weight[2, CLASSES - 2 :] = there
+    bank.write(2, CLASSES - 2, Rows(there, there[:, 0]))
     training = Training(bank, BATCH)
     rows = make_rows()
     losses = training.step(rows.features[:BATCH], rows.labels[:BATCH])

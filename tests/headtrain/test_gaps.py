@@ -15,7 +15,6 @@ from clinit.errors import CacheError, ClinitError, ExperimentError, HeadError
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
 from clinit.extract.plan import backbone_identifier
-from clinit.headtrain import array
 from clinit.headtrain import gaps as gaps_module
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.gaps import gaps
@@ -262,13 +261,14 @@ def test_a_calibration_against_nothing_is_said(changes: dict[str, Any], said: bo
 
 def test_solves_that_leave_the_gpu_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = torch.device("cuda")
-    monkeypatch.setattr(array, "has_cupy", lambda: False)
+    monkeypatch.setattr(gaps_module, "cupy_problem", lambda: "CuPy is not installed")
     assert gaps_module._library_gaps(torch.device("cpu")) == []
     assert gaps_module._library_gaps(cuda) == [
         "CuPy is not installed: statistics and solves are computed on the CPU, with NumPy, and the"
-        ' features are copied there (`pip install "clinit[cuda12]"` or `"clinit[cuda13]"`)'
+        ' features are copied there (`pip install "clinit[cuda12]"` or `"clinit[cuda13]"`, as the'
+        " driver is)"
     ]
-    monkeypatch.setattr(array, "has_cupy", lambda: True)
+    monkeypatch.setattr(gaps_module, "cupy_problem", lambda: None)
     assert gaps_module._library_gaps(cuda) == []
 
 

@@ -16,9 +16,12 @@ from clinit.extract.head import Head
 from clinit.headtrain.config import DEFAULT_BUFFER, ExperimentConfig, HeadConfig, head_ids
 from clinit.headtrain.curriculum import Curriculum
 from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.init import Rows
+from clinit.headtrain.pool import Pool
 from clinit.headtrain.record import RunRecord, settings_of
 from clinit.headtrain.scenario import build_scenario
 from clinit.headtrain.source import Source
+from clinit.headtrain.statistics import ClassStatistics
 from clinit.headtrain.sweep.grid import parse_grid
 from clinit.headtrain.sweep.run import Run, identity
 
@@ -175,6 +178,52 @@ def test_heads_of_both_averages_share_a_bank_and_each_has_its_own_statistics() -
     assert not np.array_equal(weights[0], weights[1])
     assert not np.array_equal(weights[2], weights[3])
     np.testing.assert_array_equal(weights[4], weights[5])  # a mean is of one class
+
+
+@pytest.mark.parametrize(
+    ("changes", "classes"),
+    [
+        ({"buffer": 20}, 7),
+        ({"buffer": 20, "init_rows": "new"}, 7),
+        ({"method": "naive"}, 2),
+        ({"method": "naive", "buffer": 20, "init_rows": "buffer"}, 2),
+    ],
+)
+def test_heads_are_diagnosed_on_the_rows_that_they_were_trained_on(
+    changes: dict[str, Any], classes: int
+) -> None:
+    measured: list[int] = []
+
+    def diagnose(statistics: ClassStatistics, rows: Rows) -> dict[str, Any]:
+        measured.append(int((statistics.totals > 0).sum()))
+        return {}
+
+    config = ExperimentConfig(**{**SMALL, **changes})
+    run_experiment(*sources(), config, [LEAST_SQUARE], diagnose=diagnose)
+    assert measured[0] == classes
+
+
+def test_random_rows_are_the_same_run_whatever_initialisation_may_look_at() -> None:
+    one, other = (
+        Run.of({"method": "naive", "init": "random", "init_rows": rows, "buffer": buffer})
+        for rows, buffer in (("buffer", 20), ("new", None))
+    )
+    assert one.identity == other.identity
+
+
+def test_rows_that_nobody_looks_at_are_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[int] = []
+    take = Pool.take
+
+    def count(pool: Pool, rows: np.ndarray) -> np.ndarray:
+        fetched.append(len(rows))
+        return take(pool, rows)
+
+    monkeypatch.setattr(Pool, "take", count)
+    run(HeadConfig(init="random"), method="naive", init_rows="buffer", buffer=20)
+    alone = len(fetched)
+    run(LEAST_SQUARE, method="naive", init_rows="buffer", buffer=20)
+    assert len(fetched) - alone == alone + SMALL["tasks"]
 
 
 def test_an_average_without_an_effect_is_no_other_run() -> None:
