@@ -77,6 +77,7 @@ def read_study(
             config,
             top,
             storage,
+            random_only=all(each.init == "random" for each in heads),
             on_parts=lambda parts: _say_parts(parts, images.trunk_cache),
             on_progress=on_progress,
             on_busy=lambda name: note(

@@ -17,7 +17,7 @@ class Rows:
     """Rows of a linear head: logits = weight @ features + bias."""
 
     weight: Float[Any, "classes dim"]
-    """A NumPy or CuPy array, float64."""
+    """A NumPy or CuPy array, float64; a tensor where it is only handed on."""
     bias: Float[Any, " classes"]
     """The same, beside it."""
 

@@ -47,7 +47,7 @@ def measure(
 
     Both come from the code that measures a bank of heads: here it is a bank of one.
     """
-    bank = Bank(model.rows(), [head], model.device)
+    bank = Bank(model.tensors(), [head], model.device)
     tested = study.scenario.val.rows_between(0, task.stop)
     correct = count_correct(bank, _labelled(model, study.val, study.scenario.val, tested))
     chosen = rows.rows[rows.loss_sample(study.config.seed)]

@@ -109,6 +109,10 @@ class PlasticModel:
         weight, bias = self._classifier.weight, self._classifier.bias
         return Rows(as_array(weight.double()), as_array(bias.double()))
 
+    def tensors(self) -> Rows:
+        """Return the classifier as tensors, without a copy."""
+        return Rows(self._classifier.weight.detach(), self._classifier.bias.detach())
+
     @torch.no_grad()
     def write(self, start: int, rows: Rows) -> None:
         """Overwrite rows of the classifier from row `start` on."""

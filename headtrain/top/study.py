@@ -124,6 +124,7 @@ def build_study(
     top: TopConfig,
     storage: Storage,
     *,
+    random_only: bool = False,
     on_parts: Callable[[tuple[StoredPart, ...]], None] = lambda parts: None,
     on_progress: Callable[[str, Progress], None] = lambda name, progress: None,
     on_busy: Callable[[str], None] = lambda name: None,
@@ -139,6 +140,7 @@ def build_study(
         config: The stream and the training.
         top: What of the network learns.
         storage: Where activations go.
+        random_only: Whether all runs start from random rows, which look at no row.
         on_parts: Told what will be stored, before anything is computed.
         on_progress: Told the name of a part and how far it is.
         on_busy: Told the name of a part that another process computes, before waiting for it.
@@ -155,7 +157,7 @@ def build_study(
     with backbone.config.arithmetic():
         check_cut(halves, backbone.network, noise.to(backbone.config.device))
     cache = TrunkCache(storage.folder, trunk, storage.budget, storage.workers)
-    wanted = _parts(base, new, scenario, curriculum, top)
+    wanted = _parts(base, new, scenario, curriculum, top, random_only=random_only)
     keep = cache.chosen(wanted) if storage.budget else [False] * len(wanted)
     parts = tuple(
         StoredPart(name=part.name, rows=len(part.rows), bytes=cache.bytes(part), stored=stored)
@@ -195,13 +197,21 @@ def build_study(
 
 
 def _parts(
-    base: Side, new: Side, scenario: Scenario, curriculum: Curriculum, top: TopConfig
+    base: Side,
+    new: Side,
+    scenario: Scenario,
+    curriculum: Curriculum,
+    top: TopConfig,
+    *,
+    random_only: bool,
 ) -> list[Part]:
     """Return the rows that the runs look at, those first that they look at most often."""
     train = []
     for task in scenario.tasks:
         trained = curriculum.rows(task)
-        train += [trained.rows, curriculum.start_rows(task, trained).rows]
+        train.append(trained.rows)
+        if not random_only:
+            train.append(curriculum.start_rows(task, trained).rows)
     if top.method == "ewc":
         train.append(curriculum.base_sample(top.ewc.samples))
     val = scenario.val.rows_between(0, scenario.num_classes)

@@ -264,6 +264,26 @@ def test_ewc_starts_from_a_buffer_that_its_training_does_not_see(
     assert [task["initialisation"]["seconds"] for task in random["tasks"]] == [0, 0]
 
 
+def test_random_rows_need_no_activations_of_the_buffer_of_initialisation(
+    tiny_run: Path, tmp_path: Path
+) -> None:
+    caches = tiny_run.parent / "caches"
+    rows = {}
+    for init in ("random", "least-square"):
+        out = tmp_path / init
+        words = [
+            *("train-top", f"--base={caches / 'base'}", f"--new={caches / 'new'}", f"--out={out}"),
+            *("--method=ewc", f"--init={init}", "--tasks=2", "--iterations=1", "--no-probe"),
+            *("--buffer=9", "--ewc-samples=1"),
+        ]
+        assert CliRunner().invoke(app, words).exit_code == 0
+        (record,) = out.glob("ewc-*/run.json")
+        parts = json.loads(record.read_text())["activations"]
+        rows[init] = {part["part"]: part["rows"] for part in parts}
+    assert rows["random"]["base train"] == 1  # of the Fisher information
+    assert rows["least-square"]["base train"] == 9
+
+
 def test_a_record_from_before_is_that_of_the_same_run(
     train_top: Callable[..., Result], tmp_path: Path
 ) -> None:
