@@ -37,7 +37,7 @@ STREAM = {"tasks": 5, "mix": "text", "buffer_split": "balanced", "head_width": "
 HEAD = {"class_mean": "raw", "bias": "write", "weight_decay": 0.05}
 LAST_LAYER = {"batch_size": 256, "eval_every": 50, "lr": 1e-3, "lam": 0.05}
 TOP = {"batch_size": 256, "eval_every": 50, "lr": 1.5e-3, "lam": 0.05}
-LOW_RANK = {"top_blocks": 2, "full_rank": False, "rank": 48, "a_init": "gaussian"}
+LOW_RANK = {"top_blocks": 2, "full_rank": False, "rank": 48, "alpha": 1.0, "a_init": "gaussian"}
 SMALL, LARGE = (600, 24_000), (1200, 192_000)
 
 
