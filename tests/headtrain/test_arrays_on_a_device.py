@@ -50,8 +50,9 @@ def streamed(values: np.ndarray) -> StreamedRows:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several blocks of 256 rows, the least that there is."""
+    """Several blocks of 256 rows, the least that there is, in parts of 100."""
     monkeypatch.setattr(moments, "GPU_BLOCK_BYTES", 1)
+    monkeypatch.setattr(moments, "ONES_ROWS", 100)
 
 
 def sample(dtype: type = np.float64) -> tuple[np.ndarray, np.ndarray]:
