@@ -40,7 +40,7 @@ from rich.table import Table
 
 
 def has_bf16() -> bool:
-    """Tell whether clinit trains in bfloat16 here."""
+    """Return whether clinit trains in bfloat16 here."""
     from clinit.headtrain.precision import cpu_has_bf16
 
     return cpu_has_bf16()

@@ -42,7 +42,7 @@ def diagnose(
         str, typer.Option(help="A head file, or the pretrained head stored with the cache.")
     ] = "pretrained",
     per_class: Annotated[
-        bool, typer.Option("--per-class", help="A line a class too; reads the cache twice.")
+        bool, typer.Option("--per-class", help="A line per class too; reads the cache twice.")
     ] = False,
     lam: Annotated[
         float, typer.Option("--lambda", min=0, help="Ridge of the least squares in D_LS.")

@@ -159,7 +159,7 @@ def _why(name: str) -> str:
 Base = Annotated[Path, typer.Option(help="Feature cache of the base classes.", show_default=False)]
 New = Annotated[Path, typer.Option(help="Feature cache of the new classes.", show_default=False)]
 Out = Annotated[
-    Path, typer.Option(help="Folder of the run records, one sub-folder a run.", show_default=False)
+    Path, typer.Option(help="Folder of the records, one sub-folder per run.", show_default=False)
 ]
 Method = Annotated[
     TopMethod,

@@ -53,7 +53,7 @@ def train_head(
     ],
     out: Annotated[
         Path,
-        typer.Option(help="Folder of the run records, one sub-folder a head.", show_default=False),
+        typer.Option(help="Folder of the records, one sub-folder per head.", show_default=False),
     ],
     method: Annotated[
         Method,

@@ -69,7 +69,7 @@ def head_rows(place: Place = np.asarray) -> Rows:
     return Rows(place(rng.normal(size=(classes, DIM))), place(rng.normal(size=classes)))
 
 
-def check(found: Any, expected: np.ndarray, tolerance: float = 1e-10) -> None:
+def assert_there(found: Any, expected: np.ndarray, tolerance: float = 1e-10) -> None:
     """Assert that an array is on the device and holds these numbers."""
     assert library(found) == "array_api_strict"
     assert found.device == DEVICE
@@ -82,7 +82,7 @@ def test_the_device_refuses_what_cupy_refuses() -> None:
         np.asarray(there)
     with pytest.raises(ValueError, match="different devices"):
         there + strict.asarray(1.0)
-    check(beside(there, np.arange(3.0)) + there, np.arange(3.0) + 1)
+    assert_there(beside(there, np.arange(3.0)) + there, np.arange(3.0) + 1)
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
@@ -96,7 +96,7 @@ def test_statistics_are_those_of_numpy(weighting: Weighting, place: Place, dtype
         *("mean", "class_means", "centred_class_means", "total_covariance"),
         *("within_covariance", "target_covariance"),
     ):
-        check(getattr(far, name), getattr(near, name))
+        assert_there(getattr(far, name), getattr(near, name))
     np.testing.assert_array_equal(far.counts, near.counts)
 
 
@@ -111,15 +111,17 @@ def test_parts_with_shifts_of_their_own_merge(weighting: Weighting) -> None:
         for rows in (slice(100), slice(100, None), slice(0))
     ]
     merged = parts[0] + parts[1] + parts[2]
-    check(merged.total_covariance, near.total_covariance)
-    check(merged.class_means, near.class_means)
+    assert_there(merged.total_covariance, near.total_covariance)
+    assert_there(merged.class_means, near.class_means)
 
 
 def test_blocks_are_summed_where_they_are() -> None:
     features, labels = sample()
     near = ClassStatistics.of(features, labels)
     blocks = [(on_device(features[i : i + 90]), labels[i : i + 90]) for i in range(0, ROWS, 90)]
-    check(ClassStatistics.of_blocks(blocks, near.totals).gram, near_gram(features, labels, blocks))
+    assert_there(
+        ClassStatistics.of_blocks(blocks, near.totals).gram, near_gram(features, labels, blocks)
+    )
 
 
 def near_gram(features: np.ndarray, labels: np.ndarray, blocks: list[Any]) -> np.ndarray:
@@ -140,10 +142,10 @@ def test_solves_are_those_of_numpy(weighting: Weighting, lam: float) -> None:
     far = ClassStatistics.of(on_device(features), labels, weighting=weighting)
     expected = least_squares_head(near, lam)
     for found in (least_squares_head(far, lam), LambdaPath.of(far).head(lam)):
-        check(found.weight, expected.weight)
-        check(found.bias, expected.bias)
+        assert_there(found.weight, expected.weight)
+        assert_there(found.bias, expected.bias)
     part = LambdaPath.of(far).head(lam, slice(OLD, None))
-    check(part.weight, expected.weight[OLD:])
+    assert_there(part.weight, expected.weight[OLD:])
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
@@ -182,8 +184,8 @@ def test_new_rows_are_those_of_numpy(init: str, scale: str, loss: str, place: Pl
     data = NewClasses(place(features), labels, head_rows(on_device), OLD, OLD + NEW)
     far = initialise(config, data)
     tolerance = 1e-6 if scale == "calibrated" else 1e-10  # Newton ends at a promise of 1e-10
-    check(far.rows.weight, near.rows.weight, tolerance)
-    check(far.rows.bias, near.rows.bias, tolerance)
+    assert_there(far.rows.weight, near.rows.weight, tolerance)
+    assert_there(far.rows.bias, near.rows.bias, tolerance)
     assert far.factor == pytest.approx(near.factor, rel=tolerance)
     assert far.lam == near.lam
     assert far.library == (None if init == "random" else "array_api_strict")
@@ -199,7 +201,7 @@ def test_float32_features_are_multiplied_in_float32_and_give_the_same_rows() -> 
         )
         for place in (np.asarray, on_device)
     )
-    check(far.rows.weight, near.rows.weight, 1e-5)
+    assert_there(far.rows.weight, near.rows.weight, 1e-5)
 
 
 @pytest.mark.parametrize("method", sorted(CLOSED_METHODS))
@@ -209,8 +211,8 @@ def test_solved_heads_are_those_of_numpy(method: str) -> None:
         CLOSED_METHODS[method].solve(ClassStatistics.of(place(features), labels), 0.05)
         for place in (np.asarray, on_device)
     )
-    check(far.weight, near.weight)
-    check(far.bias, near.bias)
+    assert_there(far.weight, near.weight)
+    assert_there(far.bias, near.bias)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e80])
@@ -245,9 +247,9 @@ def test_rows_are_taken_by_number_and_by_slice() -> None:
     features, _ = sample()
     numbers = np.array([7, 3, 3, 399])
     for place in (on_device, streamed):
-        check(take(place(features), numbers), features[numbers])
-        check(take(place(features), slice(5, 9)), features[5:9])
-        check(take(select(place(features), numbers), slice(None)), features[numbers])
+        assert_there(take(place(features), numbers), features[numbers])
+        assert_there(take(place(features), slice(5, 9)), features[5:9])
+        assert_there(take(select(place(features), numbers), slice(None)), features[numbers])
     kept = select(streamed(features), numbers)
     assert isinstance(kept, StreamedRows)
     assert isinstance(kept.host, np.ndarray)
@@ -269,7 +271,7 @@ def test_features_in_host_memory_are_streamed_to_the_device_of_the_labels(
     np.testing.assert_array_equal(rows.arrays(), features)
     monkeypatch.setattr(labelled_rows.LabelledRows, "is_resident", property(lambda rows: False))
     found = ClassStatistics.of(rows.arrays(), labels)
-    check(found.class_means, ClassStatistics.of(features, labels).class_means, 1e-6)
+    assert_there(found.class_means, ClassStatistics.of(features, labels).class_means, 1e-6)
     assert max(sent[1:]) == 256  # a block at a time; the first is the sample for the shift
 
 

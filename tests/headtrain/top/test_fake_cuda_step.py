@@ -265,7 +265,8 @@ def test_no_loss_waits_for_the_device(loss: str) -> None:
     top = METHODS["rehearsal"]
     with fake_cuda() as no_waiting:
         model = make_model(network.to(CUDA), top)
-        train(model, make_method(top, loss), make_reader(values, CUDA), no_waiting)
+        means = train(model, make_method(top, loss), make_reader(values, CUDA), no_waiting)
+        assert means.device == CUDA
 
 
 def test_features_are_computed_without_waiting() -> None:
