@@ -21,7 +21,7 @@ def given(context: Context, name: str) -> str | None:
 
 
 def overridden(context: Context, name: str, by: str) -> bool:
-    """Tell whether a file gives `name` and the command line gives `by`, which wins."""
+    """Return whether a file gives `name` and the command line gives `by`, which wins."""
     return given(context, name) == "default_map" and given(context, by) == "commandline"
 
 

@@ -112,7 +112,7 @@ def _show(classifier: Classifier, predictions: Sequence[Prediction]) -> None:
 
 
 def _table(predictions: Sequence[Prediction], folder: str | None) -> Table:
-    """Return a table with a line a class, below its image where there are several of both."""
+    """Return a table with a line per class, below its image where there are several of both."""
     from rich import box
     from rich.table import Table
 

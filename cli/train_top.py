@@ -217,7 +217,7 @@ def _is_there(
     new: Side,
     start: Head,
 ) -> bool:
-    """Say whether a run is finished; its checkpoint goes, where the run was killed before."""
+    """Return whether a run is finished; its checkpoint goes, where the run was killed before."""
     from clinit.headtrain.top.config import run_settings
     from clinit.headtrain.top.finished import is_finished
 

@@ -1,6 +1,6 @@
 """Read feature caches.
 
-A cache is a folder with a sub-folder a split. A split holds `plan.json`, its manifest, immutable
+A cache is a folder with a sub-folder per split. A split holds `plan.json`, its manifest, immutable
 shards and, once all of them are there, `cache.json`; a split without `cache.json` is refused.
 Every shard is verified against its digest as it is read. `views/<k>` beside the splits is a split
 folder too: the training images once more, randomly cropped.
