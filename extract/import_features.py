@@ -24,7 +24,7 @@ from clinit.extract.cache import CacheSplit, open_split
 from clinit.extract.class_names import read_class_names
 from clinit.extract.dataset import SPLITS
 from clinit.extract.head import Head, read_head, write_head
-from clinit.extract.lock import only_writer
+from clinit.extract.lock import claim_folder
 from clinit.extract.manifest import Manifest, read_manifest, write_manifest
 from clinit.extract.plan import Plan, backbone_identifier, read_plan, settle_plan, shard_name
 from clinit.extract.shard import assemble, write_shard
@@ -98,7 +98,7 @@ def import_features(
         fingerprint={**fingerprint, "manifest": manifest.digest},
     )
     _refuse_other_backbone(out, plan)
-    with only_writer(folder):
+    with claim_folder(folder):
         if (folder / "cache.json").exists():
             raise CacheError(
                 f"{folder} holds a complete split already",

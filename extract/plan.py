@@ -16,10 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from clinit.errors import CacheError
-from clinit.extract.commit import commit_json
+from clinit.extract.document import DocumentKind
 from clinit.extract.views import NUMBER
 
-FORMAT = "clinit-cache/1"
+_DOCUMENT = DocumentKind(
+    title="the plan of a feature cache",
+    format="clinit-cache/2",
+    older=("clinit-cache/1",),
+    error=CacheError,
+    remedy="Move the folder away and run the `clinit extract` command of this cache again.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +103,7 @@ def settle_plan(plan: Plan, folder: Path) -> None:
     """
     path = folder / "plan.json"
     if not path.exists():
-        commit_json(path, {"format": FORMAT, **asdict(plan)})
+        _DOCUMENT.write(path, asdict(plan))
         return
     found, wanted = asdict(read_plan(folder)), asdict(plan)
     for name, value in found.pop("fingerprint").items():
@@ -113,20 +119,9 @@ def read_plan(folder: Path) -> Plan:
         CacheError: If there is none, or it is not a plan.
     """
     path = folder / "plan.json"
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if content.pop("format") != FORMAT:
-            raise ValueError("unknown format")
-        return Plan(**{**content, "shape": tuple(content.get("shape", ()))})
-    except FileNotFoundError as error:
-        raise CacheError(
-            f"no feature cache at {folder}", remedy="Write one with `clinit extract`."
-        ) from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CacheError(
-            f"{path} is not the plan of a feature cache ({error})",
-            remedy="Move the folder away and run `clinit extract` again.",
-        ) from error
+    if not path.exists():
+        raise CacheError(f"no feature cache at {folder}", remedy="Write one with `clinit extract`.")
+    return _DOCUMENT.read(path, Plan)
 
 
 def _refuse_difference(path: Path, name: str, found: Any, wanted: Any) -> None:

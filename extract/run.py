@@ -19,7 +19,7 @@ from clinit.extract.dataset import SPLITS
 from clinit.extract.decode import decoder_version
 from clinit.extract.head import Head, read_head
 from clinit.extract.head_names import name_rows
-from clinit.extract.lock import only_writer
+from clinit.extract.lock import claim_folder
 from clinit.extract.machine import cpu_count
 from clinit.extract.manifest import Manifest
 from clinit.extract.plan import Plan, backbone_identifier, read_plan, settle_plan
@@ -133,7 +133,7 @@ def extract(
         if (part.folder / "plan.json").exists():
             settle_plan(part.plan, part.folder)  # refused now, not after hours
     for part in parts:
-        with only_writer(part.folder):
+        with claim_folder(part.folder):
             yield SplitRun(
                 plan=part.plan,
                 manifest=manifests[part.plan.split],

@@ -12,7 +12,7 @@ from typing import Any
 from clinit.extract.commit import commit_json
 from clinit.extract.head import Head
 from clinit.extract.manifest import Manifest
-from clinit.extract.plan import FORMAT, Plan, shard_name
+from clinit.extract.plan import Plan, shard_name
 from clinit.extract.shard import Shard, file_sha256, read_shard
 from clinit.extract.top1 import Top1, head_rows, top1
 
@@ -56,7 +56,7 @@ def write_summary(
         ]
         shards.append(_describe(shard, path))
     content = {
-        "format": FORMAT,
+        "format": "clinit-cache/1",
         "plan": plan.identifier,
         "num_rows": plan.num_rows,
         "num_valid": plan.num_rows - len(invalid),

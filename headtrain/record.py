@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from clinit.errors import ClinitError, RecordError
-from clinit.extract.commit import flush_file, flush_folder, temporary
+from clinit.extract.commit import draft_of, flush_file, flush_folder
 from clinit.extract.head import Head, read_head, write_head
 
 FORMAT = "clinit-run/1"
@@ -129,7 +129,7 @@ def write_record(record: RunRecord, folder: Path) -> None:
         RecordError: If `folder` exists or cannot be written; nothing is left behind then.
     """
     check_free([folder])
-    draft = temporary(folder)
+    draft = draft_of(folder)
     try:
         draft.mkdir(parents=True)
         _write_files(record, draft)

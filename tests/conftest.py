@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -6,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+
+from clinit.extract.document import content_sha256
 
 TINY_MODEL = "convnextv2_atto"
 TINY_ARGS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
@@ -122,3 +125,15 @@ def make_tree(tmp_path: Path) -> Callable[..., Path]:
         return root
 
     return make
+
+
+@pytest.fixture
+def edit_document() -> Callable[..., None]:
+    """Change fields of a sealed document by hand, and seal it again."""
+
+    def edit(path: Path, **changes: object) -> None:
+        content = json.loads(path.read_text(encoding="utf-8")) | changes
+        content.pop("sha256", None)
+        path.write_text(json.dumps({**content, "sha256": content_sha256(content)}))
+
+    return edit

@@ -10,19 +10,18 @@ of other data are refused.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clinit.errors import CacheError, RecordError
+from clinit.errors import CacheError, ClinitError, RecordError
 from clinit.extract.commit import commit_json
 from clinit.extract.head import Head
-from clinit.extract.lock import only_writer
+from clinit.extract.lock import claim_folder
 from clinit.headtrain.base_head import head_digest
-from clinit.headtrain.record import INFO, find_records, read_info
+from clinit.headtrain.record import find_records, read_info
 from clinit.headtrain.source import Source
 from clinit.headtrain.sweep.run import Run, identity
 
@@ -97,14 +96,13 @@ def hold_folder(path: Path, data: SweepData, losses: set[str]) -> Iterator[Sweep
     """
     with ExitStack() as stack:
         try:
-            stack.enter_context(only_writer(path))
-        except CacheError as error:
+            stack.enter_context(claim_folder(path))
+        except ClinitError as error:
             raise RecordError(
                 f"cannot take the sweep folder {path}: another process holds it, or it cannot be"
                 " written",
                 remedy="Wait until the other sweep has finished, or choose another --out.",
             ) from error
-        _remove_drafts(path)
         found = [(folder, read_info(folder)) for folder in find_records(path)]
         for folder, info in found:
             _check_sides(data.sides, info, f"the record {folder}", len(found))
@@ -185,15 +183,3 @@ def _flat(side: Mapping[str, Any]) -> dict[str, Any]:
 
 def _short(value: object) -> str:
     return "absent" if value is None else str(value)[:16]
-
-
-def _remove_drafts(path: Path) -> None:
-    """Remove what a killed sweep was writing; this process holds the folder."""
-    for draft in path.rglob(".*.tmp-*"):
-        if draft.is_dir() and not (set(draft.iterdir()) - _record_files(draft)):
-            shutil.rmtree(draft, ignore_errors=True)
-
-
-def _record_files(draft: Path) -> set[Path]:
-    names = (INFO, "*.parquet", "*.safetensors", ".*.safetensors.tmp-*")
-    return {path for name in names for path in draft.glob(name)}

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 
 from clinit.errors import CacheError
 from clinit.extract.cache import CacheSplit, open_split
-from clinit.extract.lock import only_writer
+from clinit.extract.lock import claim_folder
 from clinit.extract.machine import free_memory
 from clinit.extract.manifest import Manifest
 from clinit.extract.plan import Plan
@@ -185,9 +185,7 @@ class TrunkCache:
         except CacheError:  # not begun, not finished, or damaged
             pass
         self.from_images(part)  # checks them
-        with only_writer(folder, on_busy=on_busy), whole_images():
-            for draft in folder.glob(".*.tmp-*"):  # of a process that was killed
-                draft.unlink(missing_ok=True)
+        with claim_folder(folder, on_busy=on_busy), whole_images():
             result = SplitRun(
                 plan=plan,
                 manifest=part.manifest(),

@@ -268,7 +268,7 @@ def test_a_second_writer_is_refused(
     (tmp_path / "cache" / "train").mkdir(parents=True)
     with (tmp_path / "cache" / "train" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(CacheError, match="another process is extracting into"):
+        with pytest.raises(ClinitError, match="another process is writing into"):
             run(root, tmp_path / "cache", config)
 
 
@@ -465,12 +465,14 @@ def test_an_absent_root_and_an_empty_manifest_are_refused(
 
 
 def test_a_split_begun_on_another_kind_of_device_is_refused(
-    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+    make_tree: Callable[..., Path],
+    config: ExtractConfig,
+    tmp_path: Path,
+    edit_document: Callable[..., None],
 ) -> None:
     root, out = make_tree(), tmp_path / "cache"
     run(root, out, config)
     (out / "train" / "cache.json").unlink()
-    path = out / "train" / "plan.json"
-    path.write_text(path.read_text().replace('"device": "cpu"', '"device": "cuda"'))
+    edit_document(out / "train" / "plan.json", device="cuda")
     with pytest.raises(CacheError, match="device = cuda, this command has device = cpu"):
         run(root, out, config)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from clinit.errors import CacheError
-from clinit.extract.lock import only_writer
+from clinit.extract.lock import claim_folder
 from clinit.headtrain.top.activations import ActivationRows, StoredRows
 from clinit.headtrain.top.cut import cut
 from clinit.headtrain.top.images import open_side, reload_backbone
@@ -167,7 +167,7 @@ def test_what_is_complete_is_read_without_the_lock(
 ) -> None:
     cache = make_cache()
     first = store(cache, part)
-    with only_writer(cache.path(cache.plan(part))):
+    with claim_folder(cache.path(cache.plan(part))):
         np.testing.assert_array_equal(store(cache, part), first)
 
 
@@ -177,7 +177,7 @@ def test_a_run_waits_for_another_that_computes_the_same_part(
     ignored = shutil.ignore_patterns(".lock")
     cache, told = make_cache(), []
     with ExitStack() as other:
-        other.enter_context(only_writer(cache.path(cache.plan(part))))
+        other.enter_context(claim_folder(cache.path(cache.plan(part))))
 
         def finish() -> None:
             told.append("busy")
@@ -254,7 +254,7 @@ def test_a_damaged_shard_is_computed_again(
     content = bytearray(shards[1].read_bytes())
     content[content.index(first[2].tobytes())] ^= 1
     shards[1].write_bytes(content)
-    draft = shards[1].with_name(".shard-00001.h5.tmp-1")
+    draft = shards[1].with_name(".shard-00001.h5.tmp-0123456789abcdef")
     draft.write_bytes(b"of a process that was killed")
     np.testing.assert_array_equal(store(cache, part), first)
     assert not draft.exists()
