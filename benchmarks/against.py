@@ -66,15 +66,17 @@ class Side:
         self.folder, self.data, self.size = folder, data, size
         self._runs = count()
 
-    def prepare(self) -> None:
+    def prepare(self, chosen: list[str]) -> None:
         """Write the caches that training reads, and the records that the report reads."""
+        if not {"train-head", "report"} & set(chosen):
+            return
         for name in ("base", "new"):
             for split in ("train", "val"):
                 self.run(*self._import(name, split), "--out", self.folder / name)
-        seeds, out = self.size.seeds, self.folder / "records"
         small = ("--tasks", 2, "--iterations", 20, "--eval-every", 5)
-        for seed in range(seeds):
-            self.run(*self._train(), *small, "--seed", seed, "--out", out / str(seed))
+        for seed in range(self.size.seeds if "report" in chosen else 0):
+            out = self.folder / "records" / str(seed)
+            self.run(*self._train(), *small, "--seed", seed, "--out", out)
 
     def commands(self) -> dict[str, Callable[[], Run]]:
         """Return what is measured, by its name."""
@@ -238,7 +240,7 @@ def main() -> None:
         now = Side(here, Path(folder) / "now", data, size)
         for side in (before, now):
             side.folder.mkdir()
-            side.prepare()
+            side.prepare(options.commands)
         found = compete(before, now, options.pairs, options.commands)
     table = Table(*HEADINGS, title="Cost of a change")
     for column in table.columns[1:]:

@@ -31,13 +31,14 @@ def test_what_is_no_checkout_is_refused(script: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_command_is_measured_beside_another_checkout(
+def test_a_command_is_measured_beside_another_checkout(
     script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     here = str(SCRIPT.parents[1])
-    words = ["against.py", here, "--small", "--pairs", "1", "--out", str(tmp_path)]
+    words = ["against.py", here, "--small", "--pairs=1", f"--out={tmp_path}"]
+    words += ["--commands", "cache import"]
     monkeypatch.setattr("sys.argv", words)
     script.main()
     (text,) = (path.read_text() for path in tmp_path.glob("against_*.md"))
     names = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
-    assert names == ["command", "extract", "cache import", "train-head", "report"]
+    assert names == ["command", "cache import"]
