@@ -123,8 +123,9 @@ def extract(
 
     clinit extract --dataset imagenet1k --root /data/imagenet --out caches/imagenet1k
     """
-    from clinit.extract.backbone import BackboneConfig, parse_model_args
+    from clinit.extract.backbone import BackboneConfig
     from clinit.extract.device import choose_device
+    from clinit.extract.model_args import parse_model_args
     from clinit.extract.run import ExtractConfig
     from clinit.extract.run import extract as run
     from clinit.extract.views import view_folders
