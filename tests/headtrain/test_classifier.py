@@ -15,7 +15,14 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import clinit
-from clinit.errors import BackboneError, ClinitError, DeviceError, ImageError, ModelError
+from clinit.errors import (
+    BackboneError,
+    ClinitError,
+    DeviceError,
+    ImageError,
+    MachineError,
+    ModelError,
+)
 from clinit.extract.cache import open_cache
 from clinit.extract.head import read_head
 from clinit.extract.loader import load_batches
@@ -136,6 +143,34 @@ def test_bad_images_keep_their_place_and_say_why(
     assert all(not each.guesses for each in found if each.reason is not None)
     assert done == sorted(done)
     assert done[-1] == len(mixed)
+
+
+def test_a_file_that_may_not_be_read_does_not_stop_the_others(
+    model: Classifier, images: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(images[0].read_bytes())
+    read = Path.read_bytes
+
+    def forbidden(path: Path) -> bytes:
+        if path == secret:
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", forbidden)
+    reasons = [each.reason for each in model.predict([images[0], secret, images[1]])]
+    assert reasons == [None, "no permission to read the file", None]
+
+
+def test_want_of_memory_is_no_bad_image(
+    model: Classifier, images: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **kwargs: object) -> object:
+        raise MemoryError
+
+    monkeypatch.setattr("clinit.extract.loader.decode", fail)
+    with pytest.raises(MachineError, match="not enough memory to decode"):
+        list(model.predict(images[:1]))
 
 
 def test_no_image_is_no_prediction(model: Classifier) -> None:
@@ -309,7 +344,7 @@ def test_code_that_a_model_file_names_is_not_run(
 def test_a_model_file_that_asks_for_a_huge_network_is_refused(
     model: Classifier, tmp_path: Path
 ) -> None:
-    arguments = {**model.facts.model_args, "dims": (4, 8, 8, 30_000)}
+    arguments = {**model.facts.model_args, "dims": (4, 8, 8, 3_000)}
     path = rewrite(model, tmp_path / "model.safetensors", model_args=arguments)
     with pytest.raises(BackboneError, match="more than 4 times what its weights hold"):
         load_model(path, device="cpu")
