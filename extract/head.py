@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
+from torch import Tensor
 
 from clinit.errors import HeadError
 from clinit.extract.commit import commit_file
@@ -72,12 +74,11 @@ def read_head(path: Path) -> Head:
             remedy="`clinit extract` stores the pretrained head as head.safetensors in its cache.",
         )
     try:
-        with safe_open(path, framework="numpy") as file:
+        with safe_open(path, framework="pt") as file:  # numpy has no bfloat16
             facts = json.loads((file.metadata() or {}).get("clinit_head", "{}"))
-            weight = file.get_tensor("weight").astype(np.float32)
-            bias = file.get_tensor("bias").astype(np.float32)
+            weight, bias = _tensor(file, "weight"), _tensor(file, "bias")
         names = facts.get("class_names")
-    except (SafetensorError, OSError, ValueError, AttributeError) as error:
+    except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
         raise HeadError(
             f"{path} is not a head file: {error}",
             remedy="A head file is a safetensors file with `weight` (classes, dim) and `bias`.",
@@ -104,3 +105,11 @@ def read_head(path: Path) -> Head:
         class_names=tuple(map(str, names)) if names is not None else None,
         fingerprint=facts.get("fingerprint", ""),
     )
+
+
+def _tensor(file: Any, name: str) -> Float[np.ndarray, ...]:
+    """Read a tensor of floating point numbers as float32."""
+    if file.get_slice(name).get_dtype() not in ("F64", "F32", "F16", "BF16"):
+        raise ValueError(f"{name} is of type {file.get_slice(name).get_dtype()}, expected floats")
+    tensor: Tensor = file.get_tensor(name)
+    return tensor.float().numpy()

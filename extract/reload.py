@@ -6,7 +6,6 @@ they come from, they count only if their hash is the one in the fingerprint.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from clinit.errors import BackboneError, CacheError
 from clinit.extract.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.cache import CacheSplit
 from clinit.extract.device import choose_device
+from clinit.extract.model_args import read_model_args
 from clinit.extract.transform import Transform
 
 _RIGHT_FILE = (
@@ -120,8 +120,8 @@ def _check_extracted(fingerprint: Mapping[str, str], origin: str) -> None:
 def _parse(fingerprint: Mapping[str, str], origin: str) -> tuple[Transform, dict[str, Any]]:
     try:
         transform = Transform.parse(fingerprint["transform"])
-        return transform, dict(ast.literal_eval(fingerprint["model_args"]))
-    except (ValueError, SyntaxError, KeyError, TypeError) as error:
+        return transform, read_model_args(fingerprint["model_args"])
+    except (ValueError, KeyError, TypeError) as error:
         raise CacheError(
             f"the fingerprint of {origin} does not describe a network and a transform: {error}",
             remedy="Run the `clinit extract` command of the cache into a new folder.",

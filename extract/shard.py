@@ -26,7 +26,7 @@ from clinit.errors import CacheError
 from clinit.extract.commit import commit_file
 
 _CHUNK_BYTES = 16 * 2**20
-_FLOAT16_MAX = float(np.finfo(np.float16).max)
+_FLOAT16 = np.finfo(np.float16)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +58,8 @@ def assemble(
 ) -> Shard:
     """Make a shard from float32 features; rows that are not finite become invalid.
 
-    The shard is stored in float32 where float16 would overflow.
+    The shard is stored in float32 where float16 would overflow, or would round a row to fewer
+    than its eleven bits, down to zeros.
     """
     reasons = dict(reasons)
     finite = np.isfinite(features).all(axis=tuple(range(1, features.ndim)))
@@ -70,9 +71,24 @@ def assemble(
     if not valid.all():
         kept = kept.copy()
         kept[~valid] = 0
-    if dtype == "float16" and float(np.abs(kept).max(initial=0)) < _FLOAT16_MAX:
+    if dtype == "float16" and fits_float16(kept):
         kept = kept.astype(np.float16)
     return Shard(kept, labels.astype(np.int64), valid, reasons)
+
+
+def fits_float16(features: Float[np.ndarray, "rows ..."]) -> bool:
+    """Return whether float16 holds every row to its precision.
+
+    It does not hold what overflows, nor a row all of whose values lie below the smallest normal
+    number, 2^-14: there the spacing of numbers stays 2^-24, and below that there is only zero. Such
+    a row is held all the same where its values are float16 already. A small value beside larger
+    ones is rounded as finely as those are.
+    """
+    largest = np.abs(features).max(axis=tuple(range(1, features.ndim)), initial=0)
+    if not (largest < _FLOAT16.max).all():
+        return False
+    small = features[largest < _FLOAT16.smallest_normal]
+    return np.array_equal(small.astype(np.float16).astype(np.float32), small)
 
 
 def write_shard(shard: Shard, path: Path, *, plan_identifier: str) -> None:
