@@ -10,7 +10,7 @@ import typer
 
 from clinit.cli.choices import Autocast, Device, Dtype, MaxPixels, Split, TransformKind
 from clinit.cli.config_file import ConfigOption
-from clinit.cli.console import err, warn
+from clinit.cli.console import err, note, warn
 from clinit.cli.context import Context, overridden
 from clinit.cli.extract_output import print_split, print_view, print_views, progress_bars
 from clinit.extract.image_size import MAX_PIXELS
@@ -174,7 +174,7 @@ def extract(
     plain: dict[str, SplitResult] = {}
     seen: list[SplitResult] = []
     with progress_bars() as on_progress:
-        for result in run(manifests, root, out, config, on_progress=on_progress):
+        for result in run(manifests, root, out, config, on_progress=on_progress, on_note=note):
             if len(plain) < len(manifests):
                 plain[result.split.plan.split] = result
                 print_split(result)

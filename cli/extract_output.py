@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from clinit.extract.cache import CacheSplit
     from clinit.extract.split_run import Progress, SplitResult
+    from clinit.extract.summary import InvalidRow
 
 _BAD_IMAGES_SHOWN = 20
 
@@ -70,13 +71,13 @@ def print_split(result: SplitResult) -> None:
     if not result.computed_rows:
         say("  already complete: every shard verified, nothing to do")
     else:
-        shares = _shares(split.summary["run"]["shares"])
-        say(f"  {_rate(result)}: {shares}; the bound is {split.summary['run']['bound']}")
+        run = split.summary.run
+        say(f"  {_rate(result)}: {_shares(run.shares)}; the bound is {run.bound}")
     if split.dtype != split.plan.dtype:
         note("some features are too large or too small for float16: their shards are in float32")
     _print_retried(result)
     _print_top1(result)
-    _print_bad(split, split.summary["invalid"])
+    _print_bad(split, split.summary.invalid)
 
 
 def print_view(result: SplitResult, plain: SplitResult) -> None:
@@ -87,8 +88,8 @@ def print_view(result: SplitResult, plain: SplitResult) -> None:
     say(f"{split.plan.title}: {done}{accuracy}")
     _print_replaced(result)
     _print_retried(result)
-    known = {entry["row"] for entry in plain.split.summary["invalid"]}
-    _print_bad(split, [entry for entry in split.summary["invalid"] if entry["row"] not in known])
+    known = {entry.row for entry in plain.split.summary.invalid}
+    _print_bad(split, [entry for entry in split.summary.invalid if entry.row not in known])
 
 
 def print_views(results: Sequence[SplitResult], present: int) -> None:
@@ -96,9 +97,7 @@ def print_views(results: Sequence[SplitResult], present: int) -> None:
     fingerprint, folder = results[0].split.fingerprint, results[0].split.path.parent
     size = sum(size_megabytes(result.split.path) for result in results)
     seconds = sum(
-        sum(result.split.summary["run"]["seconds"].values())
-        for result in results
-        if result.computed_rows
+        sum(result.split.summary.run.seconds.values()) for result in results if result.computed_rows
     )
     say(
         f"{len(results)} view{'s' if len(results) > 1 else ''} of the training images, seed"
@@ -124,7 +123,7 @@ def _shares(shares: Mapping[str, float], *, short: bool = False) -> str:
 def _rate(result: SplitResult) -> str:
     found = result.split.num_rows - result.computed_rows
     resumed = f" ({found:,} found from an earlier run)" if found else ""
-    rate = result.split.summary["run"]["images_per_s"]
+    rate = result.split.summary.run.images_per_s or 0
     return f"{result.computed_rows:,} images at {rate:,.0f} images/s{resumed}"
 
 
@@ -140,11 +139,11 @@ def _print_retried(result: SplitResult) -> None:
     if not result.retried_rows:
         say("  no row was invalid: none was read again")
         return
-    left = len(result.split.summary["invalid"])
+    left = len(result.split.summary.invalid)
     say(f"  invalid rows read again: {result.retried_rows:,}; invalid now: {left:,}")
 
 
-def _print_bad(split: CacheSplit, entries: Sequence[Mapping[str, Any]]) -> None:
+def _print_bad(split: CacheSplit, entries: Sequence[InvalidRow]) -> None:
     if not entries:
         return
     warn(
@@ -152,23 +151,23 @@ def _print_bad(split: CacheSplit, entries: Sequence[Mapping[str, Any]]) -> None:
         " (--retry-invalid reads them again):"
     )
     for entry in entries[:_BAD_IMAGES_SHOWN]:
-        say(f"    row {entry['row']:,}  {entry['path']}: {entry['reason']}")
+        say(f"    row {entry.row:,}  {entry.path}: {entry.reason}")
     if len(entries) > _BAD_IMAGES_SHOWN:
         say(f"    … all of them are listed in {split.path / 'cache.json'}")
 
 
 def _print_top1(result: SplitResult) -> None:
-    head = result.split.summary["head"]
+    head = result.split.summary.head
     percent = result.top1.percent
     if percent is not None:
         say(
             f"  stored head: top-1 {percent:.2f} % of {result.top1.total:,} images"
-            f" (its classes: {head['class_names']})"
+            f" (its classes: {head.class_names})"
         )
-    elif head["class_names"] == "unknown":
+    elif head.class_names == "unknown":
         note(
             "the stored head's rows have no names, so its accuracy is unknown and `clinit"
             " train-head` cannot use it: name them with --head-classes"
         )
     else:
-        say(f"  stored head: knows none of these classes (its classes: {head['class_names']})")
+        say(f"  stored head: knows none of these classes (its classes: {head.class_names})")

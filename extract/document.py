@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from clinit.errors import ClinitError
+from clinit.errors import LOOK_AT_STORAGE, ClinitError
 from clinit.extract.commit import commit_file
 
 T = TypeVar("T")
@@ -36,8 +37,8 @@ class DocumentKind:
     """With its article: `the plan of a feature cache`."""
     format: str
     """The format that is written; it is sealed."""
-    older: tuple[str, ...] = ()
-    """Formats that are read too, from before there was a seal."""
+    older: tuple[str | None, ...] = ()
+    """Formats that are read too, from before there was a seal; None: without any format."""
     error: type[ClinitError]
     remedy: str
     """What to do about a damaged one."""
@@ -57,8 +58,9 @@ class DocumentKind:
         Raises:
             ClinitError: If it cannot be written.
         """
-        text = self.text(content) + "\n"
-        commit_file(path, lambda draft: draft.write_text(text, encoding="utf-8"))
+        # A path that is no UTF-8 has half characters, which JSON can hold escaped alone.
+        text = (self.text(content) + "\n").encode(errors="backslashreplace")
+        commit_file(path, lambda draft: draft.write_bytes(text))
 
     def read(self, path: Path, content: type[T]) -> T:
         """Read the document at `path` as `content`, a dataclass or a typed dictionary.
@@ -84,7 +86,9 @@ class DocumentKind:
                 )
             text = path.read_text(encoding="utf-8")
         except OSError as error:
-            raise self._refusal(f"cannot read {path}: {error.strerror or error}") from error
+            raise self.error(
+                f"cannot read {path}: {error.strerror or error}", remedy=LOOK_AT_STORAGE
+            ) from error
         except UnicodeDecodeError as error:
             raise self._damaged(str(path), "it is not UTF-8 text") from error
         return self.parse(text, origin=str(path))
@@ -100,7 +104,7 @@ class DocumentKind:
             ClinitError: As in `read`.
         """
         try:
-            content = json.loads(text, parse_constant=_refuse_constant)
+            content = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
         except RecursionError as error:
             raise self._damaged(origin, "it is nested too deeply") from error
         except ValueError as error:
@@ -115,7 +119,7 @@ class DocumentKind:
             )
         if (seal is not None or found == self.format) and seal != content_sha256(content):
             raise self._damaged(origin, "it has changed since it was written")
-        del content["format"]
+        content.pop("format", None)
         return content
 
     def convert(self, content: Mapping[str, Any], kind: type[T], *, origin: str) -> T:
@@ -180,3 +184,9 @@ def _shown(value: object) -> str:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"it holds {name}, which is no JSON")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"it holds {_shown(text)}, which no float64 holds")
+    return number

@@ -23,7 +23,8 @@ from pathlib import Path
 from clinit.errors import ClinitError
 
 _CANNOT_LOCK = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
-_DRAFT = re.compile(r"\.(?P<name>.+)\.tmp-[0-9a-f]{16}")
+_DRAFT = re.compile(r"\.(?P<name>.+)\.tmp-([0-9a-f]{16}|[0-9]{1,10})")
+"""Earlier versions of clinit named drafts by the number of the process."""
 _WAIT = "Wait until it has finished, or end it; then run this command again."
 
 
@@ -31,6 +32,7 @@ _WAIT = "Wait until it has finished, or end it; then run this command again."
 def claim_folder(
     folder: Path,
     *,
+    within: Path | None = None,
     on_busy: Callable[[], None] | None = None,
     on_unlocked: Callable[[str], None] = lambda note: None,
 ) -> Iterator[None]:
@@ -38,6 +40,8 @@ def claim_folder(
 
     Args:
         folder: Made where it does not exist.
+        within: A folder above it, which the user has named: nothing from there on may be a
+            link, or whoever made the folder would say where this command writes.
         on_busy: Called if another process holds the claim, before this one waits for it; None
             does not wait.
         on_unlocked: Told why where the storage cannot lock: the folder is then not claimed.
@@ -47,6 +51,8 @@ def claim_folder(
             or it has been removed or replaced before the end.
     """
     try:
+        if within is not None:
+            _refuse_links(folder, within)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _cannot_write(folder, error) from error
@@ -183,6 +189,18 @@ def _is_claimed(lock: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def _refuse_links(folder: Path, within: Path) -> None:
+    for part in (folder, *folder.parents):
+        if part == within:
+            return
+        if part.is_symlink():
+            raise ClinitError(
+                f"{part} is a link: nothing is written through a link inside of {within}",
+                remedy=f"Put a folder in its place; {within} itself may be a link.",
+            )
+    raise ValueError(f"{folder} is not within {within}")
 
 
 def _not_a_lock(lock: Path) -> ClinitError:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from clinit.errors import BackboneError, CacheError
 from clinit.extract.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.cache import CacheSplit
@@ -91,15 +93,14 @@ def stored_weights(split: CacheSplit) -> Path | None:
         CacheError: If nobody knows, or the file is gone.
     """
     _check_extracted(split.fingerprint, str(split.path))
-    try:
-        stored = split.summary["run"]["weights"]
-    except KeyError as error:
+    stored = split.summary.run.weights
+    if isinstance(stored, msgspec.UnsetType):
         raise CacheError(
             f"{split.path / 'cache.json'} was written by a version of clinit that did not keep"
             " where the weights are",
             remedy="Give them with `--weights FILE`, or run the `clinit extract` command of this"
             " cache again: it adds the path and computes nothing.",
-        ) from error
+        )
     if stored is not None and not Path(stored).is_file():
         raise CacheError(
             f"the weights of the features in {split.path} were at {stored}, where nothing is now",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -28,14 +28,14 @@ from clinit.extract.cache import (
 )
 from clinit.extract.commit import flush_folder
 from clinit.extract.decode import MISSING
-from clinit.extract.head import Head, write_head
+from clinit.extract.head import Head, store_head, tensors_sha256
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.loader import ImageBatch, load_batches
 from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.pipeline import Compute, features_of
 from clinit.extract.plan import Plan, settle_plan, shard_name
 from clinit.extract.shard import assemble, read_shard, write_shard
-from clinit.extract.summary import write_summary
+from clinit.extract.summary import UNKNOWN, RunFacts, write_summary
 from clinit.extract.timing import Timing
 from clinit.extract.top1 import Top1
 from clinit.extract.transform import Transform
@@ -70,8 +70,7 @@ class SplitResult:
     @property
     def top1(self) -> Top1:
         """Accuracy of the stored head, on the rows whose class it knows."""
-        head = self.split.summary["head"]
-        return Top1(head["correct"], head["total"])
+        return self.split.summary.head.top1
 
 
 @runtime_checkable
@@ -123,7 +122,7 @@ class SplitRun:
         """
         settle_plan(self.plan, self.folder)
         if self.head is not None and self.view is None:
-            write_head(self.head, self.folder.parent / HEAD_FILE)
+            store_head(self.head, self.folder.parent / HEAD_FILE)
         write_manifest(self.manifest, self.folder / "manifest.parquet")
         finished = self._finished()
         missing, replaced = self._missing_shards(finished)
@@ -146,10 +145,13 @@ class SplitRun:
     def _invalid_rows(self, missing: list[int]) -> dict[int, int]:
         """Return how many rows are invalid in each shard that is whole and has some."""
         whole = [shard for shard in range(self.plan.num_shards) if shard not in missing]
-        rows = {each: len(read_shard(self.folder / shard_name(each)).reasons) for each in whole}
-        return {shard: count for shard, count in rows.items() if count}
+        found = {
+            shard: len(read_shard(self.folder / shard_name(shard), self.plan, shard).reasons)
+            for shard in whole
+        }
+        return {shard: count for shard, count in found.items() if count}
 
-    def _summarise(self, head_classes: str, run: Mapping[str, Any]) -> None:
+    def _summarise(self, head_classes: str, run: RunFacts) -> None:
         write_summary(
             self.folder,
             self.plan,
@@ -160,12 +162,16 @@ class SplitRun:
         )
 
     def _up_to_date(self, finished: CacheSplit) -> CacheSplit:
-        """Judge the head again where its rows have got names; write down where the weights are."""
+        """Judge the head again where its rows have got names; write down where the weights are.
+
+        A summary of an earlier version learns which head it is about.
+        """
         nameless = self.head is None or self.head.class_names is None
-        known = "unknown" if nameless else self.head_classes
-        named = self.names_given or finished.summary["head"]["class_names"] == "unknown" != known
-        run = {**finished.summary["run"], "weights": self._weights}
-        if named or run != finished.summary["run"]:
+        known = UNKNOWN if nameless else self.head_classes
+        told, run = finished.summary, replace(finished.summary.run, weights=self._weights)
+        named = self.names_given or told.head.class_names == UNKNOWN != known
+        tensors = None if self.head is None else tensors_sha256(self.head)
+        if named or run != told.run or tensors != told.head.tensors:
             self._summarise(known, run)
             return open_split(self.folder)
         return finished
@@ -190,7 +196,7 @@ class SplitRun:
             if finished is not None:
                 problem = verify_shard(finished, shard)
             else:
-                problem = shard_problem(path, self.plan)
+                problem = shard_problem(path, self.plan, shard)
             if problem is not None:
                 missing.append(shard)
                 if path.exists():
@@ -245,7 +251,8 @@ class SplitRun:
                         features, labels[rows.start : rows.stop], reasons, dtype=self.plan.dtype
                     ),
                     self.folder / shard_name(shard),
-                    plan_identifier=self.plan.identifier,
+                    plan=self.plan,
+                    index=shard,
                 )
 
     def _next(self, batches: Iterator[ImageBatch]) -> ImageBatch:
@@ -281,18 +288,18 @@ class SplitRun:
             Progress(self.plan.title, rows_done, self.plan.num_rows, images_per_s, shares)
         )
 
-    def _facts(self, computed: int, started: datetime) -> dict[str, Any]:
+    def _facts(self, computed: int, started: datetime) -> RunFacts:
         seconds = self.timing.total
-        return {
-            "root": str(self.root),
-            "weights": self._weights,
-            "started": started.isoformat(timespec="seconds"),
-            "device": self.backbone.config.device,
-            "workers": self.workers,
-            "computed_rows": computed,
-            "images_per_s": computed / seconds if seconds else None,
-            "seconds": self.timing.seconds(),
-            "shares": dict(self.timing.shares()),
-            "bound": self.timing.bound,
-            "versions": {name: version(name) for name in ("clinit", "torch", "timm", "h5py")},
-        }
+        return RunFacts(
+            root=str(self.root),
+            weights=self._weights,
+            started=started.isoformat(timespec="seconds"),
+            device=self.backbone.config.device,
+            workers=self.workers,
+            computed_rows=computed,
+            images_per_s=computed / seconds if seconds else None,
+            seconds=self.timing.seconds(),
+            shares=dict(self.timing.shares()),
+            bound=self.timing.bound,
+            versions={name: version(name) for name in ("clinit", "torch", "timm", "h5py")},
+        )

@@ -172,7 +172,13 @@ def _replaced(where: str, differing: list[str], num_records: int) -> CacheError:
 def _side(description: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: description.get(name)
-        for name in ("fingerprint", "manifest_digest", "val_manifest_digest")
+        for name in (
+            "fingerprint",
+            "manifest_digest",
+            "val_manifest_digest",
+            "features_digest",
+            "val_features_digest",
+        )
     }
 
 

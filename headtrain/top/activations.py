@@ -95,6 +95,7 @@ def _shape(split: CacheSplit) -> tuple[int, ...]:
 
 
 def _in_memory(split: CacheSplit) -> Reader:
+    split.check_size()
     values = np.empty((split.num_rows, *_shape(split)), dtype=split.dtype)
     for index, shard in enumerate(split.shards()):
         rows = split.plan.rows(index)
@@ -113,7 +114,8 @@ def _from_files(split: CacheSplit) -> Reader:
     @cache
     def shard(index: int) -> h5py.Dataset:
         # Without a chunk cache HDF5 reads the bytes of a row, not the chunk around it.
-        return h5py.File(split.path / shard_name(index), "r", rdcc_nbytes=0)["features"]
+        path = split.path / shard_name(index)
+        return h5py.File(path, "r", locking=False, rdcc_nbytes=0)["features"]
 
     def read(rows: np.ndarray, out: np.ndarray) -> None:
         for place, row in enumerate(rows.tolist()):

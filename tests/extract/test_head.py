@@ -76,7 +76,11 @@ def test_a_head_has_one_name_a_row(head: Head) -> None:
             {"clinit_head": '{"class_names": ["a"]}'},
             "names 1 cl",
         ),
-        ({"weight": np.zeros((2, 1)), "bias": np.zeros(2)}, {"clinit_head": "["}, "not a head"),
+        (
+            {"weight": np.zeros((2, 1)), "bias": np.zeros(2)},
+            {"clinit_head": "["},
+            "is damaged: Expecting",
+        ),
     ],
 )
 def test_what_is_not_a_head_is_refused(

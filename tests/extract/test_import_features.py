@@ -39,7 +39,9 @@ def test_rows_come_back_with_their_labels_in_their_own_type(
 ) -> None:
     monkeypatch.setattr(module, "SHARD_ROWS", shard_rows)
     features, labels = arrays[0].astype(dtype), arrays[1]
-    split = import_features(*save(tmp_path, features, labels), tmp_path / "c", ImportConfig())
+    split = import_features(
+        *save(tmp_path, features, labels), tmp_path / "c", ImportConfig(backbone="clip")
+    )
     loaded = split.load()
     order = np.argsort(labels, kind="stable")
     assert loaded.features.dtype == dtype
@@ -53,7 +55,9 @@ def test_labels_of_text_are_class_names(
     tmp_path: Path, arrays: tuple[np.ndarray, np.ndarray]
 ) -> None:
     words = np.array(["cat", "ant", "dog", "bee"])[arrays[1]]
-    split = import_features(*save(tmp_path, arrays[0], words), tmp_path / "c", ImportConfig())
+    split = import_features(
+        *save(tmp_path, arrays[0], words), tmp_path / "c", ImportConfig(backbone="clip")
+    )
     assert split.class_names == ("ant", "bee", "cat", "dog")
     assert split.manifest.table.group_by("class_name").len().sort("class_name")[
         "len"
@@ -65,7 +69,7 @@ def test_a_file_of_class_names_may_name_classes_without_a_row(
 ) -> None:
     names = tmp_path / "classes.txt"
     names.write_text("a\nb\nc\nd\ne\n")
-    config = ImportConfig(classes=names, split="val")
+    config = ImportConfig(backbone="clip", classes=names, split="val")
     import_features(*save(tmp_path, *arrays), tmp_path / "c", config)
     assert open_cache(tmp_path / "c").split("val").class_names == tuple("abcde")
 
@@ -76,13 +80,13 @@ def test_a_head_is_stored_and_its_accuracy_told_for_both_splits(
     head = tmp_path / "head.safetensors"
     write_head(Head(np.eye(4, 6), np.zeros(4), ("0", "1", "2", "3")), head)
     paths = save(tmp_path, *arrays)
-    import_features(*paths, tmp_path / "c", ImportConfig(head=head))
-    val = import_features(*paths, tmp_path / "c", ImportConfig(split="val"))
+    import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip", head=head))
+    val = import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip", split="val"))
     cache = open_cache(tmp_path / "c")
     assert cache.head is not None
     assert cache.head.class_names == ("0", "1", "2", "3")
-    assert cache.splits["train"].summary["head"]["top1_percent"] == 100
-    assert val.summary["head"]["top1_percent"] == 100
+    assert cache.splits["train"].summary.head.top1.percent == 100
+    assert val.summary.head.top1.percent == 100
 
 
 def test_rows_that_are_not_finite_keep_their_place_and_are_invalid(
@@ -90,7 +94,9 @@ def test_rows_that_are_not_finite_keep_their_place_and_are_invalid(
 ) -> None:
     features = arrays[0].astype(np.float64)
     features[3, 0], features[9, 1] = np.nan, 1e300
-    split = import_features(*save(tmp_path, features, arrays[1]), tmp_path / "c", ImportConfig())
+    split = import_features(
+        *save(tmp_path, features, arrays[1]), tmp_path / "c", ImportConfig(backbone="clip")
+    )
     assert split.num_valid == 48
     invalid = split.manifest.table["path"].to_numpy()[~split.valid].tolist()
     assert sorted(invalid) == ["03", "09"]
@@ -111,14 +117,16 @@ def test_files_of_another_content_are_refused(
     tmp_path: Path, features: np.ndarray, labels: np.ndarray, message: str
 ) -> None:
     with pytest.raises(CacheError, match=message):
-        import_features(*save(tmp_path, features, labels), tmp_path / "c", ImportConfig())
+        import_features(
+            *save(tmp_path, features, labels), tmp_path / "c", ImportConfig(backbone="clip")
+        )
     assert not (tmp_path / "c").exists()
 
 
 def test_pickled_objects_are_not_read(tmp_path: Path) -> None:
     paths = save(tmp_path, np.array([{}], dtype=object), np.zeros(1, dtype=np.int64))
     with pytest.raises(CacheError, match="cannot read") as caught:
-        import_features(*paths, tmp_path / "c", ImportConfig())
+        import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip"))
     assert "pickled" in caught.value.remedy
 
 
@@ -127,7 +135,7 @@ def test_labels_without_a_name_are_refused(
 ) -> None:
     names = tmp_path / "classes.txt"
     names.write_text("a\nb\n")
-    config = ImportConfig(classes=names)
+    config = ImportConfig(backbone="clip", classes=names)
     with pytest.raises(CacheError, match="labels from 0 to 3, expected 0 to 1"):
         import_features(*save(tmp_path, *arrays), tmp_path / "c", config)
     words = np.array(["a", "x", "b", "y"])[arrays[1]]
@@ -139,9 +147,9 @@ def test_a_complete_split_is_not_written_again(
     tmp_path: Path, arrays: tuple[np.ndarray, np.ndarray]
 ) -> None:
     paths = save(tmp_path, *arrays)
-    import_features(*paths, tmp_path / "c", ImportConfig())
+    import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip"))
     with pytest.raises(CacheError, match="holds a complete split already"):
-        import_features(*paths, tmp_path / "c", ImportConfig())
+        import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip"))
 
 
 def test_splits_of_different_extractors_are_not_mixed(
@@ -160,14 +168,16 @@ def test_a_head_of_another_width_is_refused(
     head = tmp_path / "head.safetensors"
     write_head(Head(np.eye(4, 5), np.zeros(4)), head)
     with pytest.raises(HeadError, match="features of width 5, these have width 6"):
-        import_features(*save(tmp_path, *arrays), tmp_path / "c", ImportConfig(head=head))
+        import_features(
+            *save(tmp_path, *arrays), tmp_path / "c", ImportConfig(backbone="clip", head=head)
+        )
 
 
 def import_with_head(folder: Path, head: Head, split: str = "train") -> CacheSplit:
     labels = np.arange(12) % 4
     paths = save(folder, np.eye(4, 6, dtype=np.float32)[labels], labels)
     write_head(head, folder / "head.safetensors")
-    config = ImportConfig(split=split, head=folder / "head.safetensors")
+    config = ImportConfig(backbone="clip", split=split, head=folder / "head.safetensors")
     return import_features(*paths, folder / "c", config)
 
 
@@ -176,7 +186,7 @@ def test_a_head_without_names_takes_those_of_the_classes(tmp_path: Path) -> None
     head = open_cache(tmp_path / "c").head
     assert head is not None
     assert head.class_names == ("0", "1", "2", "3")
-    assert split.summary["head"]["top1_percent"] == 100
+    assert split.summary.head.top1.percent == 100
 
 
 def test_a_second_head_is_refused(tmp_path: Path) -> None:
@@ -190,14 +200,14 @@ def test_a_second_head_is_refused(tmp_path: Path) -> None:
 def test_a_label_beyond_the_number_of_rows_is_refused(tmp_path: Path) -> None:
     paths = save(tmp_path, np.ones((3, 2), np.float32), np.array([0, 1, 2**40]))
     with pytest.raises(CacheError, match=r"holds the label 1,099,511,627,776, but only 3 rows"):
-        import_features(*paths, tmp_path / "c", ImportConfig())
+        import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip"))
 
 
 def test_a_split_of_other_classes_is_refused(tmp_path: Path) -> None:
     features = np.ones((4, 2), np.float32)
     paths = save(tmp_path, features, np.array(["a", "b", "c", "c"]))
-    import_features(*paths, tmp_path / "c", ImportConfig())
+    import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip"))
     paths = save(tmp_path, features, np.array(["a", "b", "b", "b"]))
     with pytest.raises(CacheError, match="the classes of this split are not those of") as caught:
-        import_features(*paths, tmp_path / "c", ImportConfig(split="val"))
+        import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip", split="val"))
     assert "--classes FILE" in caught.value.remedy

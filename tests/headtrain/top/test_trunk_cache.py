@@ -259,16 +259,19 @@ def test_the_rest_of_a_computation_that_was_killed_tells_what_all_rows_take(
 
 @pytest.mark.parametrize("rate", ["absent", None, 0.0])
 def test_a_cache_that_does_not_say_what_it_took_is_read_all_the_same(
-    make_cache: Callable[..., TrunkCache], part: Part, rate: object
+    make_cache: Callable[..., TrunkCache],
+    part: Part,
+    rate: object,
+    edit_document: Callable[..., None],
 ) -> None:
     cache = make_cache()
     first = store(cache, part)
     path = cache.path(cache.plan(part)) / "cache.json"
-    summary = json.loads(path.read_text())
-    summary["run"]["images_per_s"] = rate
+    run = json.loads(path.read_text())["run"]
+    run["images_per_s"] = rate
     if rate == "absent":
-        del summary["run"]["images_per_s"]
-    path.write_text(json.dumps(summary))
+        del run["images_per_s"]
+    edit_document(path, run=run)
     found = paid(cache, part)
     assert (found.seconds, found.computed_here) == (None, False)
     np.testing.assert_array_equal(read(found.rows, part), first)
