@@ -9,8 +9,10 @@ a random order, and equal heads should be equal files.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -31,6 +33,8 @@ class Head:
     """One name a row; None when nobody has said what the rows stand for."""
     fingerprint: str = ""
     """Identifier of the backbone's fingerprint; empty when unknown."""
+    alignment: Mapping[str, Any] | None = None
+    """How an aligned head came about, as plain JSON values; None for any other."""
 
     def __post_init__(self) -> None:
         if self.class_names is not None and len(self.class_names) != len(self.weight):
@@ -49,7 +53,9 @@ class Head:
 
 def write_head(head: Head, path: Path) -> None:
     """Write `head` to `path`, atomically."""
-    facts = {"fingerprint": head.fingerprint, "class_names": head.class_names}
+    facts: dict[str, Any] = {"fingerprint": head.fingerprint, "class_names": head.class_names}
+    if head.alignment is not None:
+        facts["alignment"] = dict(head.alignment)
     metadata = {"clinit_head": json.dumps(facts, ensure_ascii=False)}
     tensors = {
         "weight": np.ascontiguousarray(head.weight, dtype=np.float32),
@@ -103,4 +109,5 @@ def read_head(path: Path) -> Head:
         bias=bias,
         class_names=tuple(map(str, names)) if names is not None else None,
         fingerprint=facts.get("fingerprint", ""),
+        alignment=facts.get("alignment"),
     )
