@@ -153,6 +153,8 @@ def described(error: Exception, content: Any) -> str:
     field = place.rstrip("`").lstrip(".")
     if lacking := _LACKING.fullmatch(what):
         return f"{field + ' lacks' if field else 'it lacks'} `{lacking['field']}`"
+    if what.startswith("Invalid enum value"):
+        what = "Expected another value"
     if not field or not what.startswith("Expected"):  # a constructor says more itself
         return what
     what = what[0].lower() + what[1:]

@@ -7,6 +7,7 @@ a row in the manifest is its number in the file.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -93,7 +94,7 @@ def import_features(
     stored, folder = out / HEAD_FILE, out / config.split
     head = _read_head(config.head or (stored if stored.is_file() else None), dim, fingerprint)
     head, head_classes = _named(head, names)
-    _refuse_other_head(head, stored)
+    _refuse_other_head(head, out)
     _refuse_other_classes(out, config.split, names)
     facts = _facts(features_path, labels_path)
     assert facts.features is not None
@@ -176,23 +177,38 @@ def _named(head: Head | None, names: tuple[str, ...]) -> tuple[Head | None, str]
     return replace(head, class_names=names), "the classes of the data set"
 
 
-def _refuse_other_head(head: Head | None, stored: Path) -> None:
-    if head is None or not stored.is_file():
+def _refuse_other_head(head: Head | None, out: Path) -> None:
+    """Refuse a head that is not the one of the splits that are there, or none where they have one.
+
+    A stored head that has been damaged is written anew: the splits know which one it was.
+    """
+    stored = out / HEAD_FILE
+    judged = {_judged_head(out / name) for name in SPLITS} - {None}
+    if head is None:
+        if judged:
+            raise HeadError(
+                f"{stored}, the head that was stored with the features in {out}, is missing",
+                remedy="Give it with `--head FILE`.",
+            )
         return
     try:
         other = read_head(stored)
-    except HeadError:  # damaged: written anew
-        return
-    same = (
-        other.class_names == head.class_names
-        and np.array_equal(other.weight, head.weight)
-        and np.array_equal(other.bias, head.bias)
-    )
-    if not same:
+        same = other.class_names == head.class_names
+        judged |= {tensors_sha256(other)}
+    except HeadError:
+        same = True
+    if not same or judged - {tensors_sha256(head)}:
         raise HeadError(
             f"{stored} holds another head than the one given",
             remedy="Leave out `--head` for the second split, or import into another folder.",
         )
+
+
+def _judged_head(folder: Path) -> str | None:
+    try:
+        return open_split(folder).summary.head.tensors
+    except CacheError:
+        return None
 
 
 def _refuse_other_classes(out: Path, split: str, names: tuple[str, ...]) -> None:
@@ -269,14 +285,16 @@ def _read_labels(
 
 
 def _texts(array: np.ndarray, path: Path) -> list[str]:
-    try:
-        texts: list[str] = array.tolist()
+    codes = np.ascontiguousarray(array).view(f"{array.dtype.byteorder}u4")
+    wrong, texts = None, list[str]()
+    if codes.max(initial=0) > sys.maxunicode:
+        wrong = f"the character {codes.max():#x}"
+    else:
+        texts = array.tolist()
         wrong = next((f"{t[:30]!r}" for t in texts if len(t) > MAX_NAME or not is_text(t)), None)
-    except ValueError as error:  # a number that is no character
-        wrong = str(error)
     if wrong is not None:
         raise CacheError(
-            f"{path} holds a label that is no class name: {wrong}",
+            f"{path} holds what is no class name: {wrong}",
             remedy=f"Save texts of at most {MAX_NAME:,} characters.",
         )
     return texts
