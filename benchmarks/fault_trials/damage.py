@@ -75,6 +75,9 @@ READERS: Mapping[str, tuple[str, ...]] = {
         *("predict", "{work}/model.safetensors", "{work}/odd/good.png", "--json"),
         *("--device", "cpu"),
     ),
+    "predict, table": _words(
+        *("predict", "{work}/model.safetensors", "{work}/odd/good.png", "--device", "cpu")
+    ),
     "manifest show": _words("manifest", "show", "{work}/train.parquet"),
     "extract --manifest": (
         *(word for word in COMMANDS["extract"].words if word not in ("--dataset", "folder")),
@@ -103,8 +106,6 @@ class File:
     """Another file of the same format, to be put in its place."""
     is_input: bool = False
     """Written by the user, not by clinit: it may be other than it was, if it says what it says."""
-    weight: int = 1
-    """How many damages of each sort."""
 
 
 FILES = (
@@ -328,22 +329,28 @@ CHANGES: Mapping[str, tuple[str, Damage, int]] = {
 """What is changed by one who knows the format, and how many times as often."""
 
 
-def damages(place: Place, *, count: int, seed: int, paths: Sequence[str] = ()) -> Iterator[Trial]:
-    """Yield about `count` trials, evenly over files and sorts of damage."""
-    chosen = [file for file in FILES if not paths or file.path in paths]
+def damages(*, count: int, seed: int) -> Iterator[Trial]:
+    """Yield `count` trials, evenly over files and sorts of damage."""
     for index in range(count):
-        file = chosen[index % len(chosen)]
-        round_ = index // len(chosen)
-        suffix = Path(file.path).suffix
+        file, number = FILES[index % len(FILES)], index // len(FILES)
         sorts = list(BYTES)
-        if suffix in CHANGES:
-            name, _, times = CHANGES[suffix]
-            sorts += [name] * times
+        if suffix := CHANGES.get(Path(file.path).suffix):
+            sorts += [suffix[0]] * suffix[2]
         random.Random(f"{seed} {file.path}").shuffle(sorts)
-        sort = sorts[round_ % len(sorts)]
-        yield Trial(
-            "damage", file.path, f"{sort}, number {round_}", _run(file, sort, f"{seed} {round_}")
-        )
+        yield damage(file.path, sorts[number % len(sorts)], number, seed=seed)
+
+
+def damage(path: str, sort: str, number: int, *, seed: int = 0) -> Trial:
+    """Return the trial of one damage.
+
+    Args:
+        path: That of one of `FILES`.
+        sort: One of `BYTES`, or the first of `CHANGES` for such a file.
+        number: Another number is another place in the file.
+        seed: Likewise.
+    """
+    (file,) = (file for file in FILES if file.path == path)
+    return Trial("damage", path, f"{sort}, number {number}", _run(file, sort, f"{seed} {number}"))
 
 
 def damaged(file: File, sort: str, chance: str, place: Place) -> bytes | None:
@@ -417,7 +424,8 @@ def _put_checkpoint(own: Path, content: bytes | None) -> None:
 
 
 def _read(place: Place, own: Path, reader: str) -> Done:
-    argv = Command(reader, READERS[reader], "").argv(own / "work", own / "out")
+    # Names from where it runs: what is said is then the same in every folder.
+    argv = Command(reader, READERS[reader], "").argv(Path("work"), Path("out"))
     return place.server.run(Job(argv=argv, out=own, name="read", more_memory=4 << 30, cpu_s=40))
 
 
@@ -458,7 +466,7 @@ def _reading(place: Place, done: Done, own: Path, reader: str) -> Reading:
         lines = [json.dumps(document, sort_keys=True)]
     else:
         lines = [line for line in text.splitlines() if not any(t in line for t in TIMES)]
-        # How wide a table is depends on names of folders; the last column is seconds.
+        # The last column of a report is seconds, and as wide as they are.
         lines = [re.sub(r"\d[\d.]*s\b", "", re.sub(r"[ ─━]+", " ", line)) for line in lines]
     written = own / "work" / WRITTEN[reader] if reader in WRITTEN else own / "out"
     return Reading(tuple(lines), results(written, *places) if written.exists() else {})

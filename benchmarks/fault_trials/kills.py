@@ -53,18 +53,18 @@ class Undisturbed:
     results: dict[str, str]
 
 
-def kills(place: Place, *, count: int, seed: int, names: Sequence[str] = ()) -> Iterator[Trial]:
+def kills(place: Place, *, count: int, seed: int) -> Iterator[Trial]:
     """Yield about `count` trials, evenly over the commands and over the operations of each.
+
+    Every third of those that are killed is killed once more as it goes on.
 
     Args:
         place: Used to look at each command once, undisturbed.
         count: Of all commands.
         seed: Of the choice of operations.
-        names: Only these commands.
     """
-    commands = [command for name, command in COMMANDS.items() if not names or name in names]
-    each = -(-count // len(commands))
-    for command in commands:
+    each = -(-count // len(COMMANDS))
+    for command in COMMANDS.values():
         whole = undisturbed(place, command)
         rng = random.Random(f"{seed} {command.name}")
         yield from _special(command, whole, rng)
@@ -78,7 +78,23 @@ def kills(place: Place, *, count: int, seed: int, names: Sequence[str] = ()) -> 
             # A stratum of the run for each trial, so that no stretch of it is left out.
             low, high = index * len(possible) // each, (index + 1) * len(possible) // each
             at = possible[rng.randrange(low, max(high, low + 1))]
-            yield _trial(command, whole, {"mode": mode, "at": at}, whole.operations[at - 1])
+            then = rng.randrange(1, len(whole.operations) + 1)
+            again = {"mode": "kill", "at": then} if mode in DEADLY and index % 3 == 0 else None
+            yield _trial(command, whole, {"mode": mode, "at": at}, again)
+
+
+def kill(place: Place, name: str, mode: str, share: float) -> Trial:
+    """Return the trial of a command at a share, in [0, 1], of the operations that `mode` is for."""
+    whole = undisturbed(place, COMMANDS[name])
+    possible = _operations(whole.operations, mode)
+    at = possible[round(share * (len(possible) - 1))]
+    return _trial(COMMANDS[name], whole, {"mode": mode, "at": at})
+
+
+def broken_decoding(place: Place, name: str, mode: str) -> Trial:
+    """Return the trial of a command that runs out of memory at its third image."""
+    shim = {"mode": mode, "at": 3, "watch": "decode"}
+    return _trial(COMMANDS[name], undisturbed(place, COMMANDS[name]), shim)
 
 
 def _special(command: Command, whole: Undisturbed, rng: random.Random) -> Iterator[Trial]:
@@ -86,16 +102,16 @@ def _special(command: Command, whole: Undisturbed, rng: random.Random) -> Iterat
     for mode in READS if whole.decodes else ():
         at = rng.randrange(1, whole.reads + 1)
         shim = {"mode": mode, "at": at, "watch": "reads"}
-        yield _trial(command, whole, shim, "reading an image")
+        yield _trial(command, whole, shim)
     for mode in MEMORY if whole.decodes else ():
         shim = {"mode": mode, "at": rng.randrange(1, whole.decodes + 1), "watch": "decode"}
-        yield _trial(command, whole, shim, "decoding an image")
+        yield _trial(command, whole, shim)
     locks = [i for i, line in enumerate(whole.operations, start=1) if line.startswith("lock ")]
     for mode in LOCKS if locks else ():
-        yield _trial(command, whole, {"mode": mode, "at": locks[0]}, "lock")
+        yield _trial(command, whole, {"mode": mode, "at": locks[0]})
     if "{work}/images/base" in command.words:
-        for name, mode in (("a class folder without rights", 0), ("one to list only", 0o444)):
-            yield Trial("kills", command.name, name, _without_rights(command, whole, mode))
+        for name, rights in (("a class folder without rights", 0), ("one to list only", 0o444)):
+            yield Trial("kills", command.name, name, _without_rights(command, whole, rights))
 
 
 def _operations(operations: Sequence[str], mode: str) -> list[int]:
@@ -107,44 +123,67 @@ def _operations(operations: Sequence[str], mode: str) -> list[int]:
     ]
 
 
+_UNDISTURBED: dict[tuple[Path, str], Undisturbed] = {}
+
+
 def undisturbed(place: Place, command: Command) -> Undisturbed:
-    """Run a command that nothing happens to; count what it does."""
-    folder = place.scratch / "undisturbed" / command.name.replace(" ", "-")
-    shutil.rmtree(folder, ignore_errors=True)
-    found = {}
-    for watch in ("writes", "reads", "decode"):
-        out = folder / watch
-        scope = out if watch != "reads" else place.work / "images"
-        argv = command.argv(place.work, out)
-        job = Job(argv=argv, out=folder, name=watch, shim={"scope": str(scope), "watch": watch})
-        done = place.server.run(job)
-        if done.code != 0:
-            raise RuntimeError(f"`clinit {' '.join(argv)}` failed:\n{done.stderr}")
-        found[watch] = done
-    whole = Undisturbed(
-        found["writes"].log,
-        len(found["reads"].log),
-        len(found["decode"].log),
-        results(folder / "writes"),
-    )
-    again = results(folder / "reads")
-    if again != whole.results:
-        missing, other = compare(again, whole.results)
-        raise RuntimeError(f"`clinit {command.name}` twice is not the same: {missing} {other}")
-    return whole
+    """Run a command that nothing happens to; count what it does.
+
+    Raises:
+        RuntimeError: If it fails, or is not the same when it is run again.
+    """
+    key = (place.work, command.name)
+    if key not in _UNDISTURBED:
+        folder = place.scratch / "undisturbed" / command.name.replace(" ", "-")
+        shutil.rmtree(folder, ignore_errors=True)
+        found = {
+            watch: _counted(place, command, folder, watch)
+            for watch in ("writes", *(("reads", "decode") if command.sees_images else ()))
+        }
+        first, *others = (results(folder / watch) for watch in found)
+        for other in others:
+            if other != first:
+                differing = compare(other, first)
+                raise RuntimeError(f"`clinit {command.name}` twice is not the same: {differing}")
+        logs = [done.log for done in found.values()]
+        reads, decodes = [len(log) for log in logs[1:]] or [0, 0]
+        _UNDISTURBED[key] = Undisturbed(logs[0], reads, decodes, first)
+        shutil.rmtree(folder)
+    return _UNDISTURBED[key]
 
 
-def _trial(command: Command, whole: Undisturbed, shim: dict[str, Any], operation: str) -> Trial:
-    kind, _, path = operation.partition(" ")
-    file = path.rsplit("/", 1)[-1].partition(".tmp")[0]  # the rest differs from run to run
-    name = f"{shim['mode']} at {shim['at']} ({kind} {file})".replace(" )", ")")
-    if shim.get("watch") in ("reads", "decode"):
-        name = f"{shim['mode']} at {shim['at']} of {operation}"
-    return Trial("kills", command.name, name, _run(command, whole, shim))
+def _counted(place: Place, command: Command, folder: Path, watch: str) -> Done:
+    out = folder / watch
+    scope = out if watch != "reads" else place.work / "images"
+    argv = command.argv(place.work, out)
+    shim = {"scope": str(scope), "watch": watch}
+    done = place.server.run(Job(argv=argv, out=folder, name=watch, shim=shim))
+    if done.code != 0:
+        raise RuntimeError(f"`clinit {' '.join(argv)}` failed:\n{done.stderr}")
+    return done
+
+
+def _trial(
+    command: Command,
+    whole: Undisturbed,
+    shim: dict[str, Any],
+    then: dict[str, Any] | None = None,
+) -> Trial:
+    """Return the trial of one disturbance, and another as the command is run again."""
+    name = f"{shim['mode']} at {shim['at']}"
+    if watch := shim.get("watch"):
+        name += f" of {watch}"
+    else:
+        kind, _, path = whole.operations[shim["at"] - 1].partition(" ")
+        file = path.rsplit("/", 1)[-1].partition(".tmp")[0]  # the rest differs from run to run
+        name += f" ({kind} {file})".replace(" )", ")")
+    if then is not None:
+        name += f", then {then['mode']} at {then['at']}"
+    return Trial("kills", command.name, name, _run(command, whole, shim, then))
 
 
 def _run(
-    command: Command, whole: Undisturbed, shim: dict[str, Any]
+    command: Command, whole: Undisturbed, shim: dict[str, Any], then: dict[str, Any] | None
 ) -> Callable[[Place, Path], list[Failure]]:
     def run(place: Place, folder: Path) -> list[Failure]:
         out = folder / "out"
@@ -153,6 +192,9 @@ def _run(
         job = Job(argv=argv, out=folder, name="first", shim={**shim, "scope": str(scope)})
         first = place.server.run(job)
         found = _first(first, shim["mode"], out, whole)
+        if then is not None:
+            killed = Job(argv=argv, out=folder, name="then", shim={**then, "scope": str(out)})
+            place.server.run(killed)
         again = place.server.run(Job(argv=argv, out=folder, name="again"))
         return _merged(found, _again(again, out, whole))
 

@@ -82,14 +82,26 @@ def pairs(*, count: int) -> Iterator[Trial]:
     couples = [*((name, name) for name in COMMANDS), *DIFFERENT]
     rounds = max(1, -(-count // (2 * len(couples))))
     for number in range(rounds):
+        # Freely, then at the start, at the end, and evenly between.
+        share = None if number == 0 else (number - 1) / max(1, rounds - 2)
         for first, second in couples:
             for pid in (None, PID):
-                # Freely, then at the start, at the end, and evenly between.
-                share = None if number == 0 else (number - 1) / max(1, rounds - 2)
-                held = "freely" if share is None else f"held at {share:.2f}"
-                name = f"{first} and {second}, {held}{', one pid' if pid else ''}"
-                group = first if first == second else "two different commands"
-                yield Trial("pairs", group, name, _run(first, second, share, pid))
+                yield pair(first, second, share, pid)
+
+
+def pair(first: str, second: str, share: float | None, pid: int | None = None) -> Trial:
+    """Return the trial of two commands.
+
+    Args:
+        first: Name of the command that is held.
+        second: That of the other.
+        share: Where it is held, as a share in [0, 1] of its file operations; None: nowhere.
+        pid: The process number that both have; None: each has its own.
+    """
+    held = "freely" if share is None else f"held at {share:.2f}"
+    name = f"{first} and {second}, {held}{', one pid' if pid else ''}"
+    group = first if first == second else "two different commands"
+    return Trial("pairs", group, name, _run(first, second, share, pid))
 
 
 def _run(

@@ -26,7 +26,6 @@ import functools
 import io
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -317,13 +316,13 @@ def _wrap_os(shim: Shim) -> None:
 def _wrap_natives(shim: Shim) -> None:
     """Wrap what writes files by itself: a file is half there, then whole."""
 
-    def around(module: Any, name: str, place: int) -> None:
+    def around(module: Any, name: str) -> None:
         real = getattr(module, name, None)
         if real is None:
             return
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            target = args[place] if len(args) > place else None
+            target: Any = args[1] if len(args) > 1 else None
             name = getattr(target, "name", target)
             where = shim.inside(name) if isinstance(name, str | os.PathLike) else None
             if where is None:
@@ -345,9 +344,9 @@ def _wrap_natives(shim: Shim) -> None:
     import safetensors.numpy
     import safetensors.torch
 
-    around(safetensors.numpy, "serialize_file", 1)
-    around(safetensors.torch, "serialize_file", 1)
-    around(polars.DataFrame, "write_parquet", 1)
+    around(safetensors.numpy, "serialize_file")
+    around(safetensors.torch, "serialize_file")
+    around(polars.DataFrame, "write_parquet")
 
 
 def _wrap_sqlite(shim: Shim) -> None:
@@ -358,25 +357,23 @@ def _wrap_sqlite(shim: Shim) -> None:
         def commit(self) -> None:
             shim.step("sql", f"{shim.scope}/study.db", super().commit)
 
-    def connect(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+    def connect(*args: Any, **kwargs: Any) -> Any:
         return real(*args, **{"factory": Connection, **kwargs})
 
-    real = sqlite3.connect
-    sqlite3.connect = dbapi2.connect = connect
+    real: Any = sqlite3.connect
+    for module in (sqlite3, dbapi2):
+        setattr(module, "connect", connect)  # noqa: B010 - of another type
 
 
 def _wrap_decoding(shim: Shim) -> None:
     from clinit.extract import decode as module
 
-    real = getattr(module, "decode_image", None)
-    if real is None:
-        print("there is no decode_image to wrap", file=sys.stderr)
-        return
+    real: Any = vars(module)["decode_image"]
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         return shim.step("decode", f"{shim.scope}/image", lambda: real(*args, **kwargs))
 
-    module.decode_image = wrapped
+    vars(module)["decode_image"] = wrapped
 
 
 def _wrap_computing(shim: Shim) -> None:

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +39,11 @@ class Command:
     words: tuple[str, ...]
     target: str
     """What it writes, below `{out}`."""
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether it decodes any."""
+        return self.words[0] in ("extract", "train-top", "predict")
 
     def argv(self, work: Path, out: Path) -> list[str]:
         """Return the words with the folders filled in."""
@@ -212,7 +218,8 @@ def _write_weights(path: Path) -> None:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
-        network = timm.create_model(MODEL, num_classes=3, **MODEL_ARGS)
+        arguments: dict[str, Any] = dict(MODEL_ARGS)
+        network = timm.create_model(MODEL, num_classes=3, **arguments)
         for parameter in network.parameters():
             parameter.data += 0.1 * torch.randn_like(parameter)
     save_file(network.state_dict(), path, metadata={"class_names": '["a", "b", "c"]'})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -25,10 +26,14 @@ def arguments(seed: str) -> Iterator[Trial]:
         for kind in ("model", "plan, export", "plan, train-top", "plan, export --weights"):
             make = _argument(kind, "model_args", value)
             yield trial("model_args", f"{name}, {kind}", make, seed=seed)
-    for value in _BACKBONES:
+    for backbone in _BACKBONES:
         for kind in ("model", "plan, export"):
-            make = _argument(kind, "backbone", lambda scene, value=value: value)
-            yield trial("model_args", f"backbone {value[:40]!r}, {kind}", make, seed=seed)
+            make = _argument(kind, "backbone", functools.partial(_same, backbone))
+            yield trial("model_args", f"backbone {backbone[:40]!r}, {kind}", make, seed=seed)
+
+
+def _same(value: str, scene: Scene) -> str:
+    return value
 
 
 _ARGUMENTS: Mapping[str, Callable[[Scene], Any]] = {

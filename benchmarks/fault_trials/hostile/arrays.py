@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import struct
@@ -43,7 +44,7 @@ def _npy_header(text: str, data: bytes = bytes(64)) -> bytes:
     return b"\x93NUMPY\x02\x00" + struct.pack("<I", len(header)) + header + data
 
 
-def _described(kind: str, shape: str) -> bytes:
+def _described(kind: str, shape: str, scene: Scene) -> bytes:
     return _npy_header(f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': {shape}}}")
 
 
@@ -70,14 +71,14 @@ _ARRAYS: Mapping[str, tuple[str, Callable[[Scene], bytes]]] = {
     **{
         f"shape {shape} of {kind} {path[0]}": (
             path,
-            lambda scene, shape=shape, kind=kind: _described(kind, shape),
+            functools.partial(_described, kind, shape),
         )
         for path in (_LABELS, _FEATURES)
         for shape in (*_SHAPES, *_MORE_SHAPES)
         for kind in ("<f4", "<i8")
     },
     **{
-        f"type {kind} {path[0]}": (path, lambda scene, kind=kind: _described(kind, "(40, 12)"))
+        f"type {kind} {path[0]}": (path, functools.partial(_described, kind, "(40, 12)"))
         for path in (_LABELS, _FEATURES)
         for kind in _KINDS
     },

@@ -31,7 +31,7 @@ def images(seed: str) -> Iterator[Trial]:
     while True:
         for kind in ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM"):
             command = ("extract", "predict")[number % 2]
-            make = _image(lambda rng, kind=kind: _noise(rng, kind), command)
+            make = _image(functools.partial(_noise, kind), command)
             yield trial("images", f"{kind} with noise, {command}, {number}", make, seed=seed)
         number += 1
 
@@ -63,7 +63,7 @@ def _image(content: Callable[[random.Random], bytes], command: str) -> Make:
     return make
 
 
-def _noise(rng: random.Random, kind: str) -> bytes:
+def _noise(kind: str, rng: random.Random) -> bytes:
     from PIL import Image
 
     file = io.BytesIO()

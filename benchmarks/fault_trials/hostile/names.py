@@ -87,7 +87,7 @@ def _named_folder(command: str, *, file: bool) -> Callable[[str], Make]:
                     (folder / "a" / "0.png").rename(folder / "a" / f"0{name}.png")
                     (folder / "b" / f"bad{name}.png").write_bytes(b"no image")
                 else:
-                    (folder / "c").rename(folder / f"c{name}")
+                    (folder / "a").rename(folder / f"a{name}")
             return scene.writer(command)
 
         return make
@@ -174,7 +174,7 @@ _NAMED: Mapping[str, Callable[[str], Make]] = {
         "sweep/sweep.json", ["base", "fingerprint", "weights"], "sweep"
     ),
     "model, classes": _named_metadata(
-        "model.safetensors", "clinit_model", ["class_names"], "predict"
+        "model.safetensors", "clinit_model", ["class_names"], "predict, table"
     ),
     "model, backbone": _named_metadata(
         "model.safetensors", "clinit_model", ["backbone"], "predict"

@@ -88,8 +88,8 @@ def words(seed: str) -> Iterator[Trial]:
     for name, text in _TOMLS.items():
         for command in ("train-head", "sweep"):
             yield trial("words", f"TOML, {name}, {command}", _toml(text, command), seed=seed)
-    for name, (reader, more) in _OPTIONS.items():
-        yield trial("words", f"options, {name}", _options(reader, more), seed=seed)
+    for name, (command, options) in _OPTIONS.items():
+        yield trial("words", f"options, {name}", _options(command, options), seed=seed)
     for name, environment in _ENVIRONMENTS.items():
         for reader in (
             "cache show",
