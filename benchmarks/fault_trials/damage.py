@@ -79,10 +79,7 @@ READERS: Mapping[str, tuple[str, ...]] = {
         *("predict", "{work}/model.safetensors", "{work}/odd/good.png", "--device", "cpu")
     ),
     "manifest show": _words("manifest", "show", "{work}/train.parquet"),
-    "extract --manifest": (
-        *(word for word in COMMANDS["extract"].words if word not in ("--dataset", "folder")),
-        *("--manifest", "{work}/train.parquet"),
-    ),
+    "extract --manifest": COMMANDS["extract --manifest"].words,
     "sweep": tuple(w.replace("{out}/sweep", "{work}/sweep") for w in COMMANDS["sweep"].words),
     "sweep --search": tuple(
         w.replace("{out}/search", "{work}/search") for w in COMMANDS["sweep --search optuna"].words

@@ -57,6 +57,11 @@ def _extract(side: str, *more: str, target: str = "cache") -> tuple[str, ...]:
     )
 
 
+def _listed(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a command without the options that a manifest stands for."""
+    return tuple(word for word in words if word not in ("--dataset", "folder"))
+
+
 def _command(name: str, *words: str, target: str) -> Command:
     return Command(name, words, target)
 
@@ -65,6 +70,12 @@ COMMANDS: Mapping[str, Command] = {
     command.name: command
     for command in (
         _command("extract", *_extract("base"), target="cache"),
+        _command(
+            "extract --manifest",
+            *_listed(_extract("base")),
+            *("--manifest", "{work}/train.parquet"),
+            target="cache",
+        ),
         _command("extract --views", *_extract("new", "--views", "2"), target="cache"),
         _command(
             "cache import",
