@@ -21,6 +21,8 @@ from fault_trials.workload import COMMANDS, Command
 PID = 4242
 HOLD_S = 4.0
 """How long the first is held while the second does not end: it may be waiting for the first."""
+SHARES = (None, 0.0, 0.15, 0.5, 0.9, 0.3, 0.7, 0.05, 1.0)
+"""Where the first is held, as a share of its file operations; None: nowhere."""
 REPLACED = ("manifest build", "export", "export of another", "report --plot", "predict --csv")
 """Commands whose file is replaced by the next: the last one wins."""
 
@@ -78,12 +80,10 @@ def command_named(name: str) -> Command:
 
 
 def pairs(*, count: int) -> Iterator[Trial]:
-    """Yield about `count` trials: every pair freely, and held at operations from first to last."""
+    """Yield about `count` trials: every pair freely, then held at one operation after another."""
     couples = [*((name, name) for name in COMMANDS), *DIFFERENT]
-    rounds = max(1, -(-count // (2 * len(couples))))
-    for number in range(rounds):
-        # Freely, then at the start, at the end, and evenly between.
-        share = None if number == 0 else (number - 1) / max(1, rounds - 2)
+    rounds = -(-count // (2 * len(couples)))
+    for share in SHARES[:rounds]:
         for first, second in couples:
             for pid in (None, PID):
                 yield pair(first, second, share, pid)
@@ -129,7 +129,11 @@ def _run(
             place.server.ended(two, within_s=HOLD_S)
         go.touch()
         done = [place.server.wait(one), place.server.wait(two)]
-        return _verdict((first, second), done, out, [each[0] for each in alone])
+        found = _verdict((first, second), done, out, [each[0] for each in alone])
+        both = all(each.code == 0 and _computed(each) for each in done)
+        if both and paused.exists() and first == second and first not in REPLACED:
+            found.append(Failure("other", "both have computed, one of them in vain"))
+        return found
 
     return run
 
@@ -158,7 +162,7 @@ def _verdict(
     found = []
     for which, each in zip(("first", "second"), done, strict=True):
         found += [Failure(bad.kind, f"{which}: {bad.what}") for bad in manners(each, ends=(0, 1))]
-        computed = sum(line.startswith(f"{COMPUTED} ") for line in each.log)
+        computed = _computed(each)
         if each.code == 1 and computed:
             found.append(
                 Failure("other", f"{which}: refused after computing {computed:,}: {each.said}")
@@ -169,6 +173,11 @@ def _verdict(
     if out.exists() and (left := litter(out)):
         found.append(Failure("other", f"draft left: {left[0]}"))
     return found
+
+
+def _computed(done: Done) -> int:
+    """Return the number of updates and images."""
+    return sum(line.startswith(f"{COMPUTED} ") for line in done.log)
 
 
 def _missing(
@@ -184,8 +193,9 @@ def _missing(
             absent = [path for path in wanted if path not in there]
             other = [path for path in there if there[path] != wanted.get(path)]
         else:
-            # Names depend on what was there before; documents, on which runs were together.
-            kept = {k: v for k, v in wanted.items() if not k.endswith((".json", ".db"))}
+            # Names depend on what was there before; the rest, on which runs were together.
+            left = (".json", ".db", "points.parquet")
+            kept = {k: v for k, v in wanted.items() if not k.endswith(left)}
             names = {path.rsplit("/", 1)[-1] for path in there}
             absent = [path for path in kept if path.rsplit("/", 1)[-1] not in names]
             own = [path for path in kept if kept[path] not in there.values()]

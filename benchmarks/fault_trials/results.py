@@ -22,6 +22,7 @@ _TIMES = re.compile(
     r"seconds|elapsed|started|(^|_)load|_s$|per_s|^bound$|^shares$|timing|^time|^date|computed"
 )
 """Keys of JSON documents and columns of tables that differ from run to run."""
+_DIGESTS = ("sha256", "files", "digests")
 _LOCK = re.compile(r"^\.?[\w-]*\.?lock$")
 _DRAFT = re.compile(r"\.tmp-|\.draft|~$|\.part$|-journal$|-wal$|-shm$")
 
@@ -102,11 +103,11 @@ def without_times(value: Any) -> Any:
 
 
 def _is_left_out(key: str, value: Any) -> bool:
-    # Digests of files that hold times, and `run` of cache.json: the circumstances.
+    # `run` of cache.json: the circumstances. Digests are of files with times in them, or of files
+    # that are compared themselves; of what earlier attempts computed, that it is there counts.
     circumstances = isinstance(value, dict) and "computed_rows" in value
-    of_times = key in ("files", "sha256", "digests", "activations") and not isinstance(value, str)
-    own = key in ("sha256", "digest_of_this") and isinstance(value, str)
-    return bool(_TIMES.search(key)) or circumstances or of_times or own
+    shared = key == "activations" and not isinstance(value, str)
+    return bool(_TIMES.search(key)) or circumstances or shared or key in _DIGESTS
 
 
 def _safetensors(content: bytes, places: Sequence[Path]) -> bytes:
