@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.console import out, say
+from clinit.cli.console import err, out, say
 from clinit.cli.extract_output import size_megabytes
+from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from clinit.extract.cache import CacheSplit
@@ -30,9 +31,9 @@ def show(cache: CacheArgument) -> None:
     from clinit.extract.cache import open_cache
 
     opened = open_cache(cache)
-    table = Table("", *opened.splits, title=Text(str(cache)), title_justify="left")
+    table = Table("", *opened.splits, title=Text(visible(str(cache))), title_justify="left")
     splits = list(opened.splits.values())
-    table.add_row("data set", *(s.plan.dataset for s in splits))
+    table.add_row("data set", *(visible(s.plan.dataset) for s in splits))
     table.add_row("rows", *(f"{s.num_rows:,}" for s in splits))
     table.add_row("without features", *(f"{s.num_rows - s.num_valid:,}" for s in splits))
     table.add_row(
@@ -43,7 +44,7 @@ def show(cache: CacheArgument) -> None:
     table.add_row("size", *(f"{size_megabytes(s.path):,.1f} MB" for s in splits))
     table.add_row("top-1 of the stored head", *(_top1(s.summary["head"]) for s in splits))
     table.add_row("images/s", *(_rate(s.summary["run"]) for s in splits))
-    table.add_row("bound", *(str(s.summary["run"].get("bound", "")) for s in splits))
+    table.add_row("bound", *(visible(str(s.summary["run"].get("bound", ""))) for s in splits))
     out.print(table)
     for name, value in splits[0].fingerprint.items():
         if name != "manifest":
@@ -59,9 +60,9 @@ def show(cache: CacheArgument) -> None:
 @app.command()
 def verify(cache: CacheArgument) -> None:
     """Compare every shard with its digests, byte by byte."""
+    from rich.markup import escape
     from rich.progress import track
 
-    from clinit.cli.console import err
     from clinit.errors import CacheError
     from clinit.extract.cache import open_cache, verify_shard
 
@@ -69,7 +70,8 @@ def verify(cache: CacheArgument) -> None:
     opened = open_cache(cache)
     for split in (*opened.splits.values(), *opened.views):
         name, shards = split.plan.title, range(split.plan.num_shards)
-        found = [verify_shard(split, i) for i in track(shards, name, console=err, transient=True)]
+        bar = track(shards, escape(visible(name)), console=err, transient=True)
+        found = [verify_shard(split, i) for i in bar]
         problems += [problem for problem in found if problem is not None]
         plural = "s" if len(shards) > 1 else ""
         say(f"{name}: {len(shards):,} shard{plural}, {split.num_rows:,} rows read")

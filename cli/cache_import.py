@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from clinit.cli.console import err, say, warn
+from clinit.cli.interruption import keeps
 
 
 class Split(StrEnum):
@@ -18,6 +19,7 @@ class Split(StrEnum):
     val = "val"
 
 
+@keeps("The split is not complete: the same command writes it anew.")
 def import_(
     features: Annotated[
         Path,

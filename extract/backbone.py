@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from clinit.errors import BackboneError
 from clinit.extract.device import choose_device
 from clinit.extract.head import Head
+from clinit.extract.readable import check_readable
 
 AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -222,6 +223,7 @@ def _from_file(config: BackboneConfig) -> nn.Module:
         raise BackboneError(
             f"no weights at {path}", remedy="Give a .safetensors or .pth file with `--weights`."
         )
+    check_readable(path, BackboneError)
     try:
         state = timm.models.load_state_dict(str(path), weights_only=True)
     except Exception as error:  # unpickling and safetensors raise many types

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from clinit.errors import CacheError
+from clinit.extract.text_file import TextFileError, read_text
 
 
 def read_class_names(path: Path) -> tuple[str, ...]:
@@ -14,8 +15,8 @@ def read_class_names(path: Path) -> tuple[str, ...]:
         CacheError: If the file cannot be read, or names a class twice.
     """
     try:
-        names = tuple(filter(None, map(str.strip, path.read_text(encoding="utf-8").splitlines())))
-    except (OSError, UnicodeDecodeError) as error:
+        names = tuple(filter(None, map(str.strip, read_text(path).splitlines())))
+    except TextFileError as error:
         raise CacheError(
             f"cannot read the class names in {path}: {error}", remedy="Write one name a line."
         ) from error

@@ -19,6 +19,7 @@ from safetensors.numpy import save
 
 from clinit.errors import HeadError
 from clinit.extract.commit import commit_file
+from clinit.extract.readable import check_readable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +72,7 @@ def read_head(path: Path) -> Head:
             f"no head file at {path}",
             remedy="`clinit extract` stores the pretrained head as head.safetensors in its cache.",
         )
+    check_readable(path, HeadError)
     try:
         with safe_open(path, framework="numpy") as file:
             facts = json.loads((file.metadata() or {}).get("clinit_head", "{}"))

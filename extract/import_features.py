@@ -27,6 +27,7 @@ from clinit.extract.head import Head, read_head, write_head
 from clinit.extract.lock import only_writer
 from clinit.extract.manifest import Manifest, read_manifest, write_manifest
 from clinit.extract.plan import Plan, backbone_identifier, read_plan, settle_plan, shard_name
+from clinit.extract.readable import check_readable
 from clinit.extract.shard import assemble, write_shard
 from clinit.extract.summary import write_summary
 
@@ -282,6 +283,7 @@ def _facts(features_path: Path, labels_path: Path) -> dict[str, Any]:
 
 
 def _load(path: Path, *, mmap: bool) -> np.ndarray:
+    check_readable(path, CacheError)
     try:
         return np.asarray(np.load(path, mmap_mode="r" if mmap else None, allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:

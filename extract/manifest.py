@@ -18,7 +18,9 @@ import polars as pl
 
 from clinit.errors import ManifestError
 from clinit.extract.commit import commit_file
+from clinit.extract.contrast import DIGEST_LETTERS, contrast
 from clinit.extract.dataset import SPLITS
+from clinit.extract.readable import check_readable
 
 FORMAT = "clinit-manifest/1"
 SCHEMA = pl.Schema(
@@ -120,6 +122,7 @@ def read_manifest(path: Path) -> Manifest:
             remedy="Write it with `clinit manifest build DATASET --root DIR --split train"
             f" --out {path}`.",
         )
+    check_readable(path, ManifestError)
     try:
         # Through a file object: polars takes the brackets in a name for a pattern.
         with path.open("rb") as file:
@@ -145,9 +148,10 @@ def read_manifest(path: Path) -> Manifest:
             f"{path} is not a valid manifest: {error}", remedy=_BUILD_AGAIN
         ) from error
     if manifest.digest != written:
+        found, told = contrast(manifest.digest, written, letters=DIGEST_LETTERS)
         raise ManifestError(
-            f"{path} was changed after it was written: its digest is {manifest.digest[:12]}…,"
-            f" its metadata say {written[:12]}…",
+            f"{path} was changed after it was written: its digest is {found}, its metadata say"
+            f" {told}",
             remedy=_BUILD_AGAIN,
         )
     return manifest

@@ -179,7 +179,8 @@ def _write_files(record: RunRecord, folder: Path) -> None:
         save_file(
             {name: np.ascontiguousarray(value) for name, value in record.top.items()}, folder / TOP
         )
-    (folder / INFO).write_text(text + "\n", encoding="utf-8")
+    # The escapes are JSON's own, of the bytes of a path that are no UTF-8.
+    (folder / INFO).write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
     for file in folder.iterdir():
         flush_file(file)
     flush_folder(folder)
