@@ -13,6 +13,7 @@ from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, note, warn
 from clinit.cli.context import Context, overridden
 from clinit.cli.extract_output import print_split, print_view, print_views, progress_bars
+from clinit.cli.interruption import keeps
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from clinit.extract.split_run import SplitResult
 
 
+@keeps("Finished shards are kept: the same command goes on after them.")
 def extract(
     context: Context,
     root: Annotated[Path, typer.Option(help="Folder of the images.", show_default=False)],

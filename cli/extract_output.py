@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from clinit.cli.console import err, note, say, warn
+from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +31,7 @@ def progress_bars() -> Iterator[Callable[[Progress], None]]:
     )
 
     bar = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
@@ -47,7 +48,7 @@ def progress_bars() -> Iterator[Callable[[Progress], None]]:
                 for title, task in tasks.items():
                     bar.update(task, visible="view" not in title)
                 tasks[progress.split] = bar.add_task(
-                    progress.split, total=progress.rows_total, rate="", shares=""
+                    visible(progress.split), total=progress.rows_total, rate="", shares=""
                 )
             bar.update(
                 tasks[progress.split],

@@ -15,8 +15,10 @@ import typer
 from rich.text import Text
 
 from clinit.cli.choices import Device, MaxPixels
-from clinit.cli.console import err, note, out, say, warn
+from clinit.cli.console import err, note, out, print_json, say, warn
+from clinit.cli.interruption import keeps
 from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,6 +29,7 @@ COLUMNS = ("image", "rank", "class", "title", "probability", "task", "error")
 """Of the CSV file."""
 
 
+@keeps("No half of a file is left: it is written whole or not at all.")
 def predict(
     model: Annotated[
         Path, typer.Argument(help="Model file of `clinit export`.", show_default=False)
@@ -82,7 +85,7 @@ def predict(
     if csv_file is not None:
         _write_csv(predictions, csv_file)
     if as_json:
-        typer.echo(json.dumps([_as_json(each) for each in predictions], ensure_ascii=False))
+        print_json(json.dumps([_as_json(each) for each in predictions], ensure_ascii=False))
     elif csv_file is not None:
         say(f"{len(predictions):,} images at {csv_file}")
     else:
@@ -113,7 +116,7 @@ def _show(classifier: Classifier, predictions: Sequence[Prediction]) -> None:
     folder = _common_folder([each.path for each in good])
     above = printable(good[0].path) if len(good) == 1 else printable(folder or "")
     if above:
-        out.print(Text(above, style="bold"), soft_wrap=True)
+        out.print(Text(visible(above), style="bold"), soft_wrap=True)
     out.print(_table(good, folder))
     if classifier.caution is not None:
         note(classifier.caution)
@@ -133,7 +136,7 @@ def _table(predictions: Sequence[Prediction], folder: str | None) -> Table:
     table.add_column("probability", justify="right", no_wrap=True)
     table.add_column("since", no_wrap=True)
     for prediction in predictions:
-        image = Text(_shown(prediction.path, folder), style="bold" if below else "")
+        image = Text(visible(_shown(prediction.path, folder)), style="bold" if below else "")
         if below:
             table.add_row(image)
         for guess in prediction.guesses:
@@ -147,8 +150,8 @@ def _table(predictions: Sequence[Prediction], folder: str | None) -> Table:
 def _cells(guess: Guess, indent: int) -> tuple[Text, Text, Text]:
     name = Text.assemble(
         " " * indent,
-        guess.title,
-        (f" ({guess.name})", "dim") if guess.title != guess.name else "",
+        visible(guess.title),
+        (f" ({visible(guess.name)})", "dim") if guess.title != guess.name else "",
     )
     since = Text(f"task {guess.task}", style="green") if guess.task else Text("base")
     return name, Text(f"{100 * guess.probability:.1f} %"), since
@@ -211,5 +214,6 @@ def _report_bad(bad: Sequence[Prediction], total: int) -> None:
         return
     warn(f"{len(bad):,} of {total:,} images cannot be read:")
     for prediction in bad:
-        err.print(Text(f"    {printable(prediction.path)}: {prediction.reason}"), soft_wrap=True)
+        line = f"    {printable(prediction.path)}: {prediction.reason}"
+        err.print(Text(visible(line)), soft_wrap=True)
     raise typer.Exit(1)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clinit.cli.config_file import commands_with_files, open_config
 from clinit.cli.config_section import RUNS, Section, section_of
-from clinit.errors import ConfigFileError
+from clinit.errors import ConfigFileError, ExperimentError
 
 if TYPE_CHECKING:
     from clinit.headtrain.sweep.grid import Choice, Grid
@@ -22,14 +23,17 @@ def grids_of(path: Path | None, words: list[str]) -> list[dict[str, Choice]]:
     The words overlay each table of the file, and each table the file's settings of train-head.
 
     Raises:
-        ConfigFileError: If the file cannot be read, or there is no grid in it nor in the words.
-        ExperimentError: If a grid is empty, or holds what its fields do not take.
+        ConfigFileError: If the file cannot be read, there is no grid in it nor in the words, or a
+            grid in it holds what its fields do not take.
+        ExperimentError: If the words do, a grid is empty, or there are too many combinations.
     """
-    from clinit.headtrain.sweep.grid import grid_of, merge, parse_grid
+    from clinit.headtrain.sweep.grid import check_size, merge, parse_grid
 
     typed = parse_grid(words)
     if path is None:
-        return [merge({}, typed)]
+        grids = [merge({}, typed)]
+        check_size(grids)
+        return grids
     file = open_config(path)
     if not (tables := file.grids) and not typed:
         raise ConfigFileError(
@@ -38,8 +42,10 @@ def grids_of(path: Path | None, words: list[str]) -> list[dict[str, Choice]]:
             " give words such as seed=0:5.",
         )
     section = section_of(file, RUNS, commands_with_files())
-    over = [merge(grid_of(table), typed) for table in tables] or [typed]
-    return [grid for each in over for grid in _with_settings(section, each)]
+    over = [merge(_grid_in(file.name, table), typed) for table in tables] or [typed]
+    grids = [grid for each in over for grid in _with_settings(section, each)]
+    check_size(grids)
+    return grids
 
 
 def _with_settings(section: Section, over: Grid) -> list[dict[str, Choice]]:
@@ -56,8 +62,21 @@ def _with_settings(section: Section, over: Grid) -> list[dict[str, Choice]]:
 
 def _settings(section: Section, method: str, over: Grid) -> dict[str, Choice]:
     from clinit.headtrain.sweep.fields import field_named
-    from clinit.headtrain.sweep.grid import grid_of
 
     asked = [key for key in section.keys(method) if key not in _NOT_OF_A_RUN]
     values = {key: section.get(key, method) for key in asked if field_named(key).name not in over}
-    return grid_of({key: value for key, value in values.items() if value is not None})
+    return _grid_in(section.file, {k: value for k, value in values.items() if value is not None})
+
+
+def _grid_in(file: str, table: Mapping[str, Any]) -> dict[str, Choice]:
+    """Read a table; its errors name the file.
+
+    Raises:
+        ConfigFileError: If a field is unknown, or a value is not one that its field takes.
+    """
+    from clinit.headtrain.sweep.grid import grid_of
+
+    try:
+        return grid_of(table)
+    except ExperimentError as error:
+        raise ConfigFileError(f"{file}: {error}", remedy=error.remedy) from error

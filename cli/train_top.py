@@ -27,6 +27,7 @@ from clinit.cli.choices import (
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import say
 from clinit.cli.context import Context, overridden
+from clinit.cli.interruption import keeps
 from clinit.cli.top_study import open_sides, read_study, starting_head
 from clinit.cli.train_head import lambda_value
 from clinit.cli.training_progress import training_progress
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 _PAPER_INITS = [Init.random, Init.class_mean, Init.least_square]
 
 
+@keeps("Finished runs and the last checkpoint are kept: the same command goes on from there.")
 def train_top(
     context: Context,
     base: given_as.Base,

@@ -31,6 +31,7 @@ from clinit.extract.head import Head
 from clinit.extract.machine import out_of_memory
 from clinit.extract.model_args import check_model_args
 from clinit.extract.network_size import NetworkSize, check_size
+from clinit.extract.readable import check_readable
 
 AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -243,6 +244,7 @@ def _from_file(config: BackboneConfig) -> nn.Module:
         raise BackboneError(
             f"no weights at {path}", remedy="Give a .safetensors or .pth file with `--weights`."
         )
+    check_readable(path, BackboneError)
     try:
         state = timm.models.load_state_dict(str(path), weights_only=True)
     except Exception as error:  # unpickling and safetensors raise many types

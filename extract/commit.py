@@ -48,6 +48,11 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> None:
         ClinitError: If the folder cannot be written or the disk is full. `path` is then what
             it was before.
     """
+    if path.exists() and not path.is_file():  # the rename would remove a device or a pipe
+        raise ClinitError(
+            f"cannot write {path}: it is a {'folder' if path.is_dir() else 'device or a pipe'}",
+            remedy="Give the name of a file.",
+        )
     draft = draft_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,4 +75,5 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> None:
 def commit_json(path: Path, content: Any) -> None:
     """Create or replace `path` by `content` as JSON (indented, keys in their given order)."""
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    commit_file(path, lambda draft: draft.write_text(text, encoding="utf-8"))
+    content = text.encode("utf-8", "backslashreplace")  # undecodable bytes of a path: \udcff
+    commit_file(path, lambda draft: draft.write_bytes(content))

@@ -15,6 +15,7 @@ import msgspec
 from clinit.errors import BackboneError, CacheError
 from clinit.extract.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.cache import CacheSplit
+from clinit.extract.contrast import DIGEST_LETTERS, contrast
 from clinit.extract.device import choose_device
 from clinit.extract.model_args import read_model_args
 from clinit.extract.transform import Transform
@@ -78,9 +79,12 @@ def rebuild(
         raise BackboneError(str(error), remedy=_RIGHT_FILE) from error
     if backbone.weights_sha256 != fingerprint["weights"]:
         found = f"timm's pretrained weights of {config.name}" if weights is None else str(weights)
+        now, then = contrast(
+            backbone.weights_sha256, fingerprint["weights"], letters=DIGEST_LETTERS
+        )
         raise CacheError(
-            f"{found}: SHA-256 {backbone.weights_sha256[:12]}…, but the features of {origin}"
-            f" were extracted with weights of SHA-256 {fingerprint['weights'][:12]}…",
+            f"{found}: SHA-256 {now}, but the features of {origin} were extracted with weights of"
+            f" SHA-256 {then}",
             remedy=_RIGHT_FILE,
         )
     return backbone, transform

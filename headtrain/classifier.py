@@ -13,6 +13,7 @@ from pathlib import Path
 
 from clinit.errors import ImageError, ModelError
 from clinit.extract.backbone import Backbone, BackboneConfig, load_backbone
+from clinit.extract.contrast import DIGEST_LETTERS, contrast
 from clinit.extract.decode import MISSING
 from clinit.extract.device import choose_device
 from clinit.extract.image_size import MAX_PIXELS
@@ -167,9 +168,10 @@ def load_model(path: str | os.PathLike[str], *, device: str = "auto") -> Classif
     )
     backbone = load_backbone(config)
     if backbone.weights_sha256 != facts.weights:
+        found, exported = contrast(backbone.weights_sha256, facts.weights, letters=DIGEST_LETTERS)
         raise ModelError(
-            f"the weights in {path} are not those that were exported: SHA-256"
-            f" {backbone.weights_sha256[:12]}… instead of {facts.weights[:12]}…",
+            f"the weights in {path} are not those that were exported: SHA-256 {found} instead of"
+            f" {exported}",
             remedy="Export the run again; this file is damaged.",
         )
     return Classifier(facts, backbone)

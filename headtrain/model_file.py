@@ -21,6 +21,7 @@ from torch import nn
 from clinit.errors import ModelError
 from clinit.extract.commit import commit_file
 from clinit.extract.model_args import read_model_args
+from clinit.extract.readable import check_readable
 from clinit.extract.transform import Transform
 
 FORMAT = "clinit-model/1"
@@ -101,6 +102,7 @@ def read_facts(path: Path) -> ModelFacts:
         raise ModelError(
             f"no model file at {path}", remedy="Write one with `clinit export RUN --out FILE`."
         )
+    check_readable(path, ModelError)
     try:
         with safe_open(path, framework="numpy") as file:
             text = (file.metadata() or {}).get(METADATA)

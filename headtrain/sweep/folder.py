@@ -18,6 +18,7 @@ from typing import Any
 
 from clinit.errors import CacheError, ClinitError, RecordError
 from clinit.extract.commit import commit_json
+from clinit.extract.contrast import contrast
 from clinit.extract.head import Head
 from clinit.extract.lock import claim_folder
 from clinit.headtrain.base_head import head_digest
@@ -153,7 +154,7 @@ def _check_sides(
     for side, mine in sides.items():
         theirs, own = _flat(_side(found.get(side) or {})), _flat(mine)
         differing += [
-            f"{side} {name} ({_short(theirs.get(name))} there, {_short(own.get(name))} now)"
+            f"{side} {name} ({_both(theirs.get(name), own.get(name))})"
             for name in {**theirs, **own}
             if theirs.get(name) != own.get(name)
         ]
@@ -187,5 +188,7 @@ def _flat(side: Mapping[str, Any]) -> dict[str, Any]:
     return {**(side.get("fingerprint") or {}), **rest}
 
 
-def _short(value: object) -> str:
-    return "absent" if value is None else str(value)[:16]
+def _both(theirs: object, own: object) -> str:
+    there, now = ("absent" if value is None else str(value) for value in (theirs, own))
+    there, now = contrast(there, now)
+    return f"{there} there, {now} now"
