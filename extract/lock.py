@@ -23,8 +23,7 @@ from pathlib import Path
 from clinit.errors import ClinitError
 
 _CANNOT_LOCK = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
-_DRAFT = re.compile(r"\.(?P<name>.+)\.tmp-([0-9a-f]{16}|[0-9]{1,10})")
-"""Earlier versions of clinit named drafts by the number of the process."""
+_DRAFT = re.compile(r"\.(?P<name>.+)\.tmp-[0-9a-f]{16}")
 _WAIT = "Wait until it has finished, or end it; then run this command again."
 
 
