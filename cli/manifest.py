@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli.choices import Split
-from clinit.cli.console import err, out, say, warn
+from clinit.cli.console import err, note, out, say, warn
 from clinit.cli.interruption import keeps
 from clinit.extract.visible import visible
 
@@ -44,10 +44,12 @@ def build(
     """List the images of a split with their labels, and check their number."""
     from rich.text import Text
 
+    from clinit.extract.lock import claim_file
     from clinit.extract.manifest import write_manifest
     from clinit.extract.scan import scan
 
-    with err.status(Text(visible(f"Scanning {root}"))):
+    scanning = Text(visible(f"Scanning {root}"))
+    with claim_file(out, on_unlocked=note), err.status(scanning):
         scanned = scan(dataset, root, split.value, strict=strict)
         write_manifest(scanned.manifest, out)
     for warning in scanned.warnings:

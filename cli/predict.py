@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from clinit.cli.choices import Device
+from clinit.cli.choices import Device, MaxPixels
 from clinit.cli.console import err, note, out, print_json, say, warn
 from clinit.cli.interruption import keeps
+from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def predict(
         Device, typer.Option(help="Where to compute; auto takes CUDA where there is one.")
     ] = Device.auto,
     batch_size: Annotated[int, typer.Option(min=1, help="Images a forward pass.")] = 64,
+    max_pixels: MaxPixels = MAX_PIXELS,
 ) -> None:
     """Name what is in images, with an exported model: the likeliest classes of each.
 
@@ -72,7 +74,13 @@ def predict(
         paths = find_images(images)
     with _progress(len(paths)) as on_images:
         predictions = list(
-            classifier.predict(paths, top=top, batch_size=batch_size, on_images=on_images)
+            classifier.predict(
+                paths,
+                top=top,
+                batch_size=batch_size,
+                max_pixels=max_pixels,
+                on_images=on_images,
+            )
         )
     if csv_file is not None:
         _write_csv(predictions, csv_file)

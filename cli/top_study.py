@@ -66,6 +66,7 @@ def read_study(
     storage = Storage(
         folder=images.trunk_cache,
         budget=images.budget,
+        max_pixels=images.max_pixels,
         **({} if images.workers is None else {"workers": images.workers}),
     )
     with _part_progress() as on_progress:

@@ -19,6 +19,7 @@ from clinit.cli.choices import (
     HeadWidth,
     Init,
     Loss,
+    MaxPixels,
     Mix,
     Scale,
     Weighting,
@@ -30,6 +31,7 @@ from clinit.cli.interruption import keeps
 from clinit.cli.top_study import open_sides, read_study, starting_head
 from clinit.cli.train_head import lambda_value
 from clinit.cli.training_progress import training_progress
+from clinit.extract.image_size import MAX_PIXELS
 
 if TYPE_CHECKING:
     from clinit.extract.head import Head
@@ -95,6 +97,7 @@ def train_top(
     no_trunk_cache: given_as.NoTrunkCache = False,
     trunk_budget: given_as.TrunkBudget = "20GB",
     workers: given_as.Workers = None,
+    max_pixels: MaxPixels = MAX_PIXELS,
     checkpoint_every: given_as.CheckpointEvery = 100,
     config_file: ConfigOption = None,
     verbose: given_as.Verbose = False,
@@ -179,6 +182,7 @@ def train_top(
         trunk_cache=trunk_cache or out / "trunk-cache",
         budget=budget,
         workers=workers,
+        max_pixels=max_pixels,
     )
     base_side, new_side = open_sides(images)
     start, head_facts = starting_head(base_side, head)

@@ -1,21 +1,29 @@
 """Write files so that a reader sees the old state or the new one, never a half of either.
 
-The rename is the only commit: the content is written under a temporary name, flushed to the
-disk and renamed; then the folder is flushed, so that the new name survives a power cut too.
+The rename is the only commit: the content is written under a name that nobody else has, flushed
+to the disk and renamed; then the folder is flushed, so that the new name survives a power cut
+too. A writer removes its own draft alone; what a killed one leaves is removed by the next
+process that claims the folder or the file (`lock`).
 """
 
 import json
 import os
+import secrets
+import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from clinit.errors import ClinitError
 
 
-def temporary(path: Path) -> Path:
-    """Return the name under which the content of `path` is written before its commit."""
-    return path.with_name(f".{path.name}.tmp-{os.getpid()}")
+def draft_of(path: Path) -> Path:
+    """Return a new name under which the content of `path` is written before its commit.
+
+    It is random: process identifiers repeat in containers that share a folder.
+    """
+    return path.with_name(f".{path.name}.tmp-{secrets.token_hex(8)}")
 
 
 def flush_folder(folder: Path) -> None:
@@ -34,20 +42,19 @@ def flush_file(path: Path) -> None:
 
 
 def commit_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Create or replace `path` by what `write` writes to the temporary path it is given.
+    """Create or replace `path` by what `write` writes to the empty draft it is given.
+
+    A link at `path` is replaced, not followed.
 
     Raises:
         ClinitError: If the folder cannot be written or the disk is full. `path` is then what
             it was before.
     """
-    if path.exists() and not path.is_file():  # the rename would remove a device or a pipe
-        raise ClinitError(
-            f"cannot write {path}: it is a {'folder' if path.is_dir() else 'device or a pipe'}",
-            remedy="Give the name of a file.",
-        )
-    draft = temporary(path)
+    _refuse_other_than_file(path)
+    draft = draft_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
         write(draft)
         flush_file(draft)
         draft.replace(path)
@@ -61,6 +68,21 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> None:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def _refuse_other_than_file(path: Path) -> None:
+    """Refuse a device or a pipe: the rename would remove it from the system.
+
+    Raises:
+        ClinitError: If there is one, or a folder.
+    """
+    with suppress(OSError):  # there is nothing, or what is wrong is told at the writing
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            found = "folder" if stat.S_ISDIR(mode) else "device or a pipe"
+            raise ClinitError(
+                f"cannot write {path}: it is a {found}", remedy="Give the name of a file."
+            )
 
 
 def commit_json(path: Path, content: Any) -> None:

@@ -1,44 +1,217 @@
-"""One writer a folder."""
+"""One writer at a time: claims on folders, and on files that are to be written.
+
+A claim is a lock of the kernel on an empty file: `.lock` in the folder, `.NAME.lock` beside the
+file. The kernel gives it back when the process ends, however it ends. The lock file is never
+followed where it is a link and never written to, so that nobody can have another file emptied.
+
+A claim saves work, and tells whose drafts are left over; that no reader sees half a file and no
+finished file is lost rests on the renames of `commit`. So storage that cannot lock serves too.
+"""
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
+import re
+import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from clinit.errors import CacheError
+from clinit.errors import ClinitError
+
+_CANNOT_LOCK = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
+_DRAFT = re.compile(r"\.(?P<name>.+)\.tmp-(?P<token>[0-9a-f]{16}|[0-9]{1,10})")
+"""Earlier versions of clinit named drafts by the number of the process."""
+_WAIT = "Wait until it has finished, or end it; then run this command again."
 
 
 @contextmanager
-def only_writer(folder: Path, *, on_busy: Callable[[], None] | None = None) -> Iterator[None]:
-    """Hold the folder's lock; the kernel gives it back when the process ends, however it ends.
+def claim_folder(
+    folder: Path,
+    *,
+    within: Path | None = None,
+    on_busy: Callable[[], None] | None = None,
+    on_unlocked: Callable[[str], None] = lambda note: None,
+) -> Iterator[None]:
+    """Be the only process that writes into a folder; remove the drafts of killed ones.
 
     Args:
         folder: Made where it does not exist.
-        on_busy: Called if another process holds the lock, before this one waits for it; None
+        within: A folder above it, which the user has named: nothing from there on may be a
+            link, or whoever made the folder would say where this command writes.
+        on_busy: Called if another process holds the claim, before this one waits for it; None
             does not wait.
+        on_unlocked: Told why where the storage cannot lock: the folder is then not claimed.
 
     Raises:
-        CacheError: If another process holds it and nobody waits, or the folder cannot be written.
+        ClinitError: If another process holds it and nobody waits, the folder cannot be written,
+            or it has been removed or replaced before the end.
     """
     try:
+        if within is not None:
+            _refuse_links(folder, within)
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
     except OSError as error:
-        raise CacheError(
-            f"cannot write into {folder}: {error.strerror}",
-            remedy="Choose a folder you can write with `--out`.",
-        ) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if on_busy is None:
-                raise CacheError(
-                    f"another process is extracting into {folder}",
-                    remedy="Wait until it has finished, or end it; then run this command again.",
-                ) from error
-            on_busy()
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        raise _cannot_write(folder, error) from error
+    with _claim(folder / ".lock", folder, on_busy=on_busy, on_unlocked=on_unlocked) as held:
+        if held is not None:
+            _sweep(folder)
         yield
+        if held is not None and not _names(folder / ".lock", held):
+            raise ClinitError(
+                f"{folder} was removed or replaced while this command wrote into it",
+                remedy="Run the same command again; it does what is missing.",
+            )
+
+
+@contextmanager
+def claim_file(
+    path: Path,
+    *,
+    on_busy: Callable[[], None] | None = None,
+    on_unlocked: Callable[[str], None] = lambda note: None,
+) -> Iterator[None]:
+    """Be the only process that writes the file `path`; remove the drafts of killed ones.
+
+    Its folder is made where it does not exist; arguments and errors as in `claim_folder`.
+    """
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    with _claim(lock, path, on_busy=on_busy, on_unlocked=on_unlocked) as held:
+        if held is not None:
+            _sweep(path.parent, path.name)
+        try:
+            yield
+        finally:
+            # While it is held: who waits for it sees that the name is gone, and begins anew.
+            lock.unlink(missing_ok=True)
+
+
+@contextmanager
+def _claim(
+    lock: Path,
+    claimed: Path,
+    *,
+    on_busy: Callable[[], None] | None,
+    on_unlocked: Callable[[str], None],
+) -> Iterator[int | None]:
+    """Hold the lock file `lock`; yield its descriptor, None where the storage cannot lock."""
+    while True:
+        descriptor = _open(lock, claimed)
+        try:
+            held = _hold(descriptor, claimed, on_busy, on_unlocked)
+            if held and not _names(lock, descriptor):
+                continue  # its holder has removed it in the meantime
+            yield descriptor if held else None
+            return
+        finally:
+            os.close(descriptor)
+
+
+def _open(lock: Path, claimed: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(lock, flags, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO):
+            raise _not_a_lock(lock) from error
+        raise _cannot_write(claimed, error) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _not_a_lock(lock)
+    return descriptor
+
+
+def _hold(
+    descriptor: int,
+    claimed: Path,
+    on_busy: Callable[[], None] | None,
+    on_unlocked: Callable[[str], None],
+) -> bool:
+    """Lock the file; return whether the storage can."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _CANNOT_LOCK:
+            on_unlocked(
+                f"the storage of {claimed} cannot lock files ({error.strerror}): do not run two"
+                " commands on it at a time"
+            )
+            return False
+        if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+            raise _cannot_write(claimed, error) from error
+        if on_busy is None:
+            raise ClinitError(
+                f"another process is writing {'into ' * claimed.is_dir()}{claimed}", remedy=_WAIT
+            ) from error
+        on_busy()
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return True
+
+
+def _names(path: Path, descriptor: int) -> bool:
+    """Return whether `path` is the open file."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _sweep(folder: Path, name: str | None = None) -> None:
+    """Remove drafts in a claimed folder, or those of one claimed file in it."""
+    with os.scandir(folder) as entries:
+        found = [(entry, match) for entry in entries if (match := _DRAFT.fullmatch(entry.name))]
+    for entry, match in found:
+        if name is None and _is_claimed(folder / f".{match['name']}.lock"):
+            continue  # by the writer of that file
+        if name in (None, match["name"]):
+            if not entry.is_dir(follow_symlinks=False):
+                Path(entry.path).unlink(missing_ok=True)
+            elif len(match["token"]) == 16:  # a folder under a shorter name may be somebody's
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _is_claimed(lock: Path) -> bool:
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _refuse_links(folder: Path, within: Path) -> None:
+    for part in (folder, *folder.parents):
+        if part == within:
+            return
+        if part.is_symlink():
+            raise ClinitError(
+                f"{part} is a link: nothing is written through a link inside of {within}",
+                remedy=f"Put a folder in its place; {within} itself may be a link.",
+            )
+    raise ValueError(f"{folder} is not within {within}")
+
+
+def _not_a_lock(lock: Path) -> ClinitError:
+    return ClinitError(
+        f"{lock} is a link or no regular file: it is not a lock of clinit",
+        remedy="Look where this folder is from; remove this file if you trust the rest.",
+    )
+
+
+def _cannot_write(path: Path, error: OSError) -> ClinitError:
+    return ClinitError(
+        f"cannot write {path}: {error.strerror or error}",
+        remedy="Choose a place that you can write to with `--out`.",
+    )

@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from clinit.errors import ClinitError
+from clinit.errors import LOOK_AT_STORAGE, ClinitError, StorageError
 
 
 def check_readable(path: Path, error: type[ClinitError]) -> None:
@@ -15,17 +15,16 @@ def check_readable(path: Path, error: type[ClinitError]) -> None:
     A pipe is refused: they would wait for ever for somebody to write into it.
 
     Raises:
-        ClinitError: Of the type `error`, if the system does not let it be read, or it is no file.
+        StorageError: If the system does not let it be read.
+        ClinitError: Of the type `error`, if it is no file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
         os.close(descriptor)
     except OSError as problem:
-        raise error(
-            f"cannot read {path}: {problem.strerror or problem}",
-            remedy="Check that you may read it (`ls -l` shows its rights) and that its disk is"
-            " mounted, then run the same command again.",
+        raise StorageError(
+            f"cannot read {path}: {problem.strerror or problem}", remedy=LOOK_AT_STORAGE
         ) from problem
     if not is_file:
         raise error(

@@ -6,16 +6,18 @@ they come from, they count only if their hash is the one in the fingerprint.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from clinit.errors import BackboneError, CacheError
 from clinit.extract.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.cache import CacheSplit
 from clinit.extract.contrast import DIGEST_LETTERS, contrast
 from clinit.extract.device import choose_device
+from clinit.extract.model_args import read_model_args
 from clinit.extract.transform import Transform
 
 _RIGHT_FILE = (
@@ -95,15 +97,14 @@ def stored_weights(split: CacheSplit) -> Path | None:
         CacheError: If nobody knows, or the file is gone.
     """
     _check_extracted(split.fingerprint, str(split.path))
-    try:
-        stored = split.summary["run"]["weights"]
-    except KeyError as error:
+    stored = split.summary.run.weights
+    if isinstance(stored, msgspec.UnsetType):
         raise CacheError(
             f"{split.path / 'cache.json'} was written by a version of clinit that did not keep"
             " where the weights are",
             remedy="Give them with `--weights FILE`, or run the `clinit extract` command of this"
             " cache again: it adds the path and computes nothing.",
-        ) from error
+        )
     if stored is not None and not Path(stored).is_file():
         raise CacheError(
             f"the weights of the features in {split.path} were at {stored}, where nothing is now",
@@ -124,8 +125,8 @@ def _check_extracted(fingerprint: Mapping[str, str], origin: str) -> None:
 def _parse(fingerprint: Mapping[str, str], origin: str) -> tuple[Transform, dict[str, Any]]:
     try:
         transform = Transform.parse(fingerprint["transform"])
-        return transform, dict(ast.literal_eval(fingerprint["model_args"]))
-    except (ValueError, SyntaxError, KeyError, TypeError) as error:
+        return transform, read_model_args(fingerprint["model_args"])
+    except (ValueError, KeyError, TypeError) as error:
         raise CacheError(
             f"the fingerprint of {origin} does not describe a network and a transform: {error}",
             remedy="Run the `clinit extract` command of the cache into a new folder.",

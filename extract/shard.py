@@ -8,6 +8,9 @@
 
 The file is written under a temporary name, closed, read back, flushed and renamed. A digest of
 its content is among its attributes: HDF5 reads a flipped byte without a word.
+
+An HDF5 file can name other files, run its content through plug-ins and declare more rows than it
+holds. So what is stored, and how, is compared with the plan before anything of it is read.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import os
+import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,11 +28,16 @@ import h5py
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from clinit.errors import CacheError
+from clinit.errors import LOOK_AT_STORAGE, CacheError, StorageError
 from clinit.extract.commit import commit_file
+from clinit.extract.plan import WRITE_AGAIN, Plan
 
 _CHUNK_BYTES = 16 * 2**20
-_FLOAT16_MAX = float(np.finfo(np.float16).max)
+_FLOAT16 = np.finfo(np.float16)
+_REASON_BYTES = 2**28
+"""Of reasons, read at a time."""
+_ERRNO = re.compile(r"errno = (\d+)")
+"""In what HDF5 says where the operating system has refused something."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +69,8 @@ def assemble(
 ) -> Shard:
     """Make a shard from float32 features; rows that are not finite become invalid.
 
-    The shard is stored in float32 where float16 would overflow.
+    The shard is stored in float32 where float16 would overflow, or would round a row to fewer
+    than its eleven bits, down to zeros.
     """
     reasons = dict(reasons)
     finite = np.isfinite(features).all(axis=tuple(range(1, features.ndim)))
@@ -70,21 +82,36 @@ def assemble(
     if not valid.all():
         kept = kept.copy()
         kept[~valid] = 0
-    if dtype == "float16" and float(np.abs(kept).max(initial=0)) < _FLOAT16_MAX:
+    if dtype == "float16" and fits_float16(kept):
         kept = kept.astype(np.float16)
     return Shard(kept, labels.astype(np.int64), valid, reasons)
 
 
-def write_shard(shard: Shard, path: Path, *, plan_identifier: str) -> None:
-    """Write a shard so that it is there whole or not at all.
+def fits_float16(features: Float[np.ndarray, "rows ..."]) -> bool:
+    """Return whether float16 holds every row to its precision.
+
+    It does not hold what overflows, nor a row all of whose values lie below the smallest normal
+    number, 2^-14: there the spacing of numbers stays 2^-24, and below that there is only zero. Such
+    a row is held all the same where its values are float16 already. A small value beside larger
+    ones is rounded as finely as those are.
+    """
+    largest = np.abs(features).max(axis=tuple(range(1, features.ndim)), initial=0)
+    if not (largest < _FLOAT16.max).all():
+        return False
+    small = features[largest < _FLOAT16.smallest_normal]
+    return np.array_equal(small.astype(np.float16).astype(np.float32), small)
+
+
+def write_shard(shard: Shard, path: Path, *, plan: Plan, index: int) -> None:
+    """Write shard `index` of a plan so that it is there whole or not at all.
 
     Raises:
         ClinitError: If the folder cannot be written or the disk is full.
     """
 
     def write(draft: Path) -> None:
-        draft.write_bytes(_encode(shard, plan_identifier))
-        if read_shard(draft, plan_identifier=plan_identifier).digest() != shard.digest():
+        draft.write_bytes(_encode(shard, plan.identifier))
+        if read_shard(draft, plan, index).digest() != shard.digest():
             raise OSError("the file read back differs from what was written")
 
     commit_file(path, write)
@@ -117,39 +144,152 @@ def _encode(shard: Shard, plan_identifier: str) -> bytes:
     return buffer.getvalue()
 
 
-def read_shard(path: Path, *, plan_identifier: str | None = None) -> Shard:
-    """Read and verify a shard.
-
-    Args:
-        path: The file.
-        plan_identifier: The plan that it must belong to.
+def read_shard(path: Path, plan: Plan, index: int) -> Shard:
+    """Read and verify shard `index` of a plan; no other file is opened, whatever it says.
 
     Raises:
         CacheError: If it is absent, truncated, changed or of another plan.
+        StorageError: If it is there and cannot be read.
     """
-    remedy = "Run the `clinit extract` command of this cache again: it computes this shard anew."
-    if not path.is_file():
-        raise CacheError(f"{path} is missing", remedy=remedy)
+    size = file_size(path)
     try:
-        with h5py.File(path, "r") as file:
-            reasons = [text.decode() for text in file["invalid_reasons"][:]]
-            shard = Shard(
-                features=file["features"][:],
-                labels=file["labels"][:],
-                valid=file["valid"][:],
-                reasons=dict(zip(file["invalid_rows"][:].tolist(), reasons, strict=True)),
-            )
-            stored, plan = str(file.attrs["sha256"]), str(file.attrs["plan"])
-    except (OSError, KeyError, ValueError, RuntimeError) as error:
-        raise CacheError(f"{path} cannot be read as a shard: {error}", remedy=remedy) from error
+        # Without a lock: a shard is never written again, and not all storage can lock.
+        with h5py.File(path, "r", locking=False) as file:
+            stored, of_plan = _text(file, "sha256"), _text(file, "plan")
+            if of_plan != plan.identifier:
+                raise CacheError(f"{path} belongs to another extraction", remedy=WRITE_AGAIN)
+            shard = _decode(file, plan, index, size)
+    except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+        if refused := _ERRNO.search(str(error)):
+            raise _unreadable(path, os.strerror(int(refused[1]))) from error
+        raise CacheError(
+            f"{path} cannot be read as a shard: {_first_line(error)}", remedy=WRITE_AGAIN
+        ) from error
     if shard.digest() != stored:
-        raise CacheError(f"{path} has changed since it was written", remedy=remedy)
-    if plan_identifier is not None and plan != plan_identifier:
-        raise CacheError(f"{path} belongs to another extraction", remedy=remedy)
+        raise CacheError(f"{path} has changed since it was written", remedy=WRITE_AGAIN)
     return shard
 
 
+def file_size(path: Path) -> int:
+    """Return the size of a shard in bytes.
+
+    Raises:
+        CacheError: If it is absent, or no regular file nor a link to one.
+        StorageError: If nobody can say.
+    """
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CacheError(f"{path} is missing", remedy=WRITE_AGAIN) from error
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise CacheError(f"{path} is no regular file", remedy=WRITE_AGAIN)
+    return status.st_size
+
+
+def _decode(file: h5py.File, plan: Plan, index: int, size: int) -> Shard:
+    """Read a shard from an open file of `size` bytes.
+
+    Raises:
+        ValueError: If anything in it is not as `write_shard` writes it.
+    """
+    rows = len(plan.rows(index))
+    types = ("float32",) if plan.dtype == "float32" else ("float16", "float32")
+    features = _dataset(file, "features", types, (rows, *(plan.shape or (plan.dim,))), size)
+    labels = _dataset(file, "labels", ("int64",), (rows,), size)
+    valid = _dataset(file, "valid", ("bool",), (rows,), size)
+    invalid = _dataset(file, "invalid_rows", ("int64",), None, size)
+    count = invalid.shape[0]
+    reasons = _dataset(file, "invalid_reasons", ("object",), (count,), size)
+    if h5py.check_string_dtype(reasons.dtype) is None:
+        raise ValueError("`invalid_reasons` are no texts")
+    shard = Shard(
+        features=features[:],
+        labels=labels[:],
+        valid=valid[:],
+        reasons=dict(zip(invalid[:].tolist(), _texts(reasons, size), strict=True)),
+    )
+    if np.flatnonzero(~shard.valid).tolist() != list(shard.reasons):
+        raise ValueError("`valid` and `invalid_rows` do not agree")
+    return shard
+
+
+def _dataset(
+    file: h5py.File,
+    name: str,
+    types: tuple[str, ...],
+    shape: tuple[int, ...] | None,
+    size: int,
+) -> h5py.Dataset:
+    """Return a data set of the file, checked; nothing of its content has been read.
+
+    Args:
+        file: The file.
+        name: Of the data set.
+        types: Those that it may have.
+        shape: Which it must have; None for one axis that is no longer than the file has bytes.
+        size: Of the file, in bytes.
+
+    Raises:
+        ValueError: If it is another, or its numbers are not in this file as they are.
+    """
+    if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
+        raise ValueError(f"`{name}` is a link to somewhere else")
+    dataset = file[name]
+    if not isinstance(dataset, h5py.Dataset):
+        raise ValueError(f"`{name}` is no data set")
+    created = dataset.id.get_create_plist()
+    if created.get_layout() == h5py.h5d.VIRTUAL or created.get_external_count():
+        raise ValueError(f"`{name}` is stored in other files")
+    if created.get_nfilters():
+        raise ValueError(f"`{name}` is stored through a filter")
+    if dataset.dtype not in map(np.dtype, types):
+        raise ValueError(f"`{name}` holds {dataset.dtype}, expected {' or '.join(types)}")
+    if (len(dataset.shape or ()) != 1) if shape is None else (dataset.shape != shape):
+        raise ValueError(f"`{name}` is of shape {dataset.shape}, expected {shape or '(rows,)'}")
+    if dataset.nbytes > size or math.prod(dataset.chunks or ()) * dataset.dtype.itemsize > size:
+        raise ValueError(f"`{name}` declares {dataset.nbytes:,} bytes in a file of {size:,}")
+    return dataset
+
+
+def _text(file: h5py.File, name: str) -> str:
+    """Return an attribute that is one text."""
+    attribute = file.attrs.get_id(name)
+    if attribute.shape != () or h5py.check_string_dtype(attribute.dtype) is None:
+        raise ValueError(f"its `{name}` is no text")
+    return str(file.attrs[name])
+
+
+def _texts(dataset: h5py.Dataset, size: int) -> list[str]:
+    """Read texts, a few at a time: many can be one long text of the file."""
+    texts: list[str] = []
+    step, total = max(1, _REASON_BYTES // size), 0
+    for start in range(0, len(dataset), step):
+        found = dataset[start : start + step]
+        total += sum(map(len, found))
+        if total > size:
+            raise ValueError(f"`invalid_reasons` are longer than the file of {size:,} bytes")
+        texts += [text.decode() for text in found]
+    return texts
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error.args[0]) if error.args else str(error)).partition("\n")[0]
+
+
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """Return the SHA-256 of a file.
+
+    Raises:
+        StorageError: If it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from error
+
+
+def _unreadable(path: Path, why: str) -> StorageError:
+    return StorageError(f"cannot read {path}: {why}", remedy=LOOK_AT_STORAGE)

@@ -19,6 +19,7 @@ from torch import nn
 from clinit.errors import CacheError, ModelError, RecordError
 from clinit.extract.backbone import Backbone, state_sha256
 from clinit.extract.cache import open_split
+from clinit.extract.fingerprint import backbone_fields
 from clinit.extract.head import Head
 from clinit.extract.reload import rebuild, stored_weights
 from clinit.extract.top1 import Top1
@@ -32,7 +33,6 @@ from clinit.headtrain.record import (
     find_records,
     read_record,
 )
-from clinit.headtrain.source import MANIFEST
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +78,7 @@ def export_run(
     record = _read(run)
     head = _final_head(run, record)
     backbone, transform = _backbone(record, base, weights)
-    changed = changed_parameters(run)
+    changed = changed_parameters(record)
     _change(backbone.network, changed, run)
     network = assemble(backbone, head)
     check_same_logits(network, backbone, head, transform)
@@ -122,7 +122,7 @@ def _read(run: Path) -> RunRecord:
 
 
 def _final_head(run: Path, record: RunRecord) -> Head:
-    head = final_head(run)
+    head = final_head(record)
     names = tuple(record.classes["name"])
     if head.num_classes != len(names) or head.class_names not in (None, names):
         raise RecordError(
@@ -148,8 +148,8 @@ def _backbone(
             " `--weights FILE`.",
         )
     split = open_split(folder / "train")
-    names = {*recorded, *split.fingerprint} - {MANIFEST}
-    if other := sorted(n for n in names if recorded.get(n) != split.fingerprint.get(n)):
+    fields = backbone_fields(split.fingerprint)
+    if other := sorted(n for n in {*recorded, *fields} if recorded.get(n) != fields.get(n)):
         raise CacheError(
             f"{folder} is not the cache that the run was trained on: its features are of another"
             f" {', '.join(other)}",

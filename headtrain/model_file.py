@@ -8,7 +8,6 @@ safetensors writes several in a random order, and equal models should be equal f
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from torch import nn
 
 from clinit.errors import ModelError
 from clinit.extract.commit import commit_file
+from clinit.extract.model_args import read_model_args
 from clinit.extract.readable import check_readable
 from clinit.extract.transform import Transform
 
@@ -117,22 +117,22 @@ def read_facts(path: Path) -> ModelFacts:
             remedy="Write one with `clinit export RUN --out FILE`.",
         )
     try:
-        return _parse(json.loads(text))
-    except (ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
+        return _parse(path, json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(
             f"{path} is a model file of another layout than {FORMAT}: {error!r}",
             remedy="Export the run again with this version of clinit.",
         ) from error
 
 
-def _parse(content: dict[str, Any]) -> ModelFacts:
+def _parse(path: Path, content: dict[str, Any]) -> ModelFacts:
     if content["format"] != FORMAT:
         raise ValueError(content["format"])
     transform = content["transform"]
     resize = transform["resize"]
     return ModelFacts(
         backbone=str(content["backbone"]),
-        model_args=dict(ast.literal_eval(content["model_args"])),
+        model_args=_model_args(path, content["model_args"]),
         class_names=tuple(map(str, content["class_names"])),
         tasks=tuple(map(int, content["tasks"])),
         transform=Transform(
@@ -147,3 +147,13 @@ def _parse(content: dict[str, Any]) -> ModelFacts:
         fingerprint=dict(content["fingerprint"]),
         record=dict(content["record"]),
     )
+
+
+def _model_args(path: Path, text: object) -> dict[str, Any]:
+    try:
+        return read_model_args(text)
+    except ValueError as error:
+        raise ModelError(
+            f"{path} asks for what no model file may ask for: {error}",
+            remedy="Do not use this file. `clinit export` writes none that asks for this.",
+        ) from error

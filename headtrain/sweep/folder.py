@@ -10,20 +10,19 @@ of other data are refused.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clinit.errors import CacheError, RecordError
+from clinit.errors import CacheError, ClinitError, RecordError
 from clinit.extract.commit import commit_json
 from clinit.extract.contrast import contrast
 from clinit.extract.head import Head
-from clinit.extract.lock import only_writer
+from clinit.extract.lock import claim_folder
 from clinit.headtrain.base_head import head_digest
-from clinit.headtrain.record import INFO, find_records, read_info
+from clinit.headtrain.record import find_records, read_info
 from clinit.headtrain.source import Source
 from clinit.headtrain.sweep.run import Run, identity
 
@@ -98,14 +97,13 @@ def hold_folder(path: Path, data: SweepData, losses: set[str]) -> Iterator[Sweep
     """
     with ExitStack() as stack:
         try:
-            stack.enter_context(only_writer(path))
-        except CacheError as error:
+            stack.enter_context(claim_folder(path))
+        except ClinitError as error:
             raise RecordError(
                 f"cannot take the sweep folder {path}: another process holds it, or it cannot be"
                 " written",
                 remedy="Wait until the other sweep has finished, or choose another --out.",
             ) from error
-        _remove_drafts(path)
         found = [(folder, read_info(folder)) for folder in find_records(path)]
         for folder, info in found:
             _check_sides(data.sides, info, f"the record {folder}", len(found))
@@ -175,7 +173,13 @@ def _replaced(where: str, differing: list[str], num_records: int) -> CacheError:
 def _side(description: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: description.get(name)
-        for name in ("fingerprint", "manifest_digest", "val_manifest_digest")
+        for name in (
+            "fingerprint",
+            "manifest_digest",
+            "val_manifest_digest",
+            "features_digest",
+            "val_features_digest",
+        )
     }
 
 
@@ -188,15 +192,3 @@ def _both(theirs: object, own: object) -> str:
     there, now = ("absent" if value is None else str(value) for value in (theirs, own))
     there, now = contrast(there, now)
     return f"{there} there, {now} now"
-
-
-def _remove_drafts(path: Path) -> None:
-    """Remove what a killed sweep was writing; this process holds the folder."""
-    for draft in path.rglob(".*.tmp-*"):
-        if draft.is_dir() and not (set(draft.iterdir()) - _record_files(draft)):
-            shutil.rmtree(draft, ignore_errors=True)
-
-
-def _record_files(draft: Path) -> set[Path]:
-    names = (INFO, "*.parquet", "*.safetensors", ".*.safetensors.tmp-*")
-    return {path for name in names for path in draft.glob(name)}

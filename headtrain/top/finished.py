@@ -9,7 +9,8 @@ from typing import Any
 from clinit.errors import RecordError
 from clinit.extract.head import Head
 from clinit.headtrain.base_head import head_digest
-from clinit.headtrain.record import INFO, check_free, finite, read_info, settings_of
+from clinit.headtrain.record import INFO, check_free, finite, read_info
+from clinit.headtrain.run_info import settings_of
 from clinit.headtrain.source import Source
 
 

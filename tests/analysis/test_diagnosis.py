@@ -52,7 +52,7 @@ def cache(tmp_path: Path) -> Path:
     np.save(tmp_path / "features.npy", features)
     np.save(tmp_path / "labels.npy", np.array(NAMES)[labels])
     write_head(make_head(), tmp_path / "head.safetensors")
-    config = ImportConfig(head=tmp_path / "head.safetensors")
+    config = ImportConfig(backbone="clip", head=tmp_path / "head.safetensors")
     import_features(tmp_path / "features.npy", tmp_path / "labels.npy", tmp_path / "c", config)
     return tmp_path / "c"
 
@@ -164,7 +164,7 @@ def test_the_import_command_says_what_it_wrote(tmp_path: Path) -> None:
     np.save(tmp_path / "f.npy", features)
     np.save(tmp_path / "l.npy", labels)
     arguments = ["import", str(tmp_path / "f.npy"), str(tmp_path / "l.npy")]
-    arguments += ["--out", str(tmp_path / "new"), "--split", "val"]
+    arguments += ["--out", str(tmp_path / "new"), "--split", "val", "--backbone", "clip"]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0
     assert "200 rows of 5 classes, 8 x float32" in result.stdout

@@ -1,5 +1,6 @@
-from __future__ import annotations
+"""Commits: whole or not at all, under names that nobody else has."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -7,7 +8,48 @@ from pathlib import Path
 import pytest
 
 from clinit.errors import ClinitError
-from clinit.extract.commit import commit_file, commit_json
+from clinit.extract.commit import commit_file, commit_json, draft_of
+
+
+def test_two_drafts_of_one_process_have_different_names(tmp_path: Path) -> None:
+    assert draft_of(tmp_path / "a") != draft_of(tmp_path / "a")
+
+
+def test_a_failed_write_leaves_what_was_there_and_the_drafts_of_others(tmp_path: Path) -> None:
+    path, other = tmp_path / "a.json", tmp_path / ".a.json.tmp-0123456789abcdef"
+    path.write_text("old")
+    other.write_text("of another process")
+
+    def full(draft: Path) -> None:
+        draft.write_text("half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(ClinitError, match="No space left on device"):
+        commit_file(path, full)
+    assert path.read_text() == "old"
+    assert {each.name for each in tmp_path.iterdir()} == {path.name, other.name}
+
+
+def test_a_draft_is_never_written_through_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("dear")
+    guessed = tmp_path / ".a.json.tmp-00"
+    guessed.symlink_to(victim)
+    monkeypatch.setattr("clinit.extract.commit.draft_of", lambda path: guessed)
+    with pytest.raises(ClinitError, match="File exists"):
+        commit_file(tmp_path / "a.json", lambda draft: draft.write_text("new"))
+    assert victim.read_text() == "dear"
+
+
+def test_a_link_at_the_path_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "a.json"
+    victim.write_text("dear")
+    path.symlink_to(victim)
+    commit_file(path, lambda draft: draft.write_text("new"))
+    assert (path.read_text(), victim.read_text()) == ("new", "dear")
+    assert not path.is_symlink()
 
 
 def write_a(path: Path) -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import timm
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from clinit.errors import CacheError, ClinitError, ImageError, ManifestError
+from clinit.errors import CacheError, ClinitError, ImageError, MachineError, ManifestError
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import open_cache, open_split, verify_shard
 from clinit.extract.decode import decode
@@ -191,7 +192,7 @@ def test_a_bad_image_keeps_its_row_and_moves_no_other(
     run(root, tmp_path / "spoilt", wide)
     split = open_split(tmp_path / "spoilt" / "train")
     assert split.num_rows == 15 + 9
-    assert {entry["path"]: entry["reason"] for entry in split.summary["invalid"]} == reasons
+    assert {entry.path: entry.reason for entry in split.summary.invalid} == reasons
     paths = split.manifest.table["path"].to_list()
     assert [paths[row] for row in np.flatnonzero(~split.valid)] == sorted(reasons)
 
@@ -224,6 +225,152 @@ def test_a_vanished_folder_marks_no_row_invalid(
     with pytest.raises(ClinitError, match="has vanished"):
         list(extract(manifests, root, tmp_path / "cache", config))
     assert not list((tmp_path / "cache").rglob("*.h5"))
+
+
+def test_missing_rights_mark_no_row_invalid(
+    make_tree: Callable[..., Path],
+    config: ExtractConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root, out = make_tree(), tmp_path / "cache"
+    read = Path.read_bytes
+
+    def forbidden(path: Path) -> bytes:
+        if path.parent == root / "train" / "b":
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", forbidden)
+    with pytest.raises(MachineError, match=r"no permission to read .*/train/b/"):
+        run(root, out, config)
+    monkeypatch.undo()
+    run(root, out, config)
+    run(root, tmp_path / "whole", config)
+    assert files(out) == files(tmp_path / "whole")
+
+
+def test_an_image_that_is_not_that_of_the_manifest_stops_the_extraction(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    manifests = {"train": scan("folder", root, "train").manifest}
+    path = root / "train" / "c" / "4.png"  # in the last shard
+    before = path.stat().st_size
+    Image.new("RGB", (40, 36)).save(path)
+    text = rf"c/4\.png has {path.stat().st_size} bytes, the manifest says {before:,}"
+    with pytest.raises(ManifestError, match=text):
+        list(extract(manifests, root, tmp_path / "cache", config))
+    assert len(list((tmp_path / "cache").rglob("*.h5"))) == 2
+
+
+def test_a_size_that_no_manifest_knows_is_not_compared(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    """As of a link that was broken when the manifest was built."""
+    root = make_tree()
+    manifest = scan("folder", root, "train").manifest
+    nameless = manifest.table.with_columns(size_bytes=pl.lit(0, dtype=pl.Int64))
+    manifests = {"train": replace(manifest, table=nameless)}
+    (result,) = extract(manifests, root, tmp_path / "cache", config)
+    assert result.split.num_valid == 15
+
+
+def test_an_image_above_the_limit_is_a_bad_image(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    Image.new("RGB", (41, 40)).save(root / "train" / "b" / "2.png")
+    result = run(root, tmp_path / "cache", replace(config, max_pixels=1600))[0]
+    assert [entry.reason for entry in result.split.summary.invalid] == [
+        "too large: 41 x 40 pixels, more than the 1,600 of --max-pixels"
+    ]
+    again = run(root, tmp_path / "cache", replace(config, retry_invalid=True))[0]
+    assert (again.computed_rows, again.retried_rows, again.split.num_valid) == (6, 1, 15)
+
+
+GONE = ["a/1.png", "c/3.png", "c/4.png"]  # in the first and the last of three shards
+
+
+@pytest.fixture
+def interrupted(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> Callable[..., list[SplitResult]]:
+    """Extract whole, then with three images missing; return what extracts train again."""
+    root = make_tree()
+    manifests = {"train": scan("folder", root, "train").manifest}
+    list(extract(manifests, root, tmp_path / "whole", config))
+    for name in GONE:
+        (root / "train" / name).rename(tmp_path / name.replace("/", "-"))
+
+    def again(**changes: Any) -> list[SplitResult]:
+        on_progress = changes.pop("on_progress", lambda progress: None)
+        changed = replace(config, **changes)
+        return list(extract(manifests, root, tmp_path / "cache", changed, on_progress=on_progress))
+
+    assert again()[0].split.num_valid == 12
+    for name in GONE:
+        (tmp_path / name.replace("/", "-")).rename(root / "train" / name)
+    return again
+
+
+def test_invalid_rows_that_are_read_again_give_an_uninterrupted_extraction(
+    interrupted: Callable[..., list[SplitResult]], tmp_path: Path
+) -> None:
+    (plain,) = interrupted()
+    assert (plain.computed_rows, plain.retried_rows, plain.split.num_valid) == (0, None, 12)
+    (result,) = interrupted(retry_invalid=True)
+    assert (result.computed_rows, result.retried_rows, result.replaced_shards) == (9, 3, ())
+    assert result.split.num_valid == 15
+    assert files(tmp_path / "cache") == files(tmp_path / "whole")
+    assert all(verify_shard(open_split(tmp_path / "cache" / "train"), i) is None for i in range(3))
+    (third,) = interrupted(retry_invalid=True)
+    assert (third.computed_rows, third.retried_rows) == (0, 0)
+
+
+def test_what_is_still_bad_stays_invalid(
+    interrupted: Callable[..., list[SplitResult]], tmp_path: Path
+) -> None:
+    (tmp_path / "images" / "train" / "c" / "4.png").unlink()
+    (result,) = interrupted(retry_invalid=True)
+    assert (result.computed_rows, result.retried_rows, result.split.num_valid) == (9, 3, 14)
+    assert [entry.path for entry in result.split.summary.invalid] == ["train/c/4.png"]
+
+
+@pytest.mark.parametrize("retry", [True, False])
+@pytest.mark.parametrize("stop_after", [1, 2, 3])
+def test_a_retry_that_is_interrupted_leaves_nothing_that_does_not_verify(
+    interrupted: Callable[..., list[SplitResult]], tmp_path: Path, stop_after: int, retry: bool
+) -> None:
+    calls = 0
+
+    def interrupt(progress: Progress) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == stop_after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(retry_invalid=True, on_progress=interrupt)
+    with pytest.raises(CacheError, match="its extraction was interrupted"):
+        open_split(tmp_path / "cache" / "train")
+    (result,) = interrupted(retry_invalid=retry)
+    assert result.replaced_shards == ()
+    assert all(verify_shard(result.split, shard) is None for shard in range(3))
+    if retry:
+        assert files(tmp_path / "cache") == files(tmp_path / "whole")
+    else:
+        assert result.split.num_valid == (12 if stop_after < 3 else 13)
+
+
+def test_the_invalid_rows_of_an_unfinished_extraction_are_read_again_too(
+    interrupted: Callable[..., list[SplitResult]], tmp_path: Path
+) -> None:
+    (tmp_path / "cache" / "train" / "cache.json").unlink()
+    (tmp_path / "cache" / "train" / "shard-00001.h5").unlink()
+    (result,) = interrupted(retry_invalid=True)
+    assert (result.computed_rows, result.retried_rows) == (15, 3)
+    assert files(tmp_path / "cache") == files(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
@@ -268,7 +415,7 @@ def test_a_second_writer_is_refused(
     (tmp_path / "cache" / "train").mkdir(parents=True)
     with (tmp_path / "cache" / "train" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(CacheError, match="another process is extracting into"):
+        with pytest.raises(ClinitError, match="another process is writing into"):
             run(root, tmp_path / "cache", config)
 
 
@@ -383,7 +530,7 @@ def test_names_can_be_given_after_the_extraction(
     assert run(root, out, plain)[0].top1.percent is None
     results = run(root, out, replace(plain, head_classes="dataset"))
     assert [(r.computed_rows, r.top1.total) for r in results] == [(0, 15), (0, 6)]
-    assert results[0].split.summary["head"]["class_names"] == "the classes of the data set"
+    assert results[0].split.summary.head.class_names == "the classes of the data set"
 
 
 def test_splits_of_different_backbones_are_not_one_cache(
@@ -423,7 +570,7 @@ def test_a_manifest_that_was_exchanged_is_found_and_written_again(
     assert verify_shard(open_split(out / "train"), 0) is None
 
 
-@pytest.mark.parametrize("change", [{"num_valid": None}, {"shards": []}])
+@pytest.mark.parametrize("change", [{"num_valid": 3}, {"shards": []}])
 def test_a_damaged_summary_is_refused_and_mended(
     make_tree: Callable[..., Path],
     config: ExtractConfig,
@@ -433,9 +580,8 @@ def test_a_damaged_summary_is_refused_and_mended(
     root, out = make_tree(), tmp_path / "cache"
     run(root, out, config)
     path = out / "train" / "cache.json"
-    content = {**json.loads(path.read_text()), **change}
-    path.write_text(json.dumps({key: v for key, v in content.items() if v is not None}))
-    with pytest.raises(CacheError, match=r"cache\.json is damaged: it l"):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(CacheError, match=r"cache\.json is damaged: it has changed since"):
         open_split(out / "train")
     assert run(root, out, config)[0].computed_rows == 0
     assert open_split(out / "train").num_valid == 15
@@ -465,12 +611,14 @@ def test_an_absent_root_and_an_empty_manifest_are_refused(
 
 
 def test_a_split_begun_on_another_kind_of_device_is_refused(
-    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+    make_tree: Callable[..., Path],
+    config: ExtractConfig,
+    tmp_path: Path,
+    edit_document: Callable[..., None],
 ) -> None:
     root, out = make_tree(), tmp_path / "cache"
     run(root, out, config)
     (out / "train" / "cache.json").unlink()
-    path = out / "train" / "plan.json"
-    path.write_text(path.read_text().replace('"device": "cpu"', '"device": "cuda"'))
+    edit_document(out / "train" / "plan.json", device="cuda")
     with pytest.raises(CacheError, match="device = cuda, this command has device = cpu"):
         run(root, out, config)

@@ -212,7 +212,7 @@ def test_a_full_disk_keeps_every_finished_run_and_the_sweep_goes_on_later(
 def test_what_a_killed_sweep_was_writing_is_removed(
     data: SweepData, make_runs: MakeRuns, tmp_path: Path
 ) -> None:
-    draft, foreign = tmp_path / ".random.tmp-1", tmp_path / ".mine.tmp-1"
+    draft, foreign = tmp_path / ".random.tmp-0123456789abcdef", tmp_path / ".mine.tmp-1"
     for folder, last in ((draft, "head.safetensors"), (foreign, "thesis.tex")):
         folder.mkdir()
         for file in ("steps.parquet", "run.json", last):

@@ -1,0 +1,194 @@
+"""JSON documents: sealed where they are written, checked where they are read.
+
+Every document of ours says its format and ends with the SHA-256 of the rest of it, so that a
+changed byte is found whatever it would have meant. It is then converted into the type that the
+reader names: what is missing, of another type or out of range is named by its field. Size and
+nesting are bounded before anything is believed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from clinit.errors import LOOK_AT_STORAGE, ClinitError
+from clinit.extract.commit import commit_file
+
+T = TypeVar("T")
+
+MAX_BYTES = 512 * 2**20
+"""Of a document. The longest name every bad image of a large data set."""
+_SEAL = "sha256"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentKind:
+    """One kind of document, and what is said where it is not as it should be."""
+
+    title: str
+    """With its article: `the plan of a feature cache`."""
+    format: str
+    """The format that is written; it is sealed."""
+    older: tuple[str | None, ...] = ()
+    """Formats that are read too, from before there was a seal; None: without any format."""
+    error: type[ClinitError]
+    remedy: str
+    """What to do about a damaged one."""
+
+    def seal(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `content` with its format before it and its digest behind it."""
+        told = {"format": self.format, **content}
+        return {**told, _SEAL: content_sha256(told)}
+
+    def text(self, content: Mapping[str, Any], *, indent: int | None = 2) -> str:
+        """Return the sealed document as JSON."""
+        return json.dumps(self.seal(content), indent=indent, ensure_ascii=False, allow_nan=False)
+
+    def write(self, path: Path, content: Mapping[str, Any]) -> None:
+        """Create or replace the document at `path`, atomically.
+
+        Raises:
+            ClinitError: If it cannot be written.
+        """
+        # A path that is no UTF-8 has half characters, which JSON can hold escaped alone.
+        text = (self.text(content) + "\n").encode(errors="backslashreplace")
+        commit_file(path, lambda draft: draft.write_bytes(text))
+
+    def read(self, path: Path, content: type[T]) -> T:
+        """Read the document at `path` as `content`, a dataclass or a typed dictionary.
+
+        Raises:
+            ClinitError: Of this kind's type, if it is absent, unreadable, damaged or of another
+                format.
+        """
+        return self.convert(self.load(path), content, origin=str(path))
+
+    def load(self, path: Path) -> dict[str, Any]:
+        """Read the document at `path`, its format and its seal checked, its fields not yet.
+
+        Raises:
+            ClinitError: As in `read`.
+        """
+        try:
+            if not path.is_file():
+                raise self._refusal(f"there is no {path.name} in {path.parent}")
+            if (size := path.stat().st_size) > MAX_BYTES:
+                raise self._refusal(
+                    f"{path} is {size:,} bytes long, expected at most {MAX_BYTES:,}"
+                )
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise self.error(
+                f"cannot read {path}: {error.strerror or error}", remedy=LOOK_AT_STORAGE
+            ) from error
+        except UnicodeDecodeError as error:
+            raise self._damaged(str(path), "it is not UTF-8 text") from error
+        return self.parse(text, origin=str(path))
+
+    def parse(self, text: str, *, origin: str) -> dict[str, Any]:
+        """Return the content of a document, its format and its seal checked and taken off.
+
+        Args:
+            text: The document.
+            origin: What holds it, for messages.
+
+        Raises:
+            ClinitError: As in `read`.
+        """
+        try:
+            content = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        except RecursionError as error:
+            raise self._damaged(origin, "it is nested too deeply") from error
+        except ValueError as error:
+            raise self._damaged(origin, str(error)) from error
+        if not isinstance(content, dict):
+            raise self._damaged(origin, f"it holds {_shown(content)} instead of fields")
+        found, seal = content.get("format"), content.pop(_SEAL, None)
+        if found not in (self.format, *self.older):
+            raise self._refusal(
+                f"{origin} is not {self.title}: its format is {_shown(found)},"
+                f" expected {self.format!r}"
+            )
+        if (seal is not None or found == self.format) and seal != content_sha256(content):
+            raise self._damaged(origin, "it has changed since it was written")
+        content.pop("format", None)
+        return content
+
+    def convert(self, content: Mapping[str, Any], kind: type[T], *, origin: str) -> T:
+        """Return the fields of a document in their types.
+
+        Raises:
+            ClinitError: If a field is missing, of another type or out of range.
+        """
+        try:
+            return msgspec.convert(content, kind)
+        except RecursionError as error:
+            raise self._damaged(origin, "it is nested too deeply") from error
+        except (msgspec.ValidationError, ValueError, TypeError, OverflowError) as error:
+            raise self._damaged(origin, described(error, content)) from error
+
+    def _damaged(self, origin: str, why: str) -> ClinitError:
+        return self._refusal(f"{origin} is damaged: {why}")
+
+    def _refusal(self, message: str) -> ClinitError:
+        return self.error(message, remedy=self.remedy)
+
+
+def content_sha256(content: Any) -> str:
+    """Return the SHA-256 (hex) of plain values, whatever the order of their keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def described(error: Exception, content: Any) -> str:
+    """Say which field of `content` is wrong, what it holds and what is expected."""
+    what, _, place = str(error).partition(" - at `$")
+    field = place.rstrip("`").lstrip(".")
+    if lacking := _LACKING.fullmatch(what):
+        return f"{field + ' lacks' if field else 'it lacks'} `{lacking['field']}`"
+    if what.startswith("Invalid enum value"):
+        what = "Expected another value"
+    if not field or not what.startswith("Expected"):  # a constructor says more itself
+        return what
+    what = what[0].lower() + what[1:]
+    found = _ABSENT if "[...]" in field else _value_at(content, field)
+    return f"{field}: {what}" if found is _ABSENT else f"{field} is {_shown(found)}, {what}"
+
+
+_LACKING = re.compile("Object missing required field `(?P<field>[^`]*)`")
+_ABSENT = object()
+
+
+def _value_at(content: Any, field: str) -> Any:
+    """Return the value at a path such as `shards[3].rows`."""
+    for step in re.findall(r"[^.\[\]]+", field):
+        try:
+            content = content[int(step) if isinstance(content, list | tuple) else step]
+        except (KeyError, IndexError, TypeError, ValueError):
+            return _ABSENT
+    return content
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # such as an integer of thousands of digits
+        text = type(value).__name__
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"it holds {name}, which is no JSON")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"it holds {_shown(text)}, which no float64 holds")
+    return number
