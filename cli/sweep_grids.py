@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clinit.cli.config_file import commands_with_files, open_config
 from clinit.cli.config_section import RUNS, Section, section_of
@@ -27,7 +28,7 @@ def grids_of(path: Path | None, words: list[str]) -> list[dict[str, Choice]]:
             grid in it holds what its fields do not take.
         ExperimentError: If the words do, a grid is empty, or there are too many combinations.
     """
-    from clinit.headtrain.sweep.grid import check_size, merge, parse_grid
+    from clinit.headtrain.sweep.grid import check_size, grid_of, merge, parse_grid
 
     typed = parse_grid(words)
     if path is None:
@@ -42,7 +43,9 @@ def grids_of(path: Path | None, words: list[str]) -> list[dict[str, Choice]]:
             " give words such as seed=0:5.",
         )
     section = section_of(file, RUNS, commands_with_files())
-    over = [merge(_grid_in(file.name, table), typed) for table in tables] or [typed]
+    with _told_of(file.name):
+        read = [grid_of(table) for table in tables]
+    over = [merge(each, typed) for each in read] or [typed]
     grids = [grid for each in over for grid in _with_settings(section, each)]
     check_size(grids)
     return grids
@@ -62,21 +65,24 @@ def _with_settings(section: Section, over: Grid) -> list[dict[str, Choice]]:
 
 def _settings(section: Section, method: str, over: Grid) -> dict[str, Choice]:
     from clinit.headtrain.sweep.fields import field_named
-
-    asked = [key for key in section.keys(method) if key not in _NOT_OF_A_RUN]
-    values = {key: section.get(key, method) for key in asked if field_named(key).name not in over}
-    return _grid_in(section.file, {k: value for k, value in values.items() if value is not None})
-
-
-def _grid_in(file: str, table: Mapping[str, Any]) -> dict[str, Choice]:
-    """Read a table; its errors name the file.
-
-    Raises:
-        ConfigFileError: If a field is unknown, or a value is not one that its field takes.
-    """
     from clinit.headtrain.sweep.grid import grid_of
 
+    asked = [key for key in section.keys(method) if key not in _NOT_OF_A_RUN]
+    with _told_of(section.file):
+        free = [key for key in asked if field_named(key).name not in over]
+    values = {key: section.get(key, method) for key in free}
+    with _told_of(section.file):
+        return grid_of({key: value for key, value in values.items() if value is not None})
+
+
+@contextmanager
+def _told_of(file: str) -> Iterator[None]:
+    """Let errors in the grids of a file name it.
+
+    Raises:
+        ConfigFileError: Instead of an `ExperimentError`.
+    """
     try:
-        return grid_of(table)
+        yield
     except ExperimentError as error:
         raise ConfigFileError(f"{file}: {error}", remedy=error.remedy) from error

@@ -9,7 +9,9 @@ process that claims the folder or the file (`lock`).
 import json
 import os
 import secrets
+import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +50,7 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> None:
         ClinitError: If the folder cannot be written or the disk is full. `path` is then what
             it was before.
     """
-    if path.exists() and not path.is_file():  # the rename would remove a device or a pipe
-        raise ClinitError(
-            f"cannot write {path}: it is a {'folder' if path.is_dir() else 'device or a pipe'}",
-            remedy="Give the name of a file.",
-        )
+    _refuse_other_than_file(path)
     draft = draft_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,6 +68,21 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> None:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def _refuse_other_than_file(path: Path) -> None:
+    """Refuse a device or a pipe: the rename would remove it from the system.
+
+    Raises:
+        ClinitError: If there is one, or a folder.
+    """
+    with suppress(OSError):  # there is nothing, or what is wrong is told at the writing
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            found = "folder" if stat.S_ISDIR(mode) else "device or a pipe"
+            raise ClinitError(
+                f"cannot write {path}: it is a {found}", remedy="Give the name of a file."
+            )
 
 
 def commit_json(path: Path, content: Any) -> None:

@@ -115,6 +115,23 @@ def test_a_cache_replaced_between_two_runs_is_refused_and_nothing_is_lost(
     assert len(find_records(tmp_path)) == 2
 
 
+def test_long_settings_that_differ_at_their_end_are_told_apart(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    def with_transform(text: str) -> SweepData:
+        base, new = (
+            replace(side, fingerprint={**(side.fingerprint or {}), "transform": text})
+            for side in (data.base, data.new)
+        )
+        return replace(data, base=base, new=new)
+
+    was, now = (f"resize 36 bicubic antialias, centre crop {side}" for side in (32, 28))
+    sweep(make_runs("seed=0"), with_transform(was), tmp_path)
+    with pytest.raises(CacheError) as caught:
+        sweep(make_runs("seed=1"), with_transform(now), tmp_path)
+    assert "new transform (…re crop 32 there, …re crop 28 now)" in str(caught.value)
+
+
 def test_other_rows_of_the_same_backbone_are_other_data(
     data: SweepData, make_runs: MakeRuns, tmp_path: Path
 ) -> None:
