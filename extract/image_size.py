@@ -196,7 +196,7 @@ def _items(content: bytes, meta: _Span) -> list[tuple[int, int, int]]:
         for index in _associations(content, start):
             if index in counts:
                 counts[index] += 1
-    return [(*sizes[index], max(1, count)) for index, count in counts.items()]
+    return [(*sizes[index], count) for index, count in counts.items()]
 
 
 def _associations(content: bytes, at: int) -> Iterator[int]:
@@ -241,7 +241,5 @@ def _boxes(content: bytes, span: _Span) -> Iterator[tuple[bytes, _Span]]:
             (length,) = struct.unpack_from(">Q", content, start)
             start += 8
         length = length or end - at
-        if length < start - at or at + length > end:
-            raise NoSizeError
         yield kind, (start, at + length)
         at += length

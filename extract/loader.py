@@ -94,7 +94,8 @@ def load_batches(
         except ImageError as error:
             reason = str(error)
         except (MemoryError, RuntimeError, OSError, ImportError) as error:
-            raise _machine_error(error, path) from error
+            _raise_machine_error(error, path)
+            raise
         return reason, read - started, time.perf_counter() - read
 
     def submit(rows: range) -> tuple[range, Tensor, list[Future[tuple[str | None, float, float]]]]:
@@ -103,7 +104,8 @@ def load_batches(
             pixels = torch.zeros(shape, dtype=torch.uint8, pin_memory=pin_memory)
             jobs = [pool.submit(load, pixels[i], row) for i, row in enumerate(rows)]
         except (MemoryError, RuntimeError) as error:
-            raise _machine_error(error, root / paths[rows.start]) from error
+            _raise_machine_error(error, root / paths[rows.start])
+            raise
         return rows, pixels, jobs
 
     pool = ThreadPoolExecutor(workers, "decode", initializer=torch.set_num_threads, initargs=(1,))
@@ -128,14 +130,13 @@ def load_batches(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _machine_error(error: Exception, path: Path) -> Exception:
-    """Return the error of a machine on which an image cannot be prepared, or `error` itself."""
+def _raise_machine_error(error: Exception, path: Path) -> None:
+    """Raise what is to be said where the machine cannot prepare an image; else nothing."""
     if out_of_memory(error):
-        return memory_error(path)
+        raise memory_error(path) from error
     if isinstance(error, OSError | ImportError):  # of a decoder; HEIC needs a library of its own
-        return MachineError(
+        raise MachineError(
             f"cannot decode {path}: {error}",
             remedy="Install what is missing, then run the same command again: `clinit extract`"
             " resumes.",
-        )
-    return error
+        ) from error

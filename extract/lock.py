@@ -23,8 +23,7 @@ from pathlib import Path
 from clinit.errors import ClinitError
 
 _CANNOT_LOCK = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
-_DRAFT = re.compile(r"\.(?P<name>.+)\.tmp-(?P<token>[0-9a-f]{16}|[0-9]{1,10})")
-"""Earlier versions of clinit named drafts by the number of the process."""
+_DRAFT = re.compile(r"\.(?P<name>.+)\.tmp-[0-9a-f]{16}")
 _WAIT = "Wait until it has finished, or end it; then run this command again."
 
 
@@ -171,10 +170,10 @@ def _sweep(folder: Path, name: str | None = None) -> None:
         if name is None and _is_claimed(folder / f".{match['name']}.lock"):
             continue  # by the writer of that file
         if name in (None, match["name"]):
-            if not entry.is_dir(follow_symlinks=False):
-                Path(entry.path).unlink(missing_ok=True)
-            elif len(match["token"]) == 16:  # a folder under a shorter name may be somebody's
+            if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                Path(entry.path).unlink(missing_ok=True)
 
 
 def _is_claimed(lock: Path) -> bool:

@@ -136,7 +136,7 @@ def _backbone(
     record: RunRecord, base: Path | None, weights: Path | None
 ) -> tuple[Backbone, Transform]:
     """Load the backbone of the record; the cache is asked only for the place of its weights."""
-    recorded = record.info["base"]["fingerprint"]
+    recorded = backbone_fields(record.info["base"]["fingerprint"])
     origin = f"the run {record.info['id']}"
     if base is None and (weights is not None or "weights" not in recorded):
         return rebuild(recorded, weights, origin=origin)

@@ -271,15 +271,16 @@ def test_verify_finds_a_flipped_byte_and_says_what_to_do(
     extract: Callable[..., Result], make_tree: Callable[..., Path], tmp_path: Path
 ) -> None:
     extract("--dataset", "folder", "--root", make_tree())
-    assert "Every shard is as it was written." in run("cache", "verify", tmp_path / "cache").output
+    assert "Everything is as it was written." in run("cache", "verify", tmp_path / "cache").output
     path = tmp_path / "cache" / "train" / "shard-00001.h5"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
     failed = run("cache", "verify", tmp_path / "cache")
     assert isinstance(failed.exception, CacheError)
-    assert str(failed.exception).startswith(f"1 damaged: {path} ")
-    assert "computes these shards anew" in failed.exception.remedy
+    assert str(failed.exception) == f"1 problem in {tmp_path / 'cache'}"
+    assert f"\n  {path} " in failed.output
+    assert "writes anew what is damaged" in failed.exception.remedy
 
 
 def test_views_are_extracted_summed_up_and_shown(
@@ -336,7 +337,7 @@ def test_verify_reads_the_views_too(
     path.write_bytes(path.read_bytes()[:-1])
     failed = run("cache", "verify", tmp_path / "cache")
     assert isinstance(failed.exception, CacheError)
-    assert str(failed.exception).startswith(f"1 damaged: {path} ")
+    assert f"\n  {path} " in failed.output
 
 
 def test_views_of_another_seed_or_without_train_are_refused(

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -215,13 +216,13 @@ def _as_nobody() -> Iterator[None]:
         libc.setfsuid(before)
 
 
-def _read_as_nobody(path: Path, root: Path, **options: bool) -> Exception:
+def _read_as_nobody(path: Path, root: Path, *, need_rights: bool = True) -> Exception:
     problems: list[Exception] = []
 
     def read() -> None:  # in a thread of its own: the file-system user is the thread's
         try:
             with _as_nobody():
-                read_image_file(path, root, **options)  # type: ignore[arg-type]
+                read_image_file(path, root, need_rights=need_rights)
         except Exception as error:
             problems.append(error)
 
@@ -352,8 +353,8 @@ def test_only_the_first_frame_of_an_animation_is_decoded(
     assert whole.ndim == 4
     shapes = []
 
-    def spy(encoded: torch.Tensor, **options: str) -> torch.Tensor:
-        image: torch.Tensor = decode_image(encoded, **options)
+    def spy(encoded: torch.Tensor, mode: Literal["RGB"]) -> torch.Tensor:
+        image: torch.Tensor = decode_image(encoded, mode=mode)
         shapes.append(image.shape if image.ndim == 4 else (1, *image.shape))
         return image
 
@@ -417,12 +418,12 @@ def test_a_decoder_that_calls_a_file_corrupt_is_asked_again(
     """As libwebp and giflib do where the memory is short."""
     content, calls = encoded(picture, "WEBP"), 0
 
-    def corrupt_at_first(*args: object, **kwargs: object) -> torch.Tensor:
+    def corrupt_at_first(encoded: torch.Tensor, mode: Literal["RGB"]) -> torch.Tensor:
         nonlocal calls
         calls += 1
         if calls == 1:
             raise RuntimeError("Failed to decode the WebP bitstream.")
-        image: torch.Tensor = decode_image(*args, **kwargs)
+        image: torch.Tensor = decode_image(encoded, mode=mode)
         return image
 
     monkeypatch.setattr("clinit.extract.decode.decode_image", corrupt_at_first)

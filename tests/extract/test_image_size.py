@@ -62,6 +62,15 @@ def test_the_header_says_what_the_decoder_finds(
         assert first_frame(content) == content
 
 
+@pytest.mark.parametrize("between", [b"\xff\x00", b"\xff\x01", b"\xff\xd3", b"\xff\xff", b"abc"])
+def test_what_stands_between_the_segments_of_a_jpeg_is_skipped(between: bytes) -> None:
+    content = encoded(noise((17, 30, 3)), "JPEG")
+    odd = content[:20] + between + b"\xff\xfe\0\6ABCD" + content[20:]
+    assert content[20:22] == b"\xff\xdb"
+    assert torch.equal(decoded(odd), decoded(content))
+    assert image_size(odd) == (30, 17, 510)
+
+
 @pytest.mark.parametrize("fmt", ["BMP", "TIFF", "PPM"])
 def test_of_what_torchcodec_does_not_decode_nothing_is_known_here(fmt: str) -> None:
     assert image_size(encoded(noise((3, 4, 3)), fmt)) is None
@@ -78,7 +87,7 @@ def test_of_what_torchcodec_does_not_decode_nothing_is_known_here(fmt: str) -> N
         ("GIF", {"disposal": 3, "optimize": False, "comment": b"here"}),
         ("WEBP", {"lossless": True}),
         ("WEBP", {"quality": 30, "background": (10, 20, 30, 100)}),
-        ("WEBP", {"xmp": b"<x/>" * 5}),
+        ("WEBP", {"xmp": b"<x/>" * 5, "icc_profile": bytes(99)}),
     ],
 )
 def test_the_first_frame_alone_has_the_pixels_that_it_has_among_the_others(

@@ -213,3 +213,27 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         claim_folder(tmp_path / "file" / "cache"),
     ):
         pass
+
+
+def test_no_link_between_the_folder_that_is_named_and_the_one_that_is_claimed(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "views").symlink_to(tmp_path / "elsewhere")
+    folder = tmp_path / "cache" / "views" / "0"
+    with pytest.raises(ClinitError) as caught, claim_folder(folder, within=tmp_path / "cache"):
+        pass
+    link = tmp_path / "cache" / "views"
+    assert str(caught.value).startswith(f"{link} is a link: nothing is written through a link")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    with claim_folder(folder, within=link):  # what the user names may be one
+        assert (tmp_path / "elsewhere" / "0" / ".lock").exists()
+
+
+def test_a_folder_must_be_within_the_one_that_it_is_said_to_be_in(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ValueError, match="is not within"),
+        claim_folder(tmp_path / "a", within=tmp_path / "b"),
+    ):
+        pass

@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import json
 import shutil
@@ -6,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import polars as pl
 import pytest
@@ -14,10 +16,18 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from clinit.errors import CacheError, ClinitError, ImageError, MachineError, ManifestError
+from clinit.errors import (
+    CacheError,
+    ClinitError,
+    ImageError,
+    MachineError,
+    ManifestError,
+    StorageError,
+)
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import open_cache, open_split, verify_shard
 from clinit.extract.decode import decode
+from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.run import ExtractConfig, extract
 from clinit.extract.scan import available_splits, scan
 from clinit.extract.split_run import Progress, SplitResult
@@ -622,3 +632,61 @@ def test_a_split_begun_on_another_kind_of_device_is_refused(
     edit_document(out / "train" / "plan.json", device="cuda")
     with pytest.raises(CacheError, match="device = cuda, this command has device = cpu"):
         run(root, out, config)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_shard_that_the_storage_does_not_give_is_not_computed_again(
+    make_tree: Callable[..., Path],
+    config: ExtractConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    finished: bool,
+) -> None:
+    root, out = make_tree(), tmp_path / "cache"
+    run(root, out, config)
+    if not finished:
+        (out / "train" / "cache.json").unlink()
+    before, path, real = files(out), out / "train" / "shard-00001.h5", h5py.File
+
+    def opened(name: Any, *arguments: object, **options: object) -> h5py.File:
+        if name == path:
+            raise OSError("file read failed: errno = 5, error message = 'Input/output error'")
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(h5py, "File", opened)
+    with pytest.raises(StorageError, match=f"^cannot read {path}: Input/output error$"):
+        run(root, out, config)
+    assert files(out) == before
+
+
+def test_storage_that_cannot_lock_is_told_of_for_every_part(
+    make_tree: Callable[..., Path],
+    config: ExtractConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    root, told = make_tree(), list[str]()
+    manifests = {"train": scan("folder", root, "train").manifest}
+    config = replace(config, views=1)
+    results = extract(manifests, root, tmp_path / "cache", config, on_note=told.append)
+    assert [result.computed_rows for result in results] == [15, 15]
+    assert [note.partition(" cannot lock")[0] for note in told] == [
+        f"the storage of {tmp_path / 'cache' / part}" for part in ("train", "views/0")
+    ]
+
+
+def test_a_cache_of_another_kind_of_fingerprint_is_refused_whichever_has_more_fields(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", np.ones((3, 12), np.float16))
+    np.save(tmp_path / "y.npy", np.zeros(3, np.int64))
+    told = ImportConfig(backbone=MODEL, split="val")
+    import_features(tmp_path / "x.npy", tmp_path / "y.npy", tmp_path / "cache", told)
+    with pytest.raises(
+        CacheError, match="holds features with imported = npy, this command has imp"
+    ):
+        run(make_tree(), tmp_path / "cache", config)

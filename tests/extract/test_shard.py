@@ -93,7 +93,8 @@ def test_zeros_and_small_values_beside_others_stay_in_float16(rows: list[float])
 
 
 def test_small_rows_that_were_float16_already_stay_in_float16() -> None:
-    features = np.float16([[1e-7, 0.0, -3e-6], [1.0, 2.0, 3.0]]).astype(np.float32)
+    rows = [[1e-7, 0.0, -3e-6], [1.0, 2.0, 3.0]]
+    features = np.array(rows, dtype=np.float16).astype(np.float32)
     shard = assemble(features, np.zeros(2, np.int64), {}, dtype="float16")
     assert shard.features.dtype == np.float16
     np.testing.assert_array_equal(shard.features.astype(np.float32), features)

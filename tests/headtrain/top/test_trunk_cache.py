@@ -347,3 +347,11 @@ def test_another_network_transform_or_cut_is_another_folder(
         other = replace(plan, fingerprint={**plan.fingerprint, name: "another"})
         folders.add(cache.path(other))
     assert len(folders) == 6
+
+
+def test_no_name_of_a_data_set_leads_out_of_the_folder(
+    make_cache: Callable[..., TrunkCache], part: Part
+) -> None:
+    cache = make_cache()
+    plan = replace(cache.plan(part), dataset="../../a b/Ö")
+    assert cache.path(plan) == cache.folder / f"..-..-a-b-Ö-train-{plan.identifier[:16]}"
