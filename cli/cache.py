@@ -61,6 +61,7 @@ def show(cache: CacheArgument) -> None:
 @app.command()
 def verify(cache: CacheArgument) -> None:
     """Compare everything in a cache with its digests: features, manifests, head and views."""
+    from rich.markup import escape
     from rich.progress import Progress
 
     from clinit.errors import CacheError
@@ -71,7 +72,8 @@ def verify(cache: CacheArgument) -> None:
         bar = progress.add_task("", visible=False)
 
         def show_shard(title: str, done: int, total: int) -> None:
-            progress.update(bar, description=title, completed=done, total=total, visible=True)
+            name = escape(visible(title))
+            progress.update(bar, description=name, completed=done, total=total, visible=True)
 
         for part in check(cache, on_shard=show_shard):
             if part.told:

@@ -25,7 +25,7 @@ def _name_of_an_extractor(name: str) -> str:
     return name
 
 
-@keeps("The split is not complete: the same command writes it anew.")
+@keeps("Written shards are kept: the same command goes on after them.")
 def import_(
     features: Annotated[
         Path,

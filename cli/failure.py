@@ -56,7 +56,7 @@ def fail(error: BaseException) -> int:
         text = "".join(traceback.format_exception(error))
         err.print(Text(visible(text, lines=True)), soft_wrap=True, end="")
         return 1
-    message, remedy = map(visible, told)
+    message, remedy = visible(told[0]), visible(told[1], lines=True)
     lines = f"{message}\n{remedy}" if remedy else message
     err.print(Text.assemble(("Error: ", "bold red"), lines), soft_wrap=True)
     return 1

@@ -136,7 +136,7 @@ KEPT = {
     "report": "No half of a file is left",
     "demo": "The demo starts anew",
     "manifest build": "No half of a file is left",
-    "cache import": "The split is not complete",
+    "cache import": "Written shards are kept",
 }
 READING = {
     *("clinit cache show", "clinit cache verify", "clinit manifest show", "clinit manifest list"),
