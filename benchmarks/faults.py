@@ -114,7 +114,7 @@ def report(tally: Tally, options: argparse.Namespace) -> str:
     if tally.failures:
         lines += ["## Failures", "", f"Again: `python {sys.argv[0]} --seed {options.seed}"]
         lines[-1] += f"{f' --scale {options.scale:g}' if options.scale != 1 else ''} --match TITLE`"
-        lines[-1] += ", with the words before the colon of a line."
+        lines[-1] += ", with the title of a line. Places in files that hold times may move."
         lines += ["", *(_line(trial.title, each.kind, each.what) for trial, each in tally.failures)]
         lines.append("")
     return "\n".join(lines)
