@@ -39,7 +39,7 @@ def value(kind: int, content: Any) -> bytes:
     if kind in (I32, I64):
         return signed(content)
     if kind == BINARY:
-        return varint(len(content)) + content
+        return varint(len(content)) + bytes(content)
     if kind == STRUCT:
         return thrift(content)
     of, items = content
