@@ -141,6 +141,20 @@ def test_other_rows_of_the_same_backbone_are_other_data(
         sweep(make_runs("seed=1"), other, tmp_path)
 
 
+def test_other_imported_features_under_the_same_labels_are_other_data(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    def imported(digest: str) -> SweepData:
+        fingerprint = {**data.new.fingerprint, "features": digest}
+        return replace(data, new=replace(data.new, fingerprint=fingerprint, val_features="v"))
+
+    sweep(make_runs("seed=0"), imported("one"), tmp_path)
+    with pytest.raises(CacheError, match=r"new features_digest \(one there, other now\)$"):
+        sweep(make_runs("seed=1"), imported("other"), tmp_path)
+    sweep(make_runs("seed=1"), imported("one"), tmp_path)
+    assert len(find_records(tmp_path)) == 2
+
+
 def test_another_pretrained_head_is_refused_for_the_losses_that_had_one(
     data: SweepData, make_runs: MakeRuns, tmp_path: Path
 ) -> None:
