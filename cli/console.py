@@ -101,14 +101,16 @@ def print_json(text: str) -> None:
     They stand in strings alone, where they mean the same. An output that is not UTF-8 gets them
     for all that is not ASCII.
     """
-    is_unicode = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    is_unicode = encoding.lower().startswith("utf")
     escaped = (_JSON_UNSAFE if is_unicode else _NOT_ASCII).sub(_json_escape, text)
     _write(escaped + "\n")
 
 
 def print_csv(text: str) -> None:
     """Print CSV for programs: as it is into a file or a pipe, visible on a terminal."""
-    _write(visible(text, lines=True) if sys.stdout.isatty() else text)
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()
+    _write(visible(text, lines=True) if on_terminal else text)
 
 
 def _json_escape(found: re.Match[str]) -> str:
@@ -117,5 +119,6 @@ def _json_escape(found: re.Match[str]) -> str:
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    if sys.stdout is not None:  # closed by whoever started the command
+        sys.stdout.write(text)
+        sys.stdout.flush()

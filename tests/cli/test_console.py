@@ -118,6 +118,12 @@ def test_styles_stay_on_their_letters_when_control_characters_grow(terminal: Con
     assert terminal.file.getvalue() == (f"{red}\\x1b\\x9b{off}plain{bold}\\x1bb{off}end\n")
 
 
+def test_control_characters_that_grow_are_wrapped_and_not_cut(terminal: Console) -> None:
+    terminal.print(Text(f"{chr(0x1B)} " * 30))
+    assert printed(terminal).count(r"\x1b") == 30
+    assert max(map(len, printed(terminal).splitlines())) <= 60
+
+
 def test_a_cell_that_is_made_visible_first_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     table = Table("name", "n")
     table.add_row(Text(visible("\x1b" * 5)), "1")
@@ -160,6 +166,12 @@ def test_csv_is_shown_on_a_terminal_and_kept_as_it_is_in_a_file(
         assert stream.getvalue() == expected
 
 
+def test_an_output_that_is_closed_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    print_json('"é"')
+    print_csv("é\n")
+
+
 def test_messages_of_libraries_are_shown_as_ours(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,6 +209,7 @@ def test_no_command_prints_a_control_character_of_a_class_or_file_name(
     assert run(monkeypatch, "manifest", "show", manifest) == 0
     shown = capsys.readouterr()
     assert shown.out.count(visible(FILE)) > 10
+    assert f"│ {visible(FILE)} (5) " in shown.out  # whole, in the table
     assert RAW.findall(shown.out + shown.err) == []
     for command in (["cache", "show"], ["report"], ["predict", manifest], ["manifest", "show"]):
         assert run(monkeypatch, *command, str(root / FILE)) == 1
