@@ -1,7 +1,7 @@
 """Documents: a changed byte is found, and what is wrong is said by its field."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -152,9 +152,12 @@ def test_a_missing_document_is_told(tmp_path: Path) -> None:
 
 
 def test_a_document_beyond_the_bound_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     path = write(tmp_path, {"format": "note/1", **CONTENT})
-    monkeypatch.setattr("clinit.extract.document.MAX_BYTES", 50)
     size = path.stat().st_size
-    assert refusal(path) == f"is {size} bytes long, expected at most 50"
+    with pytest.raises(CacheError) as caught:
+        replace(KIND, max_bytes=50).read(path, Note)
+    assert (
+        str(caught.value).removeprefix(f"{path} ") == f"is {size} bytes long, expected at most 50"
+    )
