@@ -28,12 +28,11 @@ from clinit.headtrain.init import Initialisation, LambdaCurve, Rows
 from clinit.headtrain.ledger import Point, TaskEntry
 
 _FORMAT = "clinit-checkpoint/3"
-_DAMAGED = "The run can only be started anew: remove this file, or choose another --out."
 _DOCUMENT = DocumentKind(
     title="a checkpoint of this version of clinit",
     format=_FORMAT,
     error=CheckpointError,
-    remedy=_DAMAGED,
+    remedy="Remove this file to start the run anew, or choose another --out.",
 )
 FINISHED = -1
 """The iteration of a checkpoint between two tasks."""
@@ -140,7 +139,7 @@ def read_checkpoint(path: Path, run: str, device: torch.device) -> Checkpoint | 
     if state.run != run:
         raise CheckpointError(
             f"{path} is the checkpoint of a run with other settings, data or weights",
-            remedy=f"Remove {path} to start the run anew, or choose another --out.",
+            remedy=_DOCUMENT.remedy,
         )
     parts = {part: _under(tensors, f"{part}.") for part in ("model", "method", "optimizer")}
     return Checkpoint(
@@ -154,7 +153,7 @@ def read_checkpoint(path: Path, run: str, device: torch.device) -> Checkpoint | 
 
 
 def _damaged(path: Path, error: Exception) -> CheckpointError:
-    return CheckpointError(f"{path} is damaged: {error}", remedy=_DAMAGED)
+    return CheckpointError(f"{path} is damaged: {error}", remedy=_DOCUMENT.remedy)
 
 
 def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -206,7 +206,7 @@ def test_a_checkpoint_of_another_run_is_refused(
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(CheckpointError, match=f"^{path} is damaged: ") as caught:
         run_top(study, HEAD, checkpoint=path)
-    assert caught.value.remedy == f"Remove {path} to start the run anew, or choose another --out."
+    assert caught.value.remedy.startswith("Remove this file to start the run anew")
 
 
 @pytest.mark.parametrize("name", ["low rank", "full rank", "derpp stored"])
