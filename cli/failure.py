@@ -16,7 +16,7 @@ from rich.text import Text
 from clinit.cli.config_file import Defaults
 from clinit.cli.console import err
 from clinit.cli.context import given
-from clinit.cli.interruption import Interruption, arrived
+from clinit.cli.interruption import Interruption, arrived, raise_no_more
 from clinit.errors import ClinitError
 from clinit.extract.machine import error_number, out_of_memory
 from clinit.extract.visible import visible
@@ -30,12 +30,13 @@ _NEED_MEMORY = ("--batch-size", "--bank-size", "--workers")
 
 def fail(error: BaseException) -> int:
     """Say what has happened; return the exit code."""
-    if isinstance(error, SystemExit):
-        raise error
+    raise_no_more()  # a signal that arrives while it is said
     if (stopped := arrived()) is not None:
         with suppress(OSError):  # a terminal that has gone
             err.print(Text(visible(str(stopped))), soft_wrap=True)
         return stopped.exit_code
+    if isinstance(error, SystemExit):
+        raise error
     assert not isinstance(error, Interruption)
     if isinstance(error, BrokenPipeError):
         return 1  # whoever read the output has enough
