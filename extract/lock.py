@@ -156,12 +156,18 @@ def _hold(
         if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
             raise _cannot_write(claimed, error) from error
         if on_busy is None:
-            raise ClinitError(
-                f"another process is writing {'into ' * claimed.is_dir()}{claimed}", remedy=_WAIT
-            ) from error
+            where = f"into {claimed}" if claimed.is_dir() else str(claimed)
+            raise ClinitError(f"another process is writing {where}", remedy=_WAIT) from error
         on_busy()
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _wait(descriptor, claimed)
     return True
+
+
+def _wait(descriptor: int, claimed: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:  # such as a server that has gone meanwhile
+        raise _cannot_write(claimed, error) from error
 
 
 def _names(path: Path, descriptor: int) -> bool:
@@ -189,8 +195,10 @@ def _sweep(folder: Path, name: str | None = None) -> None:
 def _is_claimed(lock: Path) -> bool:
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError:  # it is there, perhaps another user's
+        return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
