@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from clinit.errors import ClinitError
+from clinit.extract.commit import draft_of
 from clinit.extract.lock import claim_file, claim_folder
 
 HOLD = """
@@ -160,6 +161,26 @@ def test_the_drafts_of_a_file_that_another_process_writes_stay(tmp_path: Path) -
         with claim_folder(tmp_path):
             names = {path.name for path in tmp_path.iterdir()}
     assert names == {".b.json.tmp-0123456789abcdef", ".b.json.lock", ".lock"}
+
+
+def test_the_drafts_of_a_long_name_are_swept_by_its_claim_and_stay_while_it_is_held(
+    tmp_path: Path,
+) -> None:
+    path, other = tmp_path / ("n" * 240 + "a"), tmp_path / ("n" * 240 + "b")
+    left, others = draft_of(path), draft_of(other)
+    left.touch()
+    others.touch()
+    with held_elsewhere("claim_file", path):
+        left.touch()
+        with pytest.raises(ClinitError, match="another process"), claim_file(path):
+            pass
+        with claim_file(other):
+            pass
+        with claim_folder(tmp_path):
+            assert left.exists()
+        assert not others.exists()
+    with claim_file(path):
+        assert not left.exists()
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.ELOOP])
