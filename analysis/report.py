@@ -55,9 +55,10 @@ class Report:
                 own = {name: value for name, value in task.items() if _is_plain(value)}
                 for prefix, part in (("init", "initialisation"), ("diagnosis", "diagnosis")):
                     values = (task[part] or {}).items()
-                    own |= {f"{prefix}_{name}": value for name, value in values}
+                    own |= {f"{prefix}_{name}": v for name, v in values if _is_plain(v)}
                 lines.append(identity | own)
-        return pl.DataFrame(lines, infer_schema_length=None).write_csv()
+        # Not strict: what a record says beyond the fields that are checked may be of any type.
+        return pl.DataFrame(lines, infer_schema_length=None, strict=False).write_csv()
 
     def table(self, *, width: int = 80, reading: Reading = "equal-level") -> RenderableType:
         """Return the table of the runs, to be printed `width` columns wide."""
@@ -159,6 +160,11 @@ def _order(run: RunSummary) -> tuple[bool, str, int, Path]:
 
 def _notes(runs: Sequence[RunSummary]) -> tuple[str, ...]:
     notes: list[str] = [note for run in runs for note in run.record.info.get("notes", [])]
+    notes += [
+        f"{run.path} holds files that are not of its record: {', '.join(run.record.strangers)}."
+        for run in runs
+        if run.record.strangers
+    ]
     randoms = {run.key for run in runs if run.init == "random"}
     if any(run.key not in randoms and not run.is_solved for run in runs):
         notes.append(
@@ -199,4 +205,6 @@ def _tasks_without_level(random: str, own: Gain) -> list[str]:
 
 
 def _is_plain(value: object) -> bool:
-    return value is None or isinstance(value, str | int | float)
+    if isinstance(value, int):
+        return abs(value) < 2**63  # a column of a table holds no larger one
+    return value is None or isinstance(value, str | float)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.console import out, say
+from clinit.cli.console import err, out, say
 from clinit.cli.extract_output import size_megabytes
+from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from clinit.extract.cache import CacheSplit
@@ -32,9 +33,9 @@ def show(cache: CacheArgument) -> None:
     from clinit.extract.fingerprint import backbone_fields
 
     opened = open_cache(cache)
-    table = Table("", *opened.splits, title=Text(str(cache)), title_justify="left")
+    table = Table("", *opened.splits, title=Text(visible(str(cache))), title_justify="left")
     splits = list(opened.splits.values())
-    table.add_row("data set", *(s.plan.dataset for s in splits))
+    table.add_row("data set", *(visible(s.plan.dataset) for s in splits))
     table.add_row("rows", *(f"{s.num_rows:,}" for s in splits))
     table.add_row("without features", *(f"{s.num_rows - s.num_valid:,}" for s in splits))
     table.add_row(
@@ -45,7 +46,7 @@ def show(cache: CacheArgument) -> None:
     table.add_row("size", *(f"{size_megabytes(s.path):,.1f} MB" for s in splits))
     table.add_row("top-1 of the stored head", *(_top1(s.summary.head) for s in splits))
     table.add_row("images/s", *(_rate(s.summary.run) for s in splits))
-    table.add_row("bound", *(s.summary.run.bound for s in splits))
+    table.add_row("bound", *(visible(str(s.summary.run.bound or "")) for s in splits))
     out.print(table)
     for name, value in backbone_fields(splits[0].fingerprint).items():
         say(f"{name:>12}  {value}")
@@ -60,9 +61,9 @@ def show(cache: CacheArgument) -> None:
 @app.command()
 def verify(cache: CacheArgument) -> None:
     """Compare everything in a cache with its digests: features, manifests, head and views."""
+    from rich.markup import escape
     from rich.progress import Progress
 
-    from clinit.cli.console import err
     from clinit.errors import CacheError
     from clinit.extract.verify import verify as check
 
@@ -71,7 +72,8 @@ def verify(cache: CacheArgument) -> None:
         bar = progress.add_task("", visible=False)
 
         def show_shard(title: str, done: int, total: int) -> None:
-            progress.update(bar, description=title, completed=done, total=total, visible=True)
+            name = escape(visible(title))
+            progress.update(bar, description=name, completed=done, total=total, visible=True)
 
         for part in check(cache, on_shard=show_shard):
             if part.told:

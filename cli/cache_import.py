@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from clinit.cli.console import err, note, say, warn
+from clinit.cli.interruption import keeps
 
 
 class Split(StrEnum):
@@ -24,6 +25,7 @@ def _name_of_an_extractor(name: str) -> str:
     return name
 
 
+@keeps("Written shards are kept: the same command goes on after them.")
 def import_(
     features: Annotated[
         Path,

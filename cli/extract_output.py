@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from clinit.cli.console import err, note, say, warn
+from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +31,7 @@ def progress_bars() -> Iterator[Callable[[Progress], None]]:
     )
 
     bar = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
@@ -47,7 +48,7 @@ def progress_bars() -> Iterator[Callable[[Progress], None]]:
                 for title, task in tasks.items():
                     bar.update(task, visible="view" not in title)
                 tasks[progress.split] = bar.add_task(
-                    progress.split, total=progress.rows_total, rate="", shares=""
+                    visible(progress.split), total=progress.rows_total, rate="", shares=""
                 )
             bar.update(
                 tasks[progress.split],
@@ -74,7 +75,8 @@ def print_split(result: SplitResult) -> None:
         run = split.summary.run
         say(f"  {_rate(result)}: {_shares(run.shares)}; the bound is {run.bound}")
     if split.dtype != split.plan.dtype:
-        note("some features exceed the range of float16: their shards are stored in float32")
+        note("some features are too large or too small for float16: their shards are in float32")
+    _print_retried(result)
     _print_top1(result)
     _print_bad(split, split.summary.invalid)
 
@@ -86,6 +88,7 @@ def print_view(result: SplitResult, plain: SplitResult) -> None:
     accuracy = f"; stored head: top-1 {percent:.2f} %" if percent is not None else ""
     say(f"{split.plan.title}: {done}{accuracy}")
     _print_replaced(result)
+    _print_retried(result)
     known = {entry.row for entry in plain.split.summary.invalid}
     _print_bad(split, [entry for entry in split.summary.invalid if entry.row not in known])
 
@@ -130,10 +133,24 @@ def _print_replaced(result: SplitResult) -> None:
         note(f"computed again: {reason}")
 
 
+def _print_retried(result: SplitResult) -> None:
+    """Say what became of the invalid rows that were to be read again."""
+    if result.retried_rows is None:
+        return
+    if not result.retried_rows:
+        say("  no row was invalid: none was read again")
+        return
+    left = len(result.split.summary.invalid)
+    say(f"  invalid rows read again: {result.retried_rows:,}; invalid now: {left:,}")
+
+
 def _print_bad(split: CacheSplit, entries: Sequence[InvalidRow]) -> None:
     if not entries:
         return
-    warn(f"{len(entries):,} of {split.num_rows:,} images have no features:")
+    warn(
+        f"{len(entries):,} of {split.num_rows:,} images have no features"
+        " (--retry-invalid reads them again):"
+    )
     for entry in entries[:_BAD_IMAGES_SHOWN]:
         say(f"    row {entry.row:,}  {entry.path}: {entry.reason}")
     if len(entries) > _BAD_IMAGES_SHOWN:

@@ -9,7 +9,9 @@ process that claims the folder or the file (`lock`).
 import json
 import os
 import secrets
+import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,7 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> None:
         ClinitError: If the folder cannot be written or the disk is full. `path` is then what
             it was before.
     """
+    _refuse_other_than_file(path)
     draft = draft_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +70,23 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> None:
         raise
 
 
+def _refuse_other_than_file(path: Path) -> None:
+    """Refuse a device or a pipe: the rename would remove it from the system.
+
+    Raises:
+        ClinitError: If there is one, or a folder.
+    """
+    with suppress(OSError):  # there is nothing, or what is wrong is told at the writing
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            found = "folder" if stat.S_ISDIR(mode) else "device or a pipe"
+            raise ClinitError(
+                f"cannot write {path}: it is a {found}", remedy="Give the name of a file."
+            )
+
+
 def commit_json(path: Path, content: Any) -> None:
     """Create or replace `path` by `content` as JSON (indented, keys in their given order)."""
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    commit_file(path, lambda draft: draft.write_text(text, encoding="utf-8"))
+    content = text.encode("utf-8", "backslashreplace")  # undecodable bytes of a path: \udcff
+    commit_file(path, lambda draft: draft.write_bytes(content))

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
+from torch import Tensor
 
 from clinit.errors import LOOK_AT_STORAGE, HeadError, StorageError
 from clinit.extract.class_names import is_text
@@ -136,11 +137,10 @@ def read_head(path: Path) -> Head:
             f"cannot read {path}: {error.strerror or error}", remedy=LOOK_AT_STORAGE
         ) from error
     try:
-        with safe_open(path, framework="numpy") as file, np.errstate(over="ignore"):
+        with safe_open(path, framework="pt") as file:  # numpy has no bfloat16
             metadata = dict(file.metadata() or {})
-            weight = file.get_tensor("weight").astype(np.float32)
-            bias = file.get_tensor("bias").astype(np.float32)
-    except (SafetensorError, OSError, ValueError) as error:
+            weight, bias = _tensor(file, "weight"), _tensor(file, "bias")
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise HeadError(
             f"{path} is not a head file: {error}",
             remedy="A head file is a safetensors file with `weight` (classes, dim) and `bias`.",
@@ -168,6 +168,15 @@ def read_head(path: Path) -> Head:
             remedy="Write the head again with one class name per row.",
         )
     return Head(weight, bias, names, facts.fingerprint, facts.alignment)
+
+
+def _tensor(file: Any, name: str) -> Float[np.ndarray, ...]:
+    """Read a tensor of floating point numbers as float32."""
+    dtype = file.get_slice(name).get_dtype()
+    if dtype not in ("F64", "F32", "F16", "BF16"):
+        raise ValueError(f"{name} is of type {dtype}, expected floats of 16, 32 or 64 bits")
+    tensor: Tensor = file.get_tensor(name)
+    return tensor.float().numpy()
 
 
 def _stored(head: Head) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""How many CPUs and how much memory this process may use.
+"""How many CPUs and how much memory this process may use, and how a shortage shows.
 
 A container shows the processors and the memory of its host. What it allows is written in the
 files of its control groups (cgroups): those of the process and of every group above, of which
@@ -9,6 +9,7 @@ Source: the Linux kernel's documentation of cgroup-v2, cgroup-v1/memory, sched-b
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import re
@@ -16,6 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 _ROOT = Path("/")
+_SHORTAGE = re.compile(
+    r"ca(n't|nnot) allocate|(out of|insufficient|not enough) memory|bad_alloc|start new thread",
+    re.IGNORECASE,
+)
+"""What PyTorch, the image libraries and Python say where the memory, or a thread, is refused."""
 
 
 def cpu_count(root: Path = _ROOT) -> int:
@@ -55,6 +61,14 @@ def free_memory(root: Path = _ROOT) -> int:
     else:
         available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     return min([available, *(n for group in _groups("memory", root) for n in _memory_left(group))])
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Say whether an error tells of a shortage of memory."""
+    short = isinstance(error, MemoryError) or (
+        isinstance(error, OSError) and error.errno == errno.ENOMEM
+    )
+    return short or _SHORTAGE.search(str(error)) is not None
 
 
 def _groups(controller: str, root: Path) -> Iterator[Path]:

@@ -23,6 +23,7 @@ import polars as pl
 from clinit.errors import LOOK_AT_STORAGE, ManifestError, StorageError
 from clinit.extract.class_names import MAX_NAME
 from clinit.extract.commit import commit_file
+from clinit.extract.contrast import DIGEST_LETTERS, contrast
 from clinit.extract.dataset import SPLITS
 from clinit.extract.document import content_sha256
 from clinit.extract.parquet_size import parquet_size
@@ -179,9 +180,10 @@ def read_manifest(path: Path) -> Manifest:
             f"{path} is not a valid manifest: {error}", remedy=_BUILD_AGAIN
         ) from error
     if manifest.digest != written:
+        found, told = contrast(manifest.digest, written, letters=DIGEST_LETTERS)
         raise ManifestError(
-            f"{path} was changed after it was written: its digest is {manifest.digest[:12]}…,"
-            f" its metadata say {written[:12]}…",
+            f"{path} was changed after it was written: its digest is {found}, its metadata say"
+            f" {told}",
             remedy=_BUILD_AGAIN,
         )
     return manifest

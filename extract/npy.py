@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from clinit.errors import LOOK_AT_STORAGE, CacheError, StorageError
+from clinit.extract.readable import check_readable
 
 _MAX_HEADER = 10_000
 _MAGIC = b"\x93NUMPY"
@@ -48,6 +49,8 @@ def read_npy_header(path: Path) -> NpyHeader:
         CacheError: If the file is none, holds Python objects or is too short.
         StorageError: If it cannot be read.
     """
+    if path.exists():
+        check_readable(path, CacheError)
     try:
         header, offset = _parse(path)
         size = path.stat().st_size

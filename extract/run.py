@@ -20,6 +20,7 @@ from clinit.extract.decode import decoder_version
 from clinit.extract.fingerprint import MANIFEST, backbone_fields
 from clinit.extract.head import Head, read_head
 from clinit.extract.head_names import name_rows
+from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.lock import claim_folder
 from clinit.extract.machine import cpu_count
 from clinit.extract.manifest import Manifest
@@ -52,6 +53,10 @@ class ExtractConfig:
     """Rows a shard: what a killed run loses at most."""
     strict: bool = False
     """Stop at the first unreadable image instead of marking its row invalid."""
+    max_pixels: int = MAX_PIXELS
+    """Largest image that is decoded, in pixels; a larger one is a bad image."""
+    retry_invalid: bool = False
+    """Read the images of invalid rows again."""
     head_classes: str | None = None
     """Names of the classifier's rows: a file, `dataset`, or None (see `name_rows`)."""
     views: int = 0
@@ -62,7 +67,7 @@ class ExtractConfig:
     def __post_init__(self) -> None:
         if self.views < 0:
             raise ValueError(f"views must be at least 0, got {self.views}")
-        for name in ("batch_size", "workers", "shard_rows"):
+        for name in ("batch_size", "workers", "shard_rows", "max_pixels"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
 
@@ -150,6 +155,8 @@ def extract(
                 names_given=config.head_classes is not None,
                 workers=config.workers,
                 strict=config.strict,
+                max_pixels=config.max_pixels,
+                retry_invalid=config.retry_invalid,
                 on_progress=on_progress,
             ).run()
 

@@ -1,6 +1,6 @@
 """Shards: immutable HDF5 files that hold the features of consecutive rows.
 
-    features         (rows, ...) float16 or float32, in one piece, not compressed
+    features         (rows, ...) float16 or float32, in one chunk, not compressed
     labels           (rows,) int64
     valid            (rows,) bool; an invalid row holds zeros
     invalid_rows     (k,) int64, counted from the first row of the shard
@@ -33,6 +33,7 @@ from clinit.errors import LOOK_AT_STORAGE, CacheError, StorageError
 from clinit.extract.commit import commit_file
 from clinit.extract.plan import WRITE_AGAIN, Plan
 
+_FLOAT16 = np.finfo(np.float16)
 _REASON_BYTES = 2**28
 """Of reasons, read at a time."""
 _SEAL = b"clinit-shard/2 sha256 "
@@ -40,9 +41,12 @@ _BLOCK = 512
 """Bytes of the user block, the least that HDF5 has."""
 _ROW_BYTES = 4096
 """More than a row takes beside its features, with the reason why it has none."""
+_CHUNK_BYTES = 2**31
+"""One chunk holds the features of a shard, but HDF5 has none of 2^32 bytes."""
+_COUNTS_BLOCK = (1, 14, 4)
+"""From this HDF5 on the place of a chunk counts the user block (HDFGroup/hdf5 #3003)."""
 _ALIGNMENT = 64
 """Of the features in the file, so that they can be used where they are read to."""
-_FLOAT16_MAX = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,7 +78,8 @@ def assemble(
 ) -> Shard:
     """Make a shard from float32 features; rows that are not finite become invalid.
 
-    The shard is stored in float32 where float16 would overflow.
+    The shard is stored in float32 where float16 would overflow, or would round a row to fewer
+    than its eleven bits, down to zeros.
     """
     reasons = dict(reasons)
     finite = np.isfinite(features).all(axis=tuple(range(1, features.ndim)))
@@ -86,9 +91,24 @@ def assemble(
     if not valid.all():
         kept = kept.copy()
         kept[~valid] = 0
-    if dtype == "float16" and float(np.abs(kept).max(initial=0)) < _FLOAT16_MAX:
+    if dtype == "float16" and fits_float16(kept):
         kept = kept.astype(np.float16)
     return Shard(kept, labels.astype(np.int64), valid, reasons)
+
+
+def fits_float16(features: Float[np.ndarray, "rows ..."]) -> bool:
+    """Return whether float16 holds every row to its precision.
+
+    It does not hold what overflows, nor a row all of whose values lie below the smallest normal
+    number, 2^-14: there the spacing of numbers stays 2^-24, and below that there is only zero. Such
+    a row is held all the same where its values are float16 already. A small value beside larger
+    ones is rounded as finely as those are.
+    """
+    largest = np.abs(features).max(axis=tuple(range(1, features.ndim)), initial=0)
+    if not (largest < _FLOAT16.max).all():
+        return False
+    small = features[largest < _FLOAT16.smallest_normal]
+    return np.array_equal(small.astype(np.float16).astype(np.float32), small)
 
 
 def write_shard(shard: Shard, path: Path, *, plan: Plan, index: int) -> None:
@@ -108,18 +128,20 @@ def write_shard(shard: Shard, path: Path, *, plan: Plan, index: int) -> None:
     commit_file(path, write)
 
 
-def _encode(shard: Shard, plan_identifier: str) -> bytes:
+def _encode(shard: Shard, plan_identifier: str) -> memoryview:
     """Return the HDF5 file of a shard.
 
     In memory, because HDF5 that meets a full disk raises again and again, from the garbage
     collector too; a shard is some megabytes.
     """
+    rows, *shape = shard.features.shape
+    chunk_rows = max(1, min(rows, _CHUNK_BYTES // (shard.features.itemsize * math.prod(shape))))
     invalid = sorted(shard.reasons)
     buffer = io.BytesIO()
     with h5py.File(
         buffer, "w", userblock_size=_BLOCK, alignment_threshold=1024, alignment_interval=_ALIGNMENT
     ) as file:
-        file.create_dataset("features", data=shard.features)
+        file.create_dataset("features", data=shard.features, chunks=(chunk_rows, *shape))
         file.create_dataset("labels", data=shard.labels)
         file.create_dataset("valid", data=shard.valid)
         file.create_dataset("invalid_rows", data=np.array(invalid, dtype=np.int64))
@@ -133,7 +155,7 @@ def _encode(shard: Shard, plan_identifier: str) -> bytes:
     digest = hashlib.sha256(buffer.getbuffer()[_BLOCK:]).hexdigest()
     buffer.seek(0)
     buffer.write(_SEAL + digest.encode())
-    return buffer.getvalue()
+    return buffer.getbuffer()
 
 
 def read_shard(path: Path, plan: Plan, index: int) -> Shard:
@@ -143,7 +165,9 @@ def read_shard(path: Path, plan: Plan, index: int) -> Shard:
         CacheError: If it is absent, truncated, changed or of another plan.
         StorageError: If it is there and cannot be read.
     """
-    size, most = file_size(path), len(plan.rows(index)) * (4 * plan.dim + _ROW_BYTES) + 2**20
+    # Earlier versions had chunks of 16 MB, of which the last one may be nearly empty.
+    chunk = max(2**24, 4 * plan.dim)
+    size, most = file_size(path), len(plan.rows(index)) * (4 * plan.dim + _ROW_BYTES) + 2 * chunk
     if size > most:
         raise CacheError(
             f"{path} has {size:,} bytes, a shard of its rows at most {most:,}", remedy=WRITE_AGAIN
@@ -202,7 +226,8 @@ class _Bytes(io.RawIOBase):
         """Read what there is; behind the end are zeros, as HDF5 has it."""
         part = self._content[self._place : self._place + len(buffer)]
         buffer[: len(part)] = part
-        buffer[len(part) :] = bytes(len(buffer) - len(part))
+        if len(part) < len(buffer):
+            buffer[len(part) :] = bytes(len(buffer) - len(part))
         self._place += len(part)
         return len(part)
 
@@ -295,12 +320,16 @@ def _in_place(dataset: h5py.Dataset, content: UInt8[np.ndarray, " bytes"]) -> np
     place = None
     if dataset.chunks is None:
         place = dataset.id.get_offset()
-    elif dataset.chunks == dataset.shape and dataset.file.userblock_size == 0:
-        place = dataset.id.get_chunk_info(0).byte_offset  # by an earlier version of clinit
+    elif dataset.chunks == dataset.shape and h5py.version.hdf5_version_tuple >= _COUNTS_BLOCK:
+        place = dataset.id.get_chunk_info(0).byte_offset
     if place is None or place % dataset.dtype.itemsize or place + dataset.nbytes > len(content):
         return np.asarray(dataset[:])
     numbers: np.ndarray = content[place : place + dataset.nbytes].view(dataset.dtype.name)
-    return numbers.reshape(dataset.shape)
+    numbers = numbers.reshape(dataset.shape)
+    ends = ((numbers[row].tobytes(), dataset[row].tobytes()) for row in (0, -1))
+    if any(here != there for here, there in ends):  # HDF5 has the last word on where they lie
+        return np.asarray(dataset[:])
+    return numbers
 
 
 def _text(file: h5py.File, name: str) -> str:

@@ -26,13 +26,15 @@ from clinit.extract.cache import (
     shard_problem,
     verify_shard,
 )
+from clinit.extract.commit import flush_folder
 from clinit.extract.decode import MISSING
 from clinit.extract.head import Head, store_head, tensors_sha256
+from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.loader import ImageBatch, load_batches
 from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.pipeline import Compute, features_of
 from clinit.extract.plan import Plan, settle_plan, shard_name
-from clinit.extract.shard import assemble, write_shard
+from clinit.extract.shard import assemble, read_shard, write_shard
 from clinit.extract.summary import UNKNOWN, RunFacts, write_summary
 from clinit.extract.timing import Timing
 from clinit.extract.top1 import Top1
@@ -62,6 +64,8 @@ class SplitResult:
     """Rows extracted in this run; 0 where the split was complete."""
     replaced_shards: tuple[str, ...]
     """Why a shard that was there has been computed again."""
+    retried_rows: int | None = None
+    """Invalid rows whose images were read again; None where that was not asked for."""
 
     @property
     def top1(self) -> Top1:
@@ -103,6 +107,10 @@ class SplitRun:
     """Whether this command names the head's rows."""
     workers: int
     strict: bool
+    max_pixels: int = MAX_PIXELS
+    """Of an image; see `decode`."""
+    retry_invalid: bool = False
+    """Whether shards with invalid rows are computed again."""
     on_progress: Callable[[Progress], None]
     timing: Timing = field(default_factory=Timing)
 
@@ -118,14 +126,30 @@ class SplitRun:
         write_manifest(self.manifest, self.folder / "manifest.parquet")
         finished = self._finished()
         missing, replaced = self._missing_shards(finished)
+        retried = self._invalid_rows(missing) if self.retry_invalid else {}
+        retried_rows = sum(retried.values()) if self.retry_invalid else None
+        missing = sorted({*missing, *retried})
         if finished is not None and not missing:
-            return SplitResult(self._up_to_date(finished), 0, ())
+            return SplitResult(self._up_to_date(finished), 0, (), retried_rows)
+        if retried and finished is not None:
+            # Before a shard is replaced: a kill must not leave digests of what is no more there.
+            (self.folder / "cache.json").unlink()
+            flush_folder(self.folder)
         started = datetime.now(UTC)
         with closing(self._batches(missing)) as batches:
             self._compute(missing, batches)
         computed = sum(len(self.plan.rows(shard)) for shard in missing)
         self._summarise(self.head_classes, self._facts(computed, started))
-        return SplitResult(open_split(self.folder), computed, tuple(replaced))
+        return SplitResult(open_split(self.folder), computed, tuple(replaced), retried_rows)
+
+    def _invalid_rows(self, missing: list[int]) -> dict[int, int]:
+        """Return how many rows are invalid in each shard that is whole and has some."""
+        whole = [shard for shard in range(self.plan.num_shards) if shard not in missing]
+        found = {
+            shard: len(read_shard(self.folder / shard_name(shard), self.plan, shard).reasons)
+            for shard in whole
+        }
+        return {shard: count for shard, count in found.items() if count}
 
     def _summarise(self, head_classes: str, run: RunFacts) -> None:
         write_summary(
@@ -193,6 +217,8 @@ class SplitRun:
             batches,
             self.transform,
             workers=self.workers,
+            sizes=self.manifest.table["size_bytes"].to_list(),
+            max_pixels=self.max_pixels,
             pin_memory=self.backbone.config.device.startswith("cuda"),
             view=self.view,
         )

@@ -16,7 +16,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,7 +34,7 @@ from clinit.headtrain.array import torch_stream
 from clinit.headtrain.bank import Bank
 from clinit.headtrain.base_head import head_digest
 from clinit.headtrain.class_map import check_head, map_to_head
-from clinit.headtrain.config import DEVICES, HeadConfig
+from clinit.headtrain.config import DEVICES, MOST, HeadConfig
 from clinit.headtrain.evaluation import LabelledRows, count_correct
 from clinit.headtrain.init import Rows
 from clinit.headtrain.precision import PRECISIONS, check_precision
@@ -42,8 +42,6 @@ from clinit.headtrain.provenance import git_commit, versions
 from clinit.headtrain.seeds import MAX_SEED, Draw, generator
 from clinit.headtrain.source import Source
 from clinit.headtrain.training import Training
-
-FORMAT = "clinit-alignment/1"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +70,8 @@ class AlignConfig:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            if getattr(self, name) > MOST:
+                raise ValueError(f"{name} must be at most {MOST:,}")
         if not 0 <= self.seed <= MAX_SEED:
             raise ValueError(f"seed must lie in [0, {MAX_SEED}], got {self.seed}")
         if self.device not in DEVICES:
@@ -89,6 +89,7 @@ class Alignment:
     """An aligned head, and how it came about."""
 
     head: Head
+    """With its facts: who stores it stores them."""
     facts: dict[str, Any]
     """Plain values: settings, accuracies before and after (percent), loss by epoch, data."""
 
@@ -156,7 +157,6 @@ def align(
         fingerprint=head.fingerprint,
     )
     facts = {
-        "format": FORMAT,
         **asdict(config),
         "schedule": "cosine to zero, by update",
         **epochs.facts(),
@@ -172,7 +172,7 @@ def align(
         "versions": versions(),
         "git_commit": git_commit(),
     }
-    return Alignment(aligned, facts)
+    return Alignment(replace(aligned, alignment=facts), facts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -78,7 +78,7 @@ def export_run(
     record = _read(run)
     head = _final_head(run, record)
     backbone, transform = _backbone(record, base, weights)
-    changed = changed_parameters(run)
+    changed = changed_parameters(record)
     _change(backbone.network, changed, run)
     network = assemble(backbone, head)
     check_same_logits(network, backbone, head, transform)
@@ -90,7 +90,7 @@ def export_run(
         tasks=tuple(record.classes["task"]),
         transform=transform,
         autocast=backbone.config.autocast,
-        weights=state_sha256(network),
+        weights=state_sha256(network.state_dict()),
         fingerprint=record.info["base"]["fingerprint"],
         record={
             **{name: record.info.get(name) for name in ("id", "started", "config")},
@@ -122,7 +122,7 @@ def _read(run: Path) -> RunRecord:
 
 
 def _final_head(run: Path, record: RunRecord) -> Head:
-    head = final_head(run)
+    head = final_head(record)
     names = tuple(record.classes["name"])
     if head.num_classes != len(names) or head.class_names not in (None, names):
         raise RecordError(

@@ -12,7 +12,8 @@ from jaxtyping import Bool, Float, Int
 
 from clinit.extract.head import Head
 from clinit.headtrain.init import Initialisation
-from clinit.headtrain.record import FORMAT, TABLES, RunRecord
+from clinit.headtrain.record import RunRecord
+from clinit.headtrain.record_tables import TABLES
 from clinit.headtrain.scenario import Scenario
 
 
@@ -128,7 +129,7 @@ def run_record(
         scenario: The stream that it learnt.
         entries: What was written down, one a task.
         index: Of the head.
-        info: What run.json says, but for the layout and the tasks.
+        info: What run.json says, but for the tasks.
         head: As it is after the last task.
         top: The backbone's parameters that training has changed, by name.
     """
@@ -137,7 +138,6 @@ def run_record(
     return RunRecord(
         path=None,
         info={
-            "format": FORMAT,
             **info,
             "tasks": [entry.description(index) for entry in entries],
         },

@@ -1,6 +1,7 @@
 """The record of a run: a folder with everything that training saw, and nothing computed from it.
 
-    run.json             configuration, data, notes, wall times, versions
+    run.json             configuration, data, notes, wall times, versions; sealed, with a
+                         SHA-256 of each other file
     classes.parquet      row, name, task (0 = base), train_rows, val_rows
     steps.parquet        task, iteration, loss, loss_new, loss_old: before that update
     evaluations.parquet  task, iteration, row, correct, total: after that many updates
@@ -9,12 +10,13 @@
     top.safetensors      the backbone's changed parameters, where they were trained
 
 The folder is written under a temporary name and renamed: a record is complete, or not there.
+Files are compared with their digests where they are read: what is hashed is what is parsed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
-import json
 import math
 import os
 import shutil
@@ -26,59 +28,18 @@ from typing import Any
 import numpy as np
 import polars as pl
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load, save
 
 from clinit.errors import ClinitError, RecordError
 from clinit.extract.commit import draft_of, flush_file, flush_folder
 from clinit.extract.head import Head, read_head, write_head
+from clinit.headtrain.record_tables import TABLES, check_tables, parse_table, table_file
+from clinit.headtrain.run_info import DOCUMENT, check_info, damaged
 
-FORMAT = "clinit-run/1"
 INFO = "run.json"
 HEAD = "head.safetensors"
 TOP = "top.safetensors"
-
-
-def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run, those that were not recorded in its day included."""
-    settings = dict(info["config"])
-    later = {
-        "precision": "float32",
-        "weighting": "class",
-        "init_rows": "new" if settings.get("method") in ("naive", "ewc") else "buffer",
-    }
-    return {**later, **settings}
-
-
-TABLES: Mapping[str, Mapping[str, Any]] = {
-    "classes": {
-        "row": pl.Int32,
-        "name": pl.String,
-        "task": pl.Int16,
-        "train_rows": pl.Int64,
-        "val_rows": pl.Int64,
-    },
-    "steps": {
-        "task": pl.Int16,
-        "iteration": pl.Int32,
-        "loss": pl.Float32,
-        "loss_new": pl.Float32,
-        "loss_old": pl.Float32,
-    },
-    "evaluations": {
-        "task": pl.Int16,
-        "iteration": pl.Int32,
-        "row": pl.Int32,
-        "correct": pl.Int32,
-        "total": pl.Int32,
-    },
-    "points": {
-        "task": pl.Int16,
-        "iteration": pl.Int32,
-        "loss_new": pl.Float32,
-        "elapsed_s": pl.Float64,
-    },
-}
-"""The tables of a record and the types of their columns."""
+_TABLE_FILES = frozenset(map(table_file, TABLES))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +49,7 @@ class RunRecord:
     path: Path | None
     """Where it is stored; None for a record that has not been written."""
     info: dict[str, Any]
-    """The content of run.json."""
+    """The content of run.json, without its format and its digests."""
     classes: pl.DataFrame
     steps: pl.DataFrame
     evaluations: pl.DataFrame
@@ -98,6 +59,10 @@ class RunRecord:
     top: Mapping[str, np.ndarray] | None = None
     """The backbone's parameters that training has changed, by their names in its state dict;
     to be written, None where the backbone was frozen. `changed_parameters` reads them again."""
+    digests: Mapping[str, str] | None = None
+    """SHA-256 of the files by name; None where it is not stored, or by an earlier version."""
+    strangers: tuple[str, ...] = ()
+    """Files in its folder that are not of the record."""
 
 
 def check_free(folders: Iterable[Path]) -> None:
@@ -140,7 +105,8 @@ def write_record(record: RunRecord, folder: Path) -> None:
         cause = error if isinstance(error, OSError) else error.__cause__
         raise RecordError(
             f"cannot write the record {folder}: {getattr(cause, 'strerror', None) or error}",
-            remedy="Free space or choose a folder you can write with --out, then run it again.",
+            remedy="Free space or choose a folder you can write with --out, then run the same"
+            " command again.",
         ) from error
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
@@ -171,18 +137,21 @@ def _write_files(record: RunRecord, folder: Path) -> None:
         table: pl.DataFrame = getattr(record, name)
         content = io.BytesIO()  # polars has an error of its own for a full disk
         table.write_parquet(content)
-        (folder / f"{name}.parquet").write_bytes(content.getvalue())
-    text = json.dumps(finite(record.info), indent=2, ensure_ascii=False, allow_nan=False)
+        (folder / table_file(name)).write_bytes(content.getvalue())
     if record.head is not None:
         write_head(record.head, folder / HEAD)
     if record.top is not None:
-        save_file(
-            {name: np.ascontiguousarray(value) for name, value in record.top.items()}, folder / TOP
-        )
-    (folder / INFO).write_text(text + "\n", encoding="utf-8")
+        top = {name: np.ascontiguousarray(value) for name, value in record.top.items()}
+        (folder / TOP).write_bytes(save(top))
+    digests = {file.name: _sha256(file.read_bytes()) for file in sorted(folder.iterdir())}
     for file in folder.iterdir():
         flush_file(file)
+    DOCUMENT.write(folder / INFO, {**finite(record.info), "files": digests})
     flush_folder(folder)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def finite(value: Any) -> Any:
@@ -197,16 +166,19 @@ def finite(value: Any) -> Any:
 
 
 def read_record(folder: Path) -> RunRecord:
-    """Read the record in `folder`.
+    """Read the record in `folder`, its tables compared with their digests and checked.
 
     Raises:
-        RecordError: If there is none, or a file is missing, damaged or of another layout.
+        RecordError: If there is none, or it is incomplete, damaged or of another layout.
     """
-    info = read_info(folder)
-    tables: dict[str, Any] = {
-        name: _read_table(folder / f"{name}.parquet", TABLES[name]) for name in TABLES
-    }
-    return RunRecord(path=folder, info=info, **tables)
+    info, digests = _read_info(folder)
+    strangers = _strangers(folder, digests)
+    tables: dict[str, Any] = {}
+    for name in TABLES:
+        content = _content(folder, table_file(name), digests)
+        tables[name] = parse_table(name, content, folder / table_file(name))
+    check_tables(tables, info, folder)
+    return RunRecord(path=folder, info=info, digests=digests, strangers=strangers, **tables)
 
 
 def read_info(folder: Path) -> dict[str, Any]:
@@ -215,75 +187,96 @@ def read_info(folder: Path) -> dict[str, Any]:
     Raises:
         RecordError: If there is none, or it is damaged or of another layout.
     """
+    return _read_info(folder)[0]
+
+
+def _read_info(folder: Path) -> tuple[dict[str, Any], Mapping[str, str] | None]:
+    """Return the content of run.json, and the digests that it holds."""
     path = folder / INFO
     if not path.is_file():
         raise RecordError(
             f"no run record at {folder}: it has no {INFO}",
             remedy="Give a folder written by `clinit train-head --out`, or one that holds such.",
         )
+    info = DOCUMENT.load(path)
+    check_info(info, str(path))
+    return info, info.pop("files", None)
+
+
+def _strangers(folder: Path, digests: Mapping[str, str] | None) -> tuple[str, ...]:
+    """Return the files in the folder of a record that are not of it.
+
+    Raises:
+        RecordError: If the record lacks a file, or one of its own names is not of it.
+    """
+    named = _TABLE_FILES | {HEAD, TOP}
+    own = named if digests is None else digests.keys()
+    found = {name for name in _names(folder) if not name.startswith(".")} - {INFO}
+    if missing := sorted((_TABLE_FILES if digests is None else digests.keys()) - found):
+        raise damaged(folder, f"it lacks {', '.join(missing)}")
+    strangers = sorted(found - own)
+    if foreign := [name for name in strangers if name in named]:
+        raise damaged(folder, f"{', '.join(foreign)} came into it later")
+    return tuple(strangers)
+
+
+def _names(folder: Path) -> list[str]:
     try:
-        info = json.loads(path.read_text(encoding="utf-8"))
-        found = info["format"]
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise _damaged(path, error) from error
-    if found != FORMAT:
-        raise RecordError(
-            f"{path} is of the layout {found!r}, expected {FORMAT!r}",
-            remedy="Read it with the version of clinit that wrote it, or run it again.",
-        )
-    return dict(info)
+        return [path.name for path in folder.iterdir()]
+    except OSError as error:
+        raise _unreadable(folder, error) from error
 
 
-def _read_table(path: Path, columns: Mapping[str, Any]) -> pl.DataFrame:
-    try:
-        with path.open("rb") as file:  # polars takes the brackets in a name for a pattern
-            table = pl.read_parquet(file)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise _damaged(path, error) from error
-    if dict(table.schema) != dict(columns):
-        raise RecordError(
-            f"{path} has the columns {', '.join(table.columns)},"
-            f" expected {', '.join(columns)} in the types of {FORMAT}",
-            remedy="Read it with the version of clinit that wrote it, or run it again.",
-        )
-    return table
-
-
-def _damaged(path: Path, error: Exception) -> RecordError:
+def _unreadable(path: Path, error: OSError) -> RecordError:
     return RecordError(
-        f"cannot read {path}: {error}",
-        remedy="The record is damaged: remove its folder and run `clinit train-head` again.",
+        f"cannot read {path}: {error.strerror or error}",
+        remedy="Look at its rights and at the disk, then run the same command again.",
     )
 
 
-def final_head(folder: Path) -> Head:
-    """Read the head that the record in `folder` ended with.
+def _content(folder: Path, name: str, digests: Mapping[str, str] | None) -> bytes:
+    """Return the content of one file of a record, compared with its digest."""
+    path = folder / name
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if digests is not None and digests.get(name) != _sha256(content):
+        raise damaged(path, "it has changed since it was written")
+    return content
+
+
+def final_head(record: RunRecord) -> Head:
+    """Read the head that a stored record ended with.
 
     Raises:
-        RecordError: If the record holds none.
+        RecordError: If the record holds none, or it has changed.
         HeadError: If it is damaged, or its training has diverged.
     """
-    if not (folder / HEAD).is_file():
+    assert record.path is not None
+    if HEAD not in (record.digests or ()) and not (record.path / HEAD).is_file():
         raise RecordError(
-            f"the record {folder} holds no {HEAD}",
+            f"the record {record.path} holds no {HEAD}",
             remedy="Run it again: `clinit train-head` stores the final head in every record.",
         )
-    return read_head(folder / HEAD)
+    _content(record.path, HEAD, record.digests)  # checks it
+    return read_head(record.path / HEAD)
 
 
-def changed_parameters(folder: Path) -> dict[str, np.ndarray]:
-    """Read the backbone's parameters that the run has changed; empty where it was frozen.
+def changed_parameters(record: RunRecord) -> dict[str, np.ndarray]:
+    """Read the backbone's parameters that a stored run has changed; empty where it was frozen.
 
     Raises:
-        RecordError: If they cannot be read.
+        RecordError: If they cannot be read, or have changed since.
     """
-    path = folder / TOP
-    if not path.is_file():
+    assert record.path is not None
+    path = record.path / TOP
+    if TOP not in (record.digests or ()) and not path.is_file():
         return {}
     try:
-        return dict(load_file(path))
-    except (OSError, SafetensorError) as error:
-        raise _damaged(path, error) from error
+        return dict(load(_content(record.path, TOP, record.digests)))
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise damaged(path, f"it does not hold parameters ({error})") from error
 
 
 def find_records(path: Path) -> list[Path]:

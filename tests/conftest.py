@@ -1,9 +1,11 @@
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from PIL import Image
@@ -125,6 +127,33 @@ def make_tree(tmp_path: Path) -> Callable[..., Path]:
         return root
 
     return make
+
+
+@pytest.fixture
+def seal_record(edit_document: Callable[..., None]) -> Callable[..., None]:
+    """Give the record in a folder, changed by hand, its digests and its seal again."""
+
+    def seal(folder: Path, **changes: object) -> None:
+        files = sorted(path for path in folder.iterdir() if path.name != "run.json")
+        digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+        edit_document(folder / "run.json", files=digests, **changes)
+
+    return seal
+
+
+@pytest.fixture
+def without_test_images(seal_record: Callable[..., None]) -> Callable[[Path], None]:
+    """Make the record in a folder one of a run without a test image."""
+    from clinit.headtrain.record import read_record
+
+    def empty(folder: Path) -> None:
+        record = read_record(folder)
+        record.evaluations.clear().write_parquet(folder / "evaluations.parquet")
+        classes = record.classes.with_columns(val_rows=pl.lit(0, dtype=pl.Int64))
+        classes.write_parquet(folder / "classes.parquet")
+        seal_record(folder)
+
+    return empty
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from clinit.errors import ImageError
 from clinit.extract.cache import CacheSplit
+from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.loader import load_batches
 from clinit.extract.plan import shard_name
 from clinit.headtrain.top.trunk import Trunk
@@ -140,11 +141,22 @@ def whole_images() -> Iterator[None]:
 class ImageRows:
     """Rows computed from their images whenever they are asked for."""
 
-    def __init__(self, paths: Sequence[str], root: Path, trunk: Trunk, *, workers: int) -> None:
+    def __init__(
+        self,
+        paths: Sequence[str],
+        root: Path,
+        trunk: Trunk,
+        *,
+        sizes: Sequence[int],
+        workers: int,
+        max_pixels: int = MAX_PIXELS,
+    ) -> None:
         self._paths = list(paths)
+        self._sizes = list(sizes)
         self._root = root
         self._trunk = trunk
         self._workers = workers
+        self._max_pixels = max_pixels
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -154,8 +166,10 @@ class ImageRows:
 
         Raises:
             ImageError: If an image cannot be read any more.
+            ManifestError: If one has another size in bytes than it had.
         """
-        paths = [self._paths[row] for rows in batches for row in rows.tolist()]
+        asked = [row for rows in batches for row in rows.tolist()]
+        paths = [self._paths[row] for row in asked]
         ends = np.cumsum([len(rows) for rows in batches]).tolist()
         ranges = [range(end - len(rows), end) for rows, end in zip(batches, ends, strict=True)]
         loaded = load_batches(
@@ -164,6 +178,8 @@ class ImageRows:
             ranges,
             self._trunk.transform,
             workers=self._workers,
+            sizes=[self._sizes[row] for row in asked],
+            max_pixels=self._max_pixels,
             pin_memory=self._trunk.config.device.startswith("cuda"),
         )
         with closing(loaded), whole_images():

@@ -22,6 +22,7 @@ from jaxtyping import Float, Int
 from clinit.errors import CacheError
 from clinit.extract.cache import CacheSplit, open_split
 from clinit.extract.fingerprint import MANIFEST
+from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.lock import claim_folder
 from clinit.extract.machine import free_memory
 from clinit.extract.manifest import Manifest
@@ -85,6 +86,8 @@ class TrunkCache:
     workers: int
     batch_size: int = 64
     """Images a forward pass of the trunk."""
+    max_pixels: int = MAX_PIXELS
+    """Largest image that is decoded."""
 
     def plan(self, part: Part) -> Plan:
         """Return what is stored of a part."""
@@ -201,6 +204,7 @@ class TrunkCache:
                 names_given=False,
                 workers=self.workers,
                 strict=True,
+                max_pixels=self.max_pixels,
                 on_progress=on_progress,
             ).run()
         # None of them, if the process that was waited for has computed all.
@@ -227,8 +231,15 @@ class TrunkCache:
             CacheError: If these are other images than those of the features.
             ImageError: If one cannot be read any more.
         """
-        paths = part.split.manifest.table["path"].to_numpy()[part.manifest_rows]
-        rows = ImageRows(paths.tolist(), part.root, self.trunk, workers=self.workers)
+        images = part.split.manifest.table[part.manifest_rows]
+        rows = ImageRows(
+            images["path"].to_list(),
+            part.root,
+            self.trunk,
+            sizes=images["size_bytes"].to_list(),
+            workers=self.workers,
+            max_pixels=self.max_pixels,
+        )
         check_images(part.name, rows, part.rows, part.features, self.trunk.cut.top)
         return rows
 

@@ -3,6 +3,7 @@
     ClinitError
     ├── ManifestError     a data set on disk, its description or its manifest
     ├── ImageError        one image that cannot be decoded
+    ├── MachineError      what the machine lacks: memory, rights, open files, a disk that reads
     ├── BackboneError     a network that cannot serve as a frozen backbone
     ├── DeviceError       a device that is not there
     ├── StorageError      a file that is there and cannot be read: its content is not to blame
@@ -42,6 +43,10 @@ class ManifestError(ClinitError):
 
 class ImageError(ClinitError):
     """One image cannot be decoded."""
+
+
+class MachineError(ClinitError):
+    """The machine fails: it lacks memory, rights or open files, or its storage does not read."""
 
 
 class BackboneError(ClinitError):

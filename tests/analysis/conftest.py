@@ -10,7 +10,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from clinit.headtrain.record import TABLES, RunRecord, write_record
+from clinit.headtrain.record import RunRecord, write_record
+from clinit.headtrain.record_tables import TABLES
 
 MakeRun = Callable[..., RunRecord]
 BASE_CLASSES, NEW_CLASSES, IMAGES = 4, 3, 20
@@ -66,7 +67,6 @@ def make_run() -> MakeRun:
                     evaluations.append((task, iteration, row, right, total))
             steps += [(task, step, 1.0, 1.0, None) for step in range(iterations)]
         info = {
-            "format": "clinit-run/1",
             "id": init if init == "random" else f"{init}-{scale}",
             "config": {
                 "init": init,

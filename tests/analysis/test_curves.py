@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -112,7 +113,7 @@ def test_a_full_disk_is_told_whatever_the_format(three_inits: Path, tmp_path: Pa
     folder = tmp_path / "figures"
     folder.mkdir()
     paths = [folder / f"a.{suffix}" for suffix in ("png", "pdf", "svg")]
-    command = [sys.executable, "-c", FULL_DISK, three_inits, *paths]
+    command = [sys.executable, "-c", FULL_DISK, str(three_inits), *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stderr == ""
     assert done.stdout.splitlines() == [f"cannot write {path}: File too large" for path in paths]
@@ -143,6 +144,30 @@ def test_colours_differ_in_lightness_or_hue_and_none_is_pale() -> None:
     lightness = [np.dot(to_rgb(colour), (0.2126, 0.7152, 0.0722)) for colour in COLOURS]
     assert max(lightness) < 0.75
     assert len(set(COLOURS)) == len(COLOURS)
+
+
+HOSTILE = ("_a$\\frac{$ %_^", "_$", "\x1b[31m&<b>")
+
+
+def test_names_are_drawn_letter_by_letter(
+    make_run: MakeRun, write_runs: WriteRuns, tmp_path: Path
+) -> None:
+    records = [make_run("random") for _ in HOSTILE]
+    for record, name in zip(records, HOSTILE, strict=True):
+        record.info["config"]["init"] = name
+    report = load_report([write_runs(*records)])
+    (legend,) = report.figure().legends
+    shown = [HOSTILE[0], HOSTILE[1], r"\x1b[31m&<b>"]
+    assert sorted(text.get_text() for text in legend.get_texts()) == sorted(shown)
+    for suffix in ("png", "pdf", "svg"):
+        report.save_figure(tmp_path / f"curves.{suffix}")
+    drawn = ElementTree.parse(tmp_path / "curves.svg").getroot().itertext()
+    assert set(shown) <= set(drawn)
+
+
+@pytest.mark.parametrize("width", [1, 9, 20])
+def test_curves_are_drawn_at_any_width(three_inits: Path, width: int) -> None:
+    assert "Iterations over all tasks" in load_report([three_inits]).curves(width=width).plain
 
 
 def test_another_suffix_is_refused(three_inits: Path, tmp_path: Path) -> None:

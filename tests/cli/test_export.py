@@ -1,6 +1,7 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,11 +52,12 @@ def test_the_lines_that_it_prints_load_the_model(tiny_run: Path, tmp_path: Path)
     assert done.stdout == "5\n"
 
 
-def test_the_cache_and_the_weights_can_be_given(tiny_run: Path, tmp_path: Path) -> None:
+def test_the_cache_and_the_weights_can_be_given(
+    tiny_run: Path, tmp_path: Path, seal_record: Callable[..., None]
+) -> None:
     folder = tiny_run.parent
     run = shutil.copytree(tiny_run, tmp_path / "run")
-    text = (run / "run.json").read_text()
-    (run / "run.json").write_text(text.replace(str(folder / "caches" / "base"), "gone"))
+    seal_record(run, base={**read_record(run).info["base"], "path": "gone"})
     failed = invoke(run, "--out", tmp_path / "model.safetensors")
     assert isinstance(failed.exception, CacheError)
     assert "was at gone, where nothing is now" in str(failed.exception)
@@ -79,8 +81,10 @@ def test_a_model_that_is_there_is_kept(tiny_run: Path, tmp_path: Path) -> None:
     assert (tmp_path / "model.safetensors").read_bytes() == content
 
 
-def test_a_run_without_test_images_says_so(tiny_run: Path, tmp_path: Path) -> None:
+def test_a_run_without_test_images_says_so(
+    tiny_run: Path, tmp_path: Path, without_test_images: Callable[[Path], None]
+) -> None:
     run = shutil.copytree(tiny_run, tmp_path / "run")
-    read_record(run).evaluations.clear().write_parquet(run / "evaluations.parquet")
+    without_test_images(run)
     result = invoke(run, "--out", tmp_path / "model.safetensors")
     assert "The run ended with no test image: its accuracy is unknown" in result.output

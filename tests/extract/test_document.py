@@ -1,14 +1,14 @@
 """Documents: a changed byte is found, and what is wrong is said by its field."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pytest
 
-from clinit.errors import CacheError
+from clinit.errors import CacheError, StorageError
 from clinit.extract.document import DocumentKind, content_sha256
 
 KIND = DocumentKind(
@@ -154,12 +154,15 @@ def test_a_missing_document_is_told(tmp_path: Path) -> None:
 
 
 def test_a_document_beyond_the_bound_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     path = write(tmp_path, {"format": "note/1", **CONTENT})
-    monkeypatch.setattr("clinit.extract.document.MAX_BYTES", 50)
     size = path.stat().st_size
-    assert refusal(path) == f"is {size} bytes long, expected at most 50"
+    with pytest.raises(CacheError) as caught:
+        replace(KIND, max_bytes=50).read(path, Note)
+    assert (
+        str(caught.value).removeprefix(f"{path} ") == f"is {size} bytes long, expected at most 50"
+    )
 
 
 def test_a_path_that_is_no_utf_8_is_kept(tmp_path: Path) -> None:
@@ -176,7 +179,7 @@ def test_a_document_that_cannot_be_read_is_not_called_damaged(
 
     path = write(tmp_path, {"format": "note/1", **CONTENT})
     monkeypatch.setattr(Path, "read_text", refuse)
-    with pytest.raises(CacheError, match=f"^cannot read {path}: Permission denied$") as caught:
+    with pytest.raises(StorageError, match=f"^cannot read {path}: Permission denied$") as caught:
         KIND.read(path, Note)
     assert caught.value.remedy.startswith("Look at the rights and at the disk")
 

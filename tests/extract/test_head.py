@@ -5,8 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors import safe_open
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_torch
 
 from clinit.errors import CacheError, HeadError, StorageError
 from clinit.extract.head import Head, read_head, store_head, tensors_sha256, write_head
@@ -26,6 +28,28 @@ def test_a_head_survives_the_disk(head: Head, tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.weight, head.weight)
     np.testing.assert_array_equal(found.bias, head.bias)
     assert (found.class_names, found.fingerprint) == (head.class_names, "f")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_a_head_of_any_floating_point_type_is_read(tmp_path: Path, dtype: torch.dtype) -> None:
+    weight = torch.tensor([[1.5, -2.0], [0.25, 3.0]])
+    tensors = {"weight": weight.to(dtype), "bias": torch.tensor([0.5, -1.0]).to(dtype)}
+    save_torch(tensors, tmp_path / "head.safetensors")
+    head = read_head(tmp_path / "head.safetensors")
+    assert head.weight.dtype == head.bias.dtype == np.float32
+    np.testing.assert_array_equal(head.weight, weight.numpy())
+    np.testing.assert_array_equal(head.bias, [0.5, -1.0])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [(torch.float8_e4m3fn, "F8_E4M3"), (torch.int64, "I64"), (torch.complex64, "C64")],
+)
+def test_a_head_of_another_type_is_refused(tmp_path: Path, dtype: torch.dtype, name: str) -> None:
+    tensors = {"weight": torch.ones(2, 2).to(dtype), "bias": torch.ones(2).to(dtype)}
+    save_torch(tensors, tmp_path / "head.safetensors")
+    with pytest.raises(HeadError, match=f"not a head file: weight is of type {name}, expected fl"):
+        read_head(tmp_path / "head.safetensors")
 
 
 def test_a_head_has_the_permissions_of_any_new_file(head: Head, tmp_path: Path) -> None:
@@ -284,5 +308,5 @@ def test_a_file_of_names_that_is_no_list_of_names_is_not_read_whole(
 ) -> None:
     with (tmp_path / "names.txt").open("wb") as file:
         file.truncate(2**40)  # takes no space
-    with pytest.raises(CacheError, match="the file has 1,099,511,627,776 bytes, expected at most"):
+    with pytest.raises(CacheError, match="it is larger than 16 MiB"):
         name_rows(head, (), str(tmp_path / "names.txt"))

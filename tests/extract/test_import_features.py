@@ -35,6 +35,15 @@ def save(folder: Path, features: np.ndarray, labels: np.ndarray) -> Written:
     return paths
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_rows_too_small_for_float16_come_back_as_they_were(tmp_path: Path, dtype: str) -> None:
+    features = np.array([[3e-7, -2e-6], [1, 2], [0, 0]], dtype=dtype)
+    files, config = save(tmp_path, features, np.arange(3)), ImportConfig(backbone="clip")
+    split = import_features(*files, tmp_path / "c", config)
+    assert split.dtype == ("float16" if dtype == "float16" else "float32")
+    np.testing.assert_array_equal(split.load().features, features.astype(split.dtype))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("shard_rows", [7, 50, 1000])
 def test_rows_come_back_with_their_labels_in_their_own_type(

@@ -168,6 +168,29 @@ def test_a_fingerprint_that_cannot_be_parsed_is_refused(extracted: Extract) -> N
         reload(split)
 
 
+@pytest.mark.parametrize(
+    ("stored", "text"),
+    [
+        ("[('checkpoint_path', 'evil.pth')]", "the model argument 'checkpoint_path' is none of"),
+        ("[('pretrained_cfg', {'file': 'evil.pth'})]", "the model argument 'pretrained_cfg' is"),
+        ("[('img_size', 1000000000)]", "img_size = 1000000000 lies beyond"),
+        ("[" * 1000, "is not a Python literal"),
+        ("[('img_size'," + " " * 5000 + "1)]", "a text of 5,016 characters"),
+        ("open('evil.pth')", "is not a Python literal"),
+    ],
+)
+def test_what_a_plan_asks_for_is_not_believed(
+    extracted: Extract, monkeypatch: pytest.MonkeyPatch, stored: str, text: str
+) -> None:
+    split = extracted()
+    split.plan.fingerprint["model_args"] = stored  # type: ignore[index]
+    monkeypatch.setattr(timm, "create_model", lambda *args, **kwargs: 1 / 0)
+    with pytest.raises(CacheError) as caught:
+        reload(split)
+    assert str(caught.value).startswith(f"the fingerprint of {split.path} does not describe a net")
+    assert text in str(caught.value)
+
+
 def test_the_device_is_chosen_as_everywhere(
     extracted: Extract, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,13 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import timm
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from clinit.errors import CacheError, ClinitError, ImageError, ManifestError, StorageError
+from clinit.errors import (
+    CacheError,
+    ClinitError,
+    ImageError,
+    MachineError,
+    ManifestError,
+    StorageError,
+)
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import open_cache, open_split, verify_shard
 from clinit.extract.decode import decode
@@ -226,6 +234,152 @@ def test_a_vanished_folder_marks_no_row_invalid(
     with pytest.raises(ClinitError, match="has vanished"):
         list(extract(manifests, root, tmp_path / "cache", config))
     assert not list((tmp_path / "cache").rglob("*.h5"))
+
+
+def test_missing_rights_mark_no_row_invalid(
+    make_tree: Callable[..., Path],
+    config: ExtractConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root, out = make_tree(), tmp_path / "cache"
+    read = Path.read_bytes
+
+    def forbidden(path: Path) -> bytes:
+        if path.parent == root / "train" / "b":
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", forbidden)
+    with pytest.raises(MachineError, match=r"no permission to read .*/train/b/"):
+        run(root, out, config)
+    monkeypatch.undo()
+    run(root, out, config)
+    run(root, tmp_path / "whole", config)
+    assert files(out) == files(tmp_path / "whole")
+
+
+def test_an_image_that_is_not_that_of_the_manifest_stops_the_extraction(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    manifests = {"train": scan("folder", root, "train").manifest}
+    path = root / "train" / "c" / "4.png"  # in the last shard
+    before = path.stat().st_size
+    Image.new("RGB", (40, 36)).save(path)
+    text = rf"c/4\.png has {path.stat().st_size} bytes, the manifest says {before:,}"
+    with pytest.raises(ManifestError, match=text):
+        list(extract(manifests, root, tmp_path / "cache", config))
+    assert len(list((tmp_path / "cache").rglob("*.h5"))) == 2
+
+
+def test_a_size_that_no_manifest_knows_is_not_compared(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    """As of a link that was broken when the manifest was built."""
+    root = make_tree()
+    manifest = scan("folder", root, "train").manifest
+    nameless = manifest.table.with_columns(size_bytes=pl.lit(0, dtype=pl.Int64))
+    manifests = {"train": replace(manifest, table=nameless)}
+    (result,) = extract(manifests, root, tmp_path / "cache", config)
+    assert result.split.num_valid == 15
+
+
+def test_an_image_above_the_limit_is_a_bad_image(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    Image.new("RGB", (41, 40)).save(root / "train" / "b" / "2.png")
+    result = run(root, tmp_path / "cache", replace(config, max_pixels=1600))[0]
+    assert [entry.reason for entry in result.split.summary.invalid] == [
+        "too large: 41 x 40 pixels, more than the 1,600 of --max-pixels"
+    ]
+    again = run(root, tmp_path / "cache", replace(config, retry_invalid=True))[0]
+    assert (again.computed_rows, again.retried_rows, again.split.num_valid) == (6, 1, 15)
+
+
+GONE = ["a/1.png", "c/3.png", "c/4.png"]  # in the first and the last of three shards
+
+
+@pytest.fixture
+def interrupted(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> Callable[..., list[SplitResult]]:
+    """Extract whole, then with three images missing; return what extracts train again."""
+    root = make_tree()
+    manifests = {"train": scan("folder", root, "train").manifest}
+    list(extract(manifests, root, tmp_path / "whole", config))
+    for name in GONE:
+        (root / "train" / name).rename(tmp_path / name.replace("/", "-"))
+
+    def again(**changes: Any) -> list[SplitResult]:
+        on_progress = changes.pop("on_progress", lambda progress: None)
+        changed = replace(config, **changes)
+        return list(extract(manifests, root, tmp_path / "cache", changed, on_progress=on_progress))
+
+    assert again()[0].split.num_valid == 12
+    for name in GONE:
+        (tmp_path / name.replace("/", "-")).rename(root / "train" / name)
+    return again
+
+
+def test_invalid_rows_that_are_read_again_give_an_uninterrupted_extraction(
+    interrupted: Callable[..., list[SplitResult]], tmp_path: Path
+) -> None:
+    (plain,) = interrupted()
+    assert (plain.computed_rows, plain.retried_rows, plain.split.num_valid) == (0, None, 12)
+    (result,) = interrupted(retry_invalid=True)
+    assert (result.computed_rows, result.retried_rows, result.replaced_shards) == (9, 3, ())
+    assert result.split.num_valid == 15
+    assert files(tmp_path / "cache") == files(tmp_path / "whole")
+    assert all(verify_shard(open_split(tmp_path / "cache" / "train"), i) is None for i in range(3))
+    (third,) = interrupted(retry_invalid=True)
+    assert (third.computed_rows, third.retried_rows) == (0, 0)
+
+
+def test_what_is_still_bad_stays_invalid(
+    interrupted: Callable[..., list[SplitResult]], tmp_path: Path
+) -> None:
+    (tmp_path / "images" / "train" / "c" / "4.png").unlink()
+    (result,) = interrupted(retry_invalid=True)
+    assert (result.computed_rows, result.retried_rows, result.split.num_valid) == (9, 3, 14)
+    assert [entry.path for entry in result.split.summary.invalid] == ["train/c/4.png"]
+
+
+@pytest.mark.parametrize("retry", [True, False])
+@pytest.mark.parametrize("stop_after", [1, 2, 3])
+def test_a_retry_that_is_interrupted_leaves_nothing_that_does_not_verify(
+    interrupted: Callable[..., list[SplitResult]], tmp_path: Path, stop_after: int, retry: bool
+) -> None:
+    calls = 0
+
+    def interrupt(progress: Progress) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == stop_after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(retry_invalid=True, on_progress=interrupt)
+    with pytest.raises(CacheError, match="its extraction was interrupted"):
+        open_split(tmp_path / "cache" / "train")
+    (result,) = interrupted(retry_invalid=retry)
+    assert result.replaced_shards == ()
+    assert all(verify_shard(result.split, shard) is None for shard in range(3))
+    if retry:
+        assert files(tmp_path / "cache") == files(tmp_path / "whole")
+    else:
+        assert result.split.num_valid == (12 if stop_after < 3 else 13)
+
+
+def test_the_invalid_rows_of_an_unfinished_extraction_are_read_again_too(
+    interrupted: Callable[..., list[SplitResult]], tmp_path: Path
+) -> None:
+    (tmp_path / "cache" / "train" / "cache.json").unlink()
+    (tmp_path / "cache" / "train" / "shard-00001.h5").unlink()
+    (result,) = interrupted(retry_invalid=True)
+    assert (result.computed_rows, result.retried_rows) == (15, 3)
+    assert files(tmp_path / "cache") == files(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(

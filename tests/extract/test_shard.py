@@ -16,7 +16,7 @@ import pytest
 
 from clinit.errors import CacheError, StorageError
 from clinit.extract.plan import Plan
-from clinit.extract.shard import Shard, assemble, read_shard, write_shard
+from clinit.extract.shard import Shard, assemble, fits_float16, read_shard, write_shard
 
 PLAN = Plan(
     dataset="made",
@@ -73,6 +73,67 @@ def test_features_that_are_not_finite_make_their_row_invalid(value: float) -> No
     assert np.isfinite(shard.features).all()
 
 
+@pytest.mark.parametrize("value", [1e-9, 6e-8, -3e-5, 6.09e-5])
+@pytest.mark.parametrize("shape", [(3, 4), (3, 2, 2)])
+def test_rows_that_float16_would_round_to_zeros_are_stored_in_float32(
+    value: float, shape: tuple[int, ...]
+) -> None:
+    features = np.ones(shape, dtype=np.float32)
+    features[1] = value * 1.001
+    shard = assemble(features, np.zeros(3, np.int64), {}, dtype="float16")
+    assert shard.features.dtype == np.float32
+    np.testing.assert_array_equal(shard.features, features)
+
+
+@pytest.mark.parametrize("rows", [[0.0, 0.0], [1.0, 1e-9], [-1.0, 0.0], [6.2e-5, 0.0]])
+def test_zeros_and_small_values_beside_others_stay_in_float16(rows: list[float]) -> None:
+    features = np.array([rows, [1.0, 2.0]], dtype=np.float32)
+    shard = assemble(features, np.zeros(2, np.int64), {}, dtype="float16")
+    assert shard.features.dtype == np.float16
+    np.testing.assert_array_equal(shard.features, features.astype(np.float16))
+
+
+def test_small_rows_that_were_float16_already_stay_in_float16() -> None:
+    rows = [[1e-7, 0.0, -3e-6], [1.0, 2.0, 3.0]]
+    features = np.array(rows, dtype=np.float16).astype(np.float32)
+    shard = assemble(features, np.zeros(2, np.int64), {}, dtype="float16")
+    assert shard.features.dtype == np.float16
+    np.testing.assert_array_equal(shard.features.astype(np.float32), features)
+
+
+def test_an_invalid_row_does_not_choose_the_type() -> None:
+    features = np.full((2, 3), 1e-9, dtype=np.float32)
+    features[0] = 1
+    shard = assemble(features, np.zeros(2, np.int64), {1: "bad"}, dtype="float16")
+    assert shard.features.dtype == np.float16
+
+
+def _fits(features: np.ndarray) -> bool:
+    """As the docstring of `fits_float16` says it, row by row."""
+    for row in features.reshape(len(features), -1).tolist():
+        largest = max(map(abs, row))
+        if largest >= 65_504:
+            return False
+        same = [float(np.float16(value)) for value in row] == row
+        if largest < 2**-14 and not same:
+            return False
+    return True
+
+
+def test_the_rule_is_that_of_a_slow_loop() -> None:
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(300):
+        scale = 2.0 ** rng.integers(-30, 18, (4, 1))
+        features = (rng.normal(size=(4, 3)) * scale).astype(np.float32)
+        features[rng.random(4) < 0.3] = 0
+        if rng.random() < 0.3:
+            features = np.clip(features, -6e4, 6e4).astype(np.float16).astype(np.float32)
+        found.append(fits_float16(features))
+        assert found[-1] == _fits(features)
+    assert 50 < sum(found) < 250
+
+
 @pytest.mark.parametrize("value", [65_520.0, -1e6])
 def test_what_float16_cannot_hold_is_stored_in_float32(value: float) -> None:
     features = np.array([[1.0, value]], dtype=np.float32)
@@ -85,7 +146,7 @@ def test_a_flipped_byte_is_found(shard: Shard, tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     write_shard(shard, path, plan=PLAN, index=0)
     with h5py.File(path) as file:
-        offset = file["features"].id.get_offset()
+        offset = file["features"].id.get_chunk_info(0).byte_offset
     content = bytearray(path.read_bytes())
     content[offset + 3] ^= 1
     path.write_bytes(content)

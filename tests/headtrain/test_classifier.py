@@ -1,4 +1,5 @@
 import os
+import pickle
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,13 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import clinit
-from clinit.errors import ClinitError, DeviceError, ImageError, ModelError
+from clinit.errors import (
+    BackboneError,
+    ClinitError,
+    DeviceError,
+    ImageError,
+    MachineError,
+    ModelError,
+)
 from clinit.extract.cache import open_cache
 from clinit.extract.head import read_head
 from clinit.extract.loader import load_batches
@@ -136,6 +145,34 @@ def test_bad_images_keep_their_place_and_say_why(
     assert done[-1] == len(mixed)
 
 
+def test_a_file_that_may_not_be_read_does_not_stop_the_others(
+    model: Classifier, images: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(images[0].read_bytes())
+    read = Path.read_bytes
+
+    def forbidden(path: Path) -> bytes:
+        if path == secret:
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", forbidden)
+    reasons = [each.reason for each in model.predict([images[0], secret, images[1]])]
+    assert reasons == [None, "no permission to read the file", None]
+
+
+def test_want_of_memory_is_no_bad_image(
+    model: Classifier, images: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **kwargs: object) -> object:
+        raise MemoryError
+
+    monkeypatch.setattr("clinit.extract.loader.decode", fail)
+    with pytest.raises(MachineError, match="not enough memory to decode"):
+        list(model.predict(images[:1]))
+
+
 def test_no_image_is_no_prediction(model: Classifier) -> None:
     assert list(model.predict([])) == []
 
@@ -256,7 +293,6 @@ def test_what_is_no_model_file_is_refused(tiny_run: Path, tmp_path: Path) -> Non
     [
         lambda text: text.replace("clinit-model/1", "clinit-model/9"),
         lambda text: text.replace('"tasks"', '"jobs"'),
-        lambda text: text.replace("{'depths'", "{__import__"),
         lambda text: "[]",
         lambda text: "{",
     ],
@@ -270,6 +306,54 @@ def test_a_file_of_another_layout_is_refused(
     save_file(load_file(model_file), path, metadata={"clinit_model": change(text)})
     with pytest.raises(ModelError, match="is a model file of another layout than clinit-model/1"):
         load_model(path)
+
+
+class _Evil:
+    """Unpickled, it leaves a file behind."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (self.trace,))
+
+
+@pytest.mark.parametrize(
+    "argument", ["checkpoint_path", "pretrained_cfg", "cache_dir", "model_name", "features_only"]
+)
+def test_code_that_a_model_file_names_is_not_run(
+    model: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argument: str
+) -> None:
+    (tmp_path / "evil.pth").write_bytes(pickle.dumps(_Evil(tmp_path / "exploded")))
+    arguments = {**model.facts.model_args, argument: str(tmp_path / "evil.pth")}
+    path = rewrite(model, tmp_path / "model.safetensors", model_args=arguments)
+
+    def never(*args: object, **kwargs: object) -> None:
+        raise AssertionError("called")
+
+    monkeypatch.setattr(timm, "create_model", never)
+    monkeypatch.setattr(timm.models, "load_state_dict", never)
+    text = f"asks for what no model file may ask for: the model argument '{argument}'"
+    with pytest.raises(ModelError, match=text) as caught:
+        load_model(path, device="cpu")
+    assert str(caught.value).startswith(f"{path} ")
+    assert caught.value.remedy.startswith("Do not use this file.")
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_model_file_that_asks_for_a_huge_network_is_refused(
+    model: Classifier, tmp_path: Path
+) -> None:
+    arguments = {**model.facts.model_args, "dims": (4, 8, 8, 3_000)}
+    path = rewrite(model, tmp_path / "model.safetensors", model_args=arguments)
+    with pytest.raises(BackboneError, match="more than 4 times what its weights hold"):
+        load_model(path, device="cpu")
+
+
+def test_a_model_file_names_a_model_of_timms_own(model: Classifier, tmp_path: Path) -> None:
+    path = rewrite(model, tmp_path / "model.safetensors", backbone="local-dir:/tmp/evil")
+    with pytest.raises(BackboneError, match="has no model 'local-dir:/tmp/evil'"):
+        load_model(path, device="cpu")
 
 
 def test_facts_name_a_task_for_every_class(model: Classifier, tmp_path: Path) -> None:

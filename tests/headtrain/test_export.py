@@ -17,13 +17,14 @@ from safetensors.numpy import load_file, save_file
 from clinit.errors import BackboneError, CacheError, HeadError, ModelError, RecordError
 from clinit.extract.backbone import BackboneConfig, load_backbone
 from clinit.extract.cache import open_cache
+from clinit.extract.fingerprint import backbone_fields
 from clinit.extract.head import Head, read_head, write_head
 from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.reload import reload
 from clinit.headtrain.assemble import assemble, check_same_logits
 from clinit.headtrain.export import export_run
 from clinit.headtrain.model_file import ModelFacts, read_facts
-from clinit.headtrain.record import read_record
+from clinit.headtrain.record import read_info, read_record
 
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "convnextv2_atto": {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)},
@@ -41,11 +42,7 @@ def run(tiny_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_run, tmp_path / "record"))
 
 
-def change_info(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    path = run / "run.json"
-    info = json.loads(path.read_text())
-    change(info)
-    path.write_text(json.dumps(info))
+Seal = Callable[..., None]
 
 
 def noise(count: int = 3) -> torch.Tensor:
@@ -99,7 +96,7 @@ def test_the_metadata_says_all_that_a_user_needs(tiny_run: Path, tmp_path: Path)
         metadata = file.metadata()
     assert list(metadata) == ["clinit_model"]
     content = json.loads(metadata["clinit_model"])
-    assert content["format"] == "clinit-model/1"
+    assert content["format"] == "clinit-model/2"
     assert content["class_names"][:3] == ["a", "b", "c"]
     assert sorted(content["class_names"][3:]) == ["d", "e"]
     assert content["tasks"] == [0, 0, 0, 1, 2]
@@ -144,11 +141,14 @@ def test_a_model_is_a_backbone_whose_rows_have_names(tiny_run: Path, tmp_path: P
     assert backbone.weights_sha256 == facts.weights
 
 
-def test_changed_parameters_of_the_backbone_are_exported(run: Path, tmp_path: Path) -> None:
+def test_changed_parameters_of_the_backbone_are_exported(
+    run: Path, tmp_path: Path, seal_record: Seal
+) -> None:
     before = export_run(run, tmp_path / "before.safetensors")
     name = "stages.3.blocks.0.mlp.fc1.weight"
     changed = load_file(before.path)[name] + np.float32(0.1)
     save_file({name: changed}, run / "top.safetensors")
+    seal_record(run)
     after = export_run(run, tmp_path / "after.safetensors")
     assert (before.num_changed, after.num_changed) == (0, changed.size)
     old, new = load_file(before.path), load_file(after.path)
@@ -168,40 +168,52 @@ def test_changed_parameters_of_the_backbone_are_exported(run: Path, tmp_path: Pa
     ],
 )
 def test_changed_parameters_that_do_not_fit_are_refused(
-    run: Path, tmp_path: Path, name: str, shape: tuple[int, ...], message: str
+    run: Path,
+    tmp_path: Path,
+    seal_record: Seal,
+    name: str,
+    shape: tuple[int, ...],
+    message: str,
 ) -> None:
     save_file({name: np.zeros(shape, np.float32)}, run / "top.safetensors")
+    seal_record(run)
     with pytest.raises(RecordError, match=message):
         export_run(run, tmp_path / "model.safetensors")
 
 
-def test_a_backbone_that_diverged_is_refused(run: Path, tmp_path: Path) -> None:
+def test_a_backbone_that_diverged_is_refused(run: Path, tmp_path: Path, seal_record: Seal) -> None:
     save_file({"stem.0.bias": np.full(4, np.nan, np.float32)}, run / "top.safetensors")
+    seal_record(run)
     with pytest.raises(RecordError, match=r"values of stem\.0\.bias that are not finite") as caught:
         export_run(run, tmp_path / "model.safetensors")
     assert "lower learning rate" in caught.value.remedy
 
 
-def test_a_head_that_diverged_is_refused(run: Path, tmp_path: Path) -> None:
+def test_a_head_that_diverged_is_refused(run: Path, tmp_path: Path, seal_record: Seal) -> None:
     head = read_head(run / "head.safetensors")
     head.weight[0, 0] = np.inf
     write_head(head, run / "head.safetensors")
+    seal_record(run)
     with pytest.raises(HeadError, match="holds weights that are not finite") as caught:
         export_run(run, tmp_path / "model.safetensors")
     assert "diverged" in caught.value.remedy
     assert not (tmp_path / "model.safetensors").exists()
 
 
-def test_a_record_without_a_head_is_refused(run: Path, tmp_path: Path) -> None:
+def test_a_record_without_a_head_is_refused(run: Path, tmp_path: Path, seal_record: Seal) -> None:
     (run / "head.safetensors").unlink()
+    seal_record(run)
     with pytest.raises(RecordError, match=r"holds no head\.safetensors") as caught:
         export_run(run, tmp_path / "model.safetensors")
     assert "Run it again" in caught.value.remedy
 
 
-def test_a_head_of_other_classes_than_the_record_is_refused(run: Path, tmp_path: Path) -> None:
+def test_a_head_of_other_classes_than_the_record_is_refused(
+    run: Path, tmp_path: Path, seal_record: Seal
+) -> None:
     head = read_head(run / "head.safetensors")
     write_head(Head(head.weight[:4], head.bias[:4]), run / "head.safetensors")
+    seal_record(run)
     with pytest.raises(RecordError, match="is not of the 5 classes of the record"):
         export_run(run, tmp_path / "model.safetensors")
 
@@ -227,8 +239,10 @@ def test_nothing_is_overwritten(tiny_run: Path, tmp_path: Path) -> None:
     assert (tmp_path / "model.safetensors").read_text() == "precious"
 
 
-def test_a_cache_that_has_moved_can_be_given(run: Path, tiny_run: Path, tmp_path: Path) -> None:
-    change_info(run, lambda info: info["base"].update(path="caches/elsewhere"))
+def test_a_cache_that_has_moved_can_be_given(
+    run: Path, tiny_run: Path, tmp_path: Path, seal_record: Seal
+) -> None:
+    seal_record(run, base={**read_info(run)["base"], "path": "caches/elsewhere"})
     with pytest.raises(CacheError, match="was at caches/elsewhere, where nothing is now") as caught:
         export_run(run, tmp_path / "model.safetensors")
     assert "--base CACHE" in caught.value.remedy
@@ -260,13 +274,15 @@ def test_other_weights_are_refused(tiny_run: Path, tmp_path: Path) -> None:
     assert "--weights FILE" in caught.value.remedy
 
 
-def test_imported_features_have_no_network_to_export(run: Path, tmp_path: Path) -> None:
+def test_imported_features_have_no_network_to_export(
+    run: Path, tmp_path: Path, seal_record: Seal
+) -> None:
     np.save(tmp_path / "x.npy", np.eye(4, 12, dtype=np.float32))
     np.save(tmp_path / "y.npy", np.arange(4))
     config = ImportConfig(backbone="clip")
     split = import_features(tmp_path / "x.npy", tmp_path / "y.npy", tmp_path / "cache", config)
-    fingerprint = {k: v for k, v in split.fingerprint.items() if k != "manifest"}
-    change_info(run, lambda info: info["base"].update(fingerprint=fingerprint))
+    fingerprint = backbone_fields(split.fingerprint)
+    seal_record(run, base={**read_info(run)["base"], "fingerprint": fingerprint})
     for base in (None, tmp_path / "cache"):
         with pytest.raises(CacheError, match=r"no network is known .* imported from 'clip'"):
             export_run(run, tmp_path / "model.safetensors", base=base)
@@ -287,19 +303,21 @@ def test_a_classifier_without_a_bias_takes_no_head_with_one(tiny_run: Path) -> N
         assemble(backbone, head)
 
 
-def test_another_timm_than_that_of_the_features_is_noted(run: Path, tmp_path: Path) -> None:
-    def older(info: dict[str, Any]) -> None:
-        info["base"]["fingerprint"]["timm"] = "0.9.0"
-
-    change_info(run, older)
-    weights = Path(read_record(run).info["base"]["path"]).parents[1] / "weights.safetensors"
+def test_another_timm_than_that_of_the_features_is_noted(
+    run: Path, tmp_path: Path, seal_record: Seal
+) -> None:
+    base = read_info(run)["base"]
+    base["fingerprint"]["timm"] = "0.9.0"
+    seal_record(run, base=base)
+    weights = Path(base["path"]).parents[1] / "weights.safetensors"
     exported = export_run(run, tmp_path / "model.safetensors", weights=weights)
     assert "the features were extracted with timm 0.9.0, this is timm" in exported.notes[0]
 
 
-def test_a_run_without_test_images_exports_too(run: Path, tmp_path: Path) -> None:
-    nothing = read_record(run).evaluations.clear()
-    nothing.write_parquet(run / "evaluations.parquet")
+def test_a_run_without_test_images_exports_too(
+    run: Path, tmp_path: Path, without_test_images: Callable[[Path], None]
+) -> None:
+    without_test_images(run)
     exported = export_run(run, tmp_path / "model.safetensors")
     assert (exported.base + exported.new).percent is None
     assert exported.facts.record["top1_percent"]["all"] is None

@@ -18,7 +18,8 @@ from clinit.headtrain.curriculum import Curriculum
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.init import Rows
 from clinit.headtrain.pool import Pool
-from clinit.headtrain.record import RunRecord, settings_of
+from clinit.headtrain.record import RunRecord
+from clinit.headtrain.run_info import settings_of
 from clinit.headtrain.scenario import build_scenario
 from clinit.headtrain.source import Source
 from clinit.headtrain.statistics import ClassStatistics

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from clinit.errors import CacheError
+from clinit.errors import CacheError, ImageError, ManifestError
 from clinit.extract.lock import claim_folder
 from clinit.headtrain.top.activations import ActivationRows, StoredRows
 from clinit.headtrain.top.cut import cut
@@ -144,21 +145,55 @@ def test_activations_that_float16_cannot_hold_are_kept_in_float32(
     )
 
 
+def test_an_image_of_another_size_is_refused(
+    make_cache: Callable[..., TrunkCache], part: Part, tmp_path: Path
+) -> None:
+    shutil.copytree(part.root, tmp_path / "images")
+    path = tmp_path / "images" / part.split.manifest.table["path"][int(ROWS[2])]
+    path.write_bytes(path.read_bytes() + b"!")
+    cache, moved = make_cache(), replace(part, root=tmp_path / "images")
+    for compute in (cache.from_images, lambda part: store(cache, part)):
+        with pytest.raises(ManifestError, match=f"{path.name} has .* bytes, the manifest says"):
+            compute(moved)
+
+
+def test_the_limit_of_pixels_holds_for_activations_too(
+    make_cache: Callable[..., TrunkCache], part: Part
+) -> None:
+    with pytest.raises(ImageError, match="too large: 40 x 36 pixels, more than the 1,000 of"):
+        store(replace(make_cache(), max_pixels=1000), part)
+
+
+def test_activations_that_float16_would_round_to_zeros_are_kept_in_float32(
+    make_cache: Callable[..., TrunkCache],
+    part: Part,
+    trunk: Trunk,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    features = Trunk.features
+    monkeypatch.setattr(Trunk, "features", lambda self, batch: 1e-9 * features(self, batch))
+    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.check_images", lambda *args: None)
+    kept = store(make_cache(), part)
+    assert kept.dtype == np.float32
+    assert kept.any(axis=(1, 2, 3)).all()
+    np.testing.assert_allclose(kept, read(make_cache().from_images(part), part), rtol=1e-3)
+
+
 def test_other_images_of_the_same_names_are_refused(
     make_cache: Callable[..., TrunkCache], part: Part, tmp_path: Path
 ) -> None:
     root = tmp_path / "images"
     shutil.copytree(part.root, root)
-    one, other = (root / "train" / name / "1.png" for name in "ac")
-    content = one.read_bytes()
-    one.write_bytes(other.read_bytes())
-    other.write_bytes(content)
+    path = root / "train" / "a" / "1.png"
+    content = path.read_bytes()
+    Image.new("RGB", (40, 36)).save(path)
+    path.write_bytes(path.read_bytes().ljust(len(content), b"\0"))  # of the size that it had
     cache, elsewhere = make_cache(), replace(part, root=root)
     for read_part in (cache.from_images, lambda part: store(cache, part)):
         with pytest.raises(CacheError, match="images of base train give other features than"):
             read_part(elsewhere)
     assert not cache.path(cache.plan(part)).exists()
-    one.write_bytes(content)
+    path.write_bytes(content)
     cache.from_images(elsewhere)
 
 

@@ -1,0 +1,172 @@
+"""What run.json says about a run, and the types that its readers rely on.
+
+Fields beyond these are kept as they are: a record says more than the code reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Required, TypedDict
+
+from msgspec import Meta
+
+from clinit.errors import RecordError
+from clinit.extract.document import DocumentKind
+
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Number = Annotated[int, Meta(ge=-(2**53), le=2**53)] | Annotated[float, Meta(ge=-1e300, le=1e300)]
+Seconds = Annotated[int, Meta(ge=0, le=2**53)] | Annotated[float, Meta(ge=0, le=1e300)]
+Share = Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(ge=0, le=1)]
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+DOCUMENT = DocumentKind(
+    title="the record of a run",
+    format="clinit-run/2",
+    older=("clinit-run/1",),
+    error=RecordError,
+    remedy="Remove the folder of this record and run its command again.",
+)
+
+
+class Settings(TypedDict, total=False):
+    """What a run was asked to do; one of `init` and `method` is there."""
+
+    method: str
+    init: str
+    scale: str
+    lam: Number | str
+    weighting: str
+    class_mean: str
+    bias: str
+    loss: str
+    lr: Number
+    weight_decay: Number
+    tasks: Count
+    iterations: Count
+    buffer: Count | None
+    buffer_per_class: Count | None
+    buffer_split: str
+    mix: str | None
+    batch_size: Count
+    eval_every: Count
+    seed: Count
+    class_order: list[str] | None
+    init_rows: str | None
+    head_width: str
+    device: str
+    precision: str
+    top_blocks: Count
+
+
+class Side(TypedDict, total=False):
+    """One of the two data sets."""
+
+    path: Required[str]
+    fingerprint: Required[dict[str, str]]
+    manifest_digest: str | None
+    val_manifest_digest: str | None
+
+
+class BaseHead(TypedDict, total=False):
+    """The head that the run started from."""
+
+    path: str | None
+    digest: str
+
+
+class Start(TypedDict, total=False):
+    """How the rows of new classes started."""
+
+    factor: Number | None
+    shift: Number | None
+    loss_before: Number | None
+    loss_after: Number | None
+    steps: Count | None
+    lam: Number | None
+    library: str | None
+    seconds: Seconds | None
+
+
+class LambdaChoice(TypedDict):
+    """The held-out error of each lambda that was tried."""
+
+    lam: list[Number]
+    held_out_error: list[Number | None]
+
+
+class Transfer(TypedDict, total=False):
+    """A linear probe on the classes of the next task."""
+
+    top1: Required[Share]
+
+
+class Diagnosis(TypedDict, total=False):
+    """Neural collapse and the distance from least squares at the end of a task."""
+
+    nc1: Number | None
+    nc2: Number | None
+    nc3: Number | None
+    nc4: Number | None
+    nc2_floor: Number | None
+    nc3_floor: Number | None
+    d_ls: Number | None
+    d_ls_relative: Number | None
+
+
+class TaskInfo(TypedDict, total=False):
+    """One task."""
+
+    task: Required[Count]
+    classes: Count | None
+    train_rows: Count | None
+    val_rows: Count | None
+    buffer_rows: Count | None
+    buffer_classes: Count | None
+    initialisation: Start | None
+    lambda_curve: LambdaChoice | None
+    diagnosis: Diagnosis | None
+    forward_transfer: Transfer
+
+
+class RunInfo(TypedDict, total=False):
+    """The fields of run.json that are read again."""
+
+    id: Required[str]
+    config: Required[Settings]
+    base: Required[Side]
+    new: Required[Side]
+    head: BaseHead | None
+    tasks: Required[list[TaskInfo]]
+    notes: list[str]
+    seconds: Seconds | None
+    loss_sample_rows: Count | None
+    started: str
+    files: dict[str, Digest]
+    """SHA-256 of the other files of the record; absent in records of earlier versions."""
+
+
+def check_info(info: Mapping[str, Any], origin: str) -> None:
+    """Check that the fields of run.json are of the types that their readers expect.
+
+    Raises:
+        RecordError: If one is not.
+    """
+    DOCUMENT.convert(info, RunInfo, origin=origin)
+    if not {"init", "method"} & info["config"].keys():
+        raise damaged(origin, "config has neither `init` nor `method`")
+
+
+def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run, those that were not recorded in its day included."""
+    settings = dict(info["config"])
+    later = {
+        "precision": "float32",
+        "weighting": "class",
+        "init_rows": "new" if settings.get("method") in ("naive", "ewc") else "buffer",
+    }
+    return {**later, **settings}
+
+
+def damaged(origin: object, why: str) -> RecordError:
+    """Return the error of a record that is not as it was written."""
+    return RecordError(f"{origin} is damaged: {why}", remedy=DOCUMENT.remedy)
