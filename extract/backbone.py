@@ -226,7 +226,7 @@ def check_penultimate(backbone: Backbone, batch: Float[Tensor, "batch 3 height w
 
 def _pretrained(config: BackboneConfig) -> nn.Module:
     if config.model_args:
-        check_size(config.name, config.model_args, None)
+        _check_size(config.name, config.model_args, None)
     try:
         network: nn.Module = timm.create_model(config.name, pretrained=True, **config.model_args)
     except Exception as error:  # timm and its hub client raise a dozen types
@@ -259,15 +259,11 @@ def _from_file(config: BackboneConfig) -> nn.Module:
     rows = _classifier_rows(config.name, state)
     if rows is not None:
         arguments.setdefault("num_classes", rows)
-    check_size(config.name, arguments, NetworkSize.of_state(state))
+    _check_size(config.name, arguments, NetworkSize.of_state(state))
     try:
         network: nn.Module = timm.create_model(config.name, pretrained=False, **arguments)
-    except Exception as error:  # an index that is none, a division by zero, whatever they lead to
-        raise _failure(
-            error,
-            f"timm cannot build {config.name} with {arguments}",
-            "Check `--backbone` and `--model-arg`.",
-        ) from error
+    except Exception as error:
+        raise _not_built(error, config.name, arguments) from error
     try:
         timm.models.load_checkpoint(network, str(path), strict=True, weights_only=True)
     except Exception as error:  # checkpoint filters raise what they meet
@@ -277,6 +273,23 @@ def _from_file(config: BackboneConfig) -> nn.Module:
             "Check `--backbone` and `--model-arg` against the model that was saved.",
         ) from error
     return network
+
+
+def _check_size(name: str, arguments: Mapping[str, Any], weights: NetworkSize | None) -> None:
+    try:
+        check_size(name, arguments, weights)
+    except ClinitError:
+        raise
+    except Exception as error:  # an index that is none, a division by zero, whatever they lead to
+        raise _not_built(error, name, arguments) from error
+
+
+def _not_built(error: Exception, name: str, arguments: Mapping[str, Any]) -> ClinitError:
+    return _failure(
+        error,
+        f"timm cannot build {name} with {dict(arguments)}",
+        "Check `--backbone` and `--model-arg`.",
+    )
 
 
 def _classifier_rows(name: str, state: Mapping[str, Any]) -> int | None:

@@ -28,8 +28,10 @@ from torchcodec.decoders import decode_image
 from clinit.errors import ImageError, MachineError, ManifestError
 from clinit.extract.image_size import (
     MAX_PIXELS,
+    MAX_SCANS,
     ImageSize,
     NoSizeError,
+    ScansError,
     first_frame,
     image_size,
 )
@@ -41,6 +43,7 @@ _BYTES_PER_PIXEL = 24
 _SPARE = 2**25
 _PILLOW_FORMATS = ("BMP", "DIB", "JPEG2000", "PPM", "TIFF")
 """Pillow knows more, but some start other programs, and some have sizes that no header says."""
+_OF_LIMIT = "of --max-pixels"
 _REMEDY = "Replace the file and extract into a new folder, or leave its row invalid."
 _AGAIN = "then run the same command again: `clinit extract` resumes."
 
@@ -140,6 +143,10 @@ def decode(content: bytes, *, max_pixels: int = MAX_PIXELS) -> UInt8[Tensor, "3 
             "cannot be decoded: its header is damaged or does not say how large it is",
             remedy=_REMEDY,
         ) from error
+    except ScansError as error:
+        raise ImageError(
+            f"cannot be decoded: a progressive JPEG of more than {MAX_SCANS} scans", remedy=_REMEDY
+        ) from error
     if size is not None:
         check_pixels(size, max_pixels)
     try:
@@ -161,9 +168,14 @@ def check_pixels(size: ImageSize, max_pixels: int, what: str = "") -> None:
         raise ImageError(
             f"too large: {size.width:,} x {size.height:,} pixels{what}"
             f"{more if size.pixels > size.width * size.height else ''}, more than the"
-            f" {max_pixels:,} of --max-pixels",
+            f" {max_pixels:,} {_OF_LIMIT}",
             remedy="Raise `--max-pixels`, or leave its row invalid.",
         )
+
+
+def is_too_large(reason: str) -> bool:
+    """Return whether the message of an error, or the reason of a row, is that of `check_pixels`."""
+    return reason.endswith(_OF_LIMIT)
 
 
 def _need_memory(size: ImageSize | None) -> None:

@@ -11,6 +11,7 @@ ISO/IEC 14496-12 and 23008-12 (the boxes of AVIF and HEIC).
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,8 +20,15 @@ MAX_PIXELS = 100_000_000
 """Of one image. Pillow warns from 89 million on; 100 million are 300 MB in RGB."""
 _FRAME_HEADERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """JPEG markers that a size follows. The others of their row are tables."""
-_ALONE = frozenset({0x00, 0x01, *range(0xD0, 0xD9)})
-"""JPEG markers, and the stuffed zero, that no length follows."""
+_SEGMENT = re.compile(rb"\xff[^\xff\x00\x01\xd0-\xd8]")
+"""The next JPEG marker that a length follows; the stuffed zero and those that stand alone are
+passed over, and so is a run of 0xFF before a marker."""
+_START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
+MAX_SCANS = 500
+"""Of a progressive JPEG; encoders write about ten. Each passes over all pixels, whatever it says
+of them: the decoder takes 2 ns per pixel even for a scan of 53 bytes."""
+_MAX_PARTS = 4096
+"""Segments before the size in a JPEG file; boxes in a box. Photographs have tens of them."""
 _ISO_BRANDS = tuple(b"avif avis heic heix heim heis hevc hevx mif1 msf1".split())
 _ISO_PARTS = 4
 """Tiles, thumbnails, transparency and depth maps may hold this many times the picture's pixels."""
@@ -31,6 +39,10 @@ _Span = tuple[int, int]
 
 class NoSizeError(Exception):
     """The header does not say how large the image is."""
+
+
+class ScansError(Exception):
+    """A progressive JPEG has more than `MAX_SCANS` scans."""
 
 
 class ImageSize(NamedTuple):
@@ -47,6 +59,7 @@ def image_size(content: bytes) -> ImageSize | None:
 
     Raises:
         NoSizeError: If the format is one that torchcodec decodes, and its header does not say.
+        ScansError: If it is a progressive JPEG that would take the decoder minutes.
     """
     try:
         if content[:3] == b"\xff\xd8\xff":
@@ -83,18 +96,43 @@ def first_frame(content: bytes) -> bytes:
 
 
 def _jpeg(content: bytes) -> tuple[int, int]:
-    at = 2
-    while (at := content.find(b"\xff", at)) >= 0:  # as libjpeg, which skips what is no marker
-        marker = content[at + 1]
+    for marker, at in _segments(content, 2):
         if marker in _FRAME_HEADERS:
             height, width = struct.unpack_from(">HH", content, at + 5)
+            if marker & 3 == 2:  # progressive
+                _check_scans(content, at)
             return width, height
-        if marker == 0xFF:
-            at += 1
-        elif marker in _ALONE:
-            at += 2
-        else:
-            at += 2 + struct.unpack_from(">H", content, at + 2)[0]
+    raise NoSizeError
+
+
+def _segments(content: bytes, at: int) -> Iterator[tuple[int, int]]:
+    """Yield marker and place of the segments; as libjpeg, which skips what is no marker."""
+    for _ in range(_MAX_PARTS):
+        found = _SEGMENT.search(content, at)
+        if found is None:
+            return
+        at = found.start()
+        yield content[at + 1], at
+        at += 2 + struct.unpack_from(">H", content, at + 2)[0]
+
+
+def _check_scans(content: bytes, frame: int) -> None:
+    """Check the number of scans behind the frame header of a progressive JPEG.
+
+    Raises:
+        ScansError: If there are too many.
+    """
+    # With the zero that the length of a scan header begins with, which makes it faster.
+    if content.count(bytes((0xFF, _START_OF_SCAN, 0)), frame) <= MAX_SCANS:
+        return
+    # What follows the image, such as the film of a live photograph, holds those bytes by chance.
+    scans = 0
+    for marker, _ in _segments(content, frame):
+        if marker == _END_OF_IMAGE:
+            return
+        scans += marker == _START_OF_SCAN
+        if scans > MAX_SCANS:
+            raise ScansError
     raise NoSizeError
 
 
@@ -192,21 +230,24 @@ def _items(content: bytes, meta: _Span) -> list[tuple[int, int, int]]:
             if kind == b"ispe":
                 sizes[index] = struct.unpack_from(">II", content, start + 4)
     counts = dict.fromkeys(sizes, 0)
-    for start, _ in _find(content, (meta[0] + 4, meta[1]), b"iprp", b"ipma"):
-        for index in _associations(content, start):
+    for span in _find(content, (meta[0] + 4, meta[1]), b"iprp", b"ipma"):
+        for index in _associations(content, span):
             if index in counts:
                 counts[index] += 1
     return [(*sizes[index], count) for index, count in counts.items()]
 
 
-def _associations(content: bytes, at: int) -> Iterator[int]:
+def _associations(content: bytes, ipma: _Span) -> Iterator[int]:
     """Yield the number of each property of each item."""
+    at, end = ipma
     head, items = struct.unpack_from(">II", content, at)
     at += 8
     number_bytes, entry = (4 if head >> 24 else 2), (">H" if head & 1 else ">B")
     mask = 0x7FFF if head & 1 else 0x7F
     for _ in range(items):
         at += number_bytes + 1
+        if at > end:
+            raise NoSizeError
         for _ in range(content[at - 1]):
             yield struct.unpack_from(entry, content, at)[0] & mask
             at += struct.calcsize(entry)
@@ -232,14 +273,23 @@ def _find(content: bytes, span: _Span, *path: bytes) -> Iterator[_Span]:
 
 
 def _boxes(content: bytes, span: _Span) -> Iterator[tuple[bytes, _Span]]:
-    """Yield type and content of the boxes in a part of the file."""
+    """Yield type and content of the boxes in a part of the file.
+
+    Raises:
+        NoSizeError: If one is shorter than its header or longer than this part, or if there are
+            thousands: what is read more than once would take the square of the file's size.
+    """
     at, end = span
+    boxes = 0
     while at + 8 <= end:
         length, kind = struct.unpack_from(">I4s", content, at)
         start = at + 8
         if length == 1:
             (length,) = struct.unpack_from(">Q", content, start)
             start += 8
-        length = length or end - at
-        yield kind, (start, at + length)
-        at += length
+        stop = at + length if length else end
+        boxes += 1
+        if not start <= stop <= end or boxes > _MAX_PARTS:
+            raise NoSizeError
+        yield kind, (start, stop)
+        at = stop

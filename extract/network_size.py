@@ -60,15 +60,11 @@ def check_size(name: str, arguments: Mapping[str, Any], weights: NetworkSize | N
 
     Raises:
         BackboneError: If it is.
+        Exception: Whatever timm raises: a network that cannot be counted is not to be built.
     """
-    try:
-        held = NetworkSize.of_model(name) if weights is None else weights
-        with _counted(name, held), torch.device("meta"):
-            timm.create_model(name, pretrained=False, **arguments)
-    except BackboneError:
-        raise
-    except Exception:  # what is wrong with the arguments is said where it is built in earnest
-        return
+    held = NetworkSize.of_model(name) if weights is None else weights
+    with _counted(name, held), torch.device("meta"):
+        timm.create_model(name, pretrained=False, **arguments)
 
 
 @contextmanager

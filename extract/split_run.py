@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -131,13 +131,9 @@ class SplitRun:
         missing = sorted({*missing, *retried})
         if finished is not None and not missing:
             return SplitResult(self._up_to_date(finished), 0, (), retried_rows)
-        if retried and finished is not None:
-            # Before a shard is replaced: a kill must not leave digests of what is no more there.
-            (self.folder / "cache.json").unlink()
-            flush_folder(self.folder)
         started = datetime.now(UTC)
         with closing(self._batches(missing)) as batches:
-            self._compute(missing, batches)
+            self._compute(missing, batches, replaced=retried.keys())
         computed = sum(len(self.plan.rows(shard)) for shard in missing)
         self._summarise(self.head_classes, self._facts(computed, started))
         return SplitResult(open_split(self.folder), computed, tuple(replaced), retried_rows)
@@ -223,7 +219,16 @@ class SplitRun:
             view=self.view,
         )
 
-    def _compute(self, shards: list[int], batches: Iterator[ImageBatch]) -> None:
+    def _compute(
+        self, shards: list[int], batches: Iterator[ImageBatch], replaced: Collection[int]
+    ) -> None:
+        """Compute shards and write them.
+
+        Args:
+            shards: Which.
+            batches: Their images.
+            replaced: Those that are whole, and get other content.
+        """
         labels = self.manifest.table["label"].to_numpy()
         todo = sum(len(self.plan.rows(shard)) for shard in shards)
         rows_before, began = self.plan.num_rows - todo, time.perf_counter()
@@ -246,6 +251,8 @@ class SplitRun:
                     self._report(rows_before + done, done / (time.perf_counter() - began))
             self._refuse_wrong_root(shard == shards[0], rows, reasons)
             with self.timing.measure("write"):
+                if shard in replaced:
+                    self._withdraw_summary()
                 write_shard(
                     assemble(
                         features, labels[rows.start : rows.stop], reasons, dtype=self.plan.dtype
@@ -254,6 +261,16 @@ class SplitRun:
                     plan=self.plan,
                     index=shard,
                 )
+
+    def _withdraw_summary(self) -> None:
+        """Remove `cache.json`: a kill must not leave digests of what is no longer there.
+
+        Not before a shard is computed: what stops the run earlier leaves the cache as it was.
+        """
+        path = self.folder / "cache.json"
+        if path.exists():
+            path.unlink()
+            flush_folder(self.folder)
 
     def _next(self, batches: Iterator[ImageBatch]) -> ImageBatch:
         clock = time.perf_counter()
@@ -296,6 +313,7 @@ class SplitRun:
             started=started.isoformat(timespec="seconds"),
             device=self.backbone.config.device,
             workers=self.workers,
+            max_pixels=self.max_pixels,
             computed_rows=computed,
             images_per_s=computed / seconds if seconds else None,
             seconds=self.timing.seconds(),

@@ -105,6 +105,8 @@ class RunFacts:
     started: str = ""
     device: str = ""
     workers: _Count | None = None
+    max_pixels: _Count | None = None
+    """Above which an image was invalid; None for an import, and where earlier versions wrote it."""
     computed_rows: _Count | None = None
     images_per_s: _Amount | None = None
     seconds: Mapping[str, _Amount] = field(default_factory=dict)

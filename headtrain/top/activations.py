@@ -19,6 +19,7 @@ from torch import Tensor
 
 from clinit.errors import ImageError
 from clinit.extract.cache import CacheSplit
+from clinit.extract.decode import is_too_large
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.loader import load_batches
 from clinit.extract.plan import shard_name
@@ -131,11 +132,14 @@ def whole_images() -> Iterator[None]:
     try:
         yield
     except ImageError as error:
-        raise ImageError(
-            str(error),
-            remedy="Its features were extracted from a whole image: put it back, or say where the"
-            " images are with --base-root and --new-root.",
-        ) from error
+        if is_too_large(str(error)):
+            remedy = "Give the `--max-pixels` that its features were extracted with, or more."
+        else:
+            remedy = (
+                "Its features were extracted from a whole image: put it back, or say where the"
+                " images are with --base-root and --new-root."
+            )
+        raise ImageError(str(error), remedy=remedy) from error
 
 
 class ImageRows:

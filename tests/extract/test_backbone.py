@@ -196,6 +196,30 @@ def test_pretrained_weights_bound_their_network_too(monkeypatch: pytest.MonkeyPa
         load_backbone(BackboneConfig(name="resnet18", model_args={"num_classes": 2**20}))
 
 
+@pytest.mark.parametrize("of", ["file", "name"])
+def test_a_network_that_cannot_be_counted_is_not_built(
+    tiny_weights: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    """What raises on the meta device alone would otherwise be built at any size."""
+    build, devices = timm.create_model, []
+
+    def fail(name: str, **kwargs: Any) -> nn.Module:
+        devices.append(torch.empty(0).device.type)
+        if kwargs:
+            raise NotImplementedError("no data of a meta tensor")
+        return build(name)
+
+    monkeypatch.setattr(timm, "create_model", fail)
+    named = BackboneConfig(name="resnet18", model_args={"num_classes": 3})
+    with pytest.raises(BackboneError) as caught:
+        load_backbone(config(tiny_weights) if of == "file" else named)
+    name = MODEL if of == "file" else "resnet18"
+    assert str(caught.value).startswith(f"timm cannot build {name} with {{")
+    assert str(caught.value).endswith("}: no data of a meta tensor")
+    assert caught.value.remedy == "Check `--backbone` and `--model-arg`."
+    assert set(devices) == {"meta"}
+
+
 def test_no_hook_stays_after_a_network_is_built(tiny_weights: Path) -> None:
     load_backbone(config(tiny_weights))
     nn.Linear(8000, 8000, device="meta")

@@ -333,6 +333,20 @@ def test_what_does_not_say_how_large_it_is_is_not_decoded(
         decode(content)
 
 
+def test_a_progressive_jpeg_of_very_many_scans_is_a_bad_image(
+    picture: Image.Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each scan passes over all pixels: a file of 100 KB took minutes."""
+    content = encoded(picture, "JPEG", progressive=True)
+    last = content.rindex(b"\xff\xda")
+    bomb = content[:last] + content[last:-2] * 501 + content[-2:]
+    monkeypatch.setattr("clinit.extract.decode.decode_image", lambda *args, **kwargs: 1 / 0)
+    with pytest.raises(ImageError) as caught:
+        decode(bomb)
+    assert str(caught.value) == "cannot be decoded: a progressive JPEG of more than 500 scans"
+    assert caught.value.remedy.startswith("Replace the file")
+
+
 def test_a_file_that_would_start_another_program_is_not_opened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,5 +1,6 @@
 import io
 import struct
+import time
 
 import numpy as np
 import pytest
@@ -7,7 +8,14 @@ import torch
 from PIL import Image
 from torchcodec.decoders import decode_image
 
-from clinit.extract.image_size import ImageSize, NoSizeError, first_frame, image_size
+from clinit.extract.image_size import (
+    MAX_SCANS,
+    ImageSize,
+    NoSizeError,
+    ScansError,
+    first_frame,
+    image_size,
+)
 
 MODES = {
     "JPEG": ("RGB", "L", "CMYK"),
@@ -69,6 +77,61 @@ def test_what_stands_between_the_segments_of_a_jpeg_is_skipped(between: bytes) -
     assert content[20:22] == b"\xff\xdb"
     assert torch.equal(decoded(odd), decoded(content))
     assert image_size(odd) == (30, 17, 510)
+
+
+def test_a_jpeg_of_markers_alone_takes_one_pass() -> None:
+    """Five megabytes took seconds, marker by marker."""
+    began = time.process_time()
+    for fill in (b"\xff\xff", b"\xff\0", b"\xff\xe0\0\0"):
+        with pytest.raises(NoSizeError):
+            image_size(b"\xff\xd8\xff\xe0\0\2" + fill * (5_000_000 // len(fill)))
+    assert time.process_time() - began < 0.4
+
+
+def test_a_jpeg_may_have_thousands_of_segments_before_its_size_but_not_any_number() -> None:
+    content = encoded(noise((17, 30, 3)), "JPEG")
+    comment = b"\xff\xfe\0\3A"
+    assert image_size(content[:20] + comment * 4000 + content[20:]) == (30, 17, 510)
+    with pytest.raises(NoSizeError):
+        image_size(content[:20] + comment * 4100 + content[20:])
+
+
+def progressive(scans: int) -> bytes:
+    """Repeat the last scan of a progressive JPEG, tables included; ten scans are its own."""
+    content = encoded(noise((40, 50, 3)), "JPEG", progressive=True)
+    assert content.count(b"\xff\xda") == 10
+    last = content.rindex(b"\xff\xda")
+    return content[:last] + content[last:-2] * (scans - 9) + content[-2:]
+
+
+def test_the_scans_of_a_progressive_jpeg_are_bounded() -> None:
+    assert image_size(progressive(10)) == (50, 40, 2000)
+    assert image_size(progressive(MAX_SCANS)) == (50, 40, 2000)
+    for extra in (1, 5000):
+        with pytest.raises(ScansError):
+            image_size(progressive(MAX_SCANS + extra))
+
+
+def test_what_only_looks_like_scans_is_none() -> None:
+    content = progressive(10)
+    film = b"\xff\xda\0\2" * 1000
+    assert image_size(content + film) == (50, 40, 2000)
+    table = content.index(b"\xff\xda")
+    comment = b"\xff\xfe" + struct.pack(">H", 2 + len(film)) + film
+    assert image_size(content[:table] + comment + content[table:]) == (50, 40, 2000)
+
+
+def test_an_end_of_the_image_in_a_comment_does_not_hide_the_scans_behind_it() -> None:
+    content = progressive(MAX_SCANS + 1)
+    table = content.index(b"\xff\xda")
+    with pytest.raises(ScansError):
+        image_size(content[:table] + b"\xff\xfe\0\4\xff\xd9" + content[table:])
+
+
+def test_a_progressive_jpeg_of_many_scans_without_an_end_has_no_size() -> None:
+    comments = b"\xff\xfe\0\5\xff\xda\0" * (MAX_SCANS + 1)
+    with pytest.raises(NoSizeError):
+        image_size(progressive(10)[:-2] + comments)
 
 
 @pytest.mark.parametrize("fmt", ["BMP", "TIFF", "PPM"])
@@ -173,6 +236,53 @@ def test_many_large_pictures_in_a_heic_file_count_together() -> None:
 
 def test_a_picture_without_an_item_counts_too() -> None:
     assert image_size(heic((9, 9), (50_000, 50_000), items=(1,))) == (50_000, 50_000, 50_000**2)
+
+
+def film(before: bytes = b"", beyond: int = 0) -> bytes:
+    """Make a file with one track of 7 x 6 pixels; its box says that it is longer by `beyond`."""
+    entry = bytes(40) + struct.pack(">HH", 7, 6)
+    table = box(b"stbl", box(b"stsd", entry), box(b"stsz", bytes(8), struct.pack(">I", 1)))
+    track = box(b"trak", box(b"mdia", box(b"minf", table)))
+    head = struct.pack(">I4s", 8 + len(track) + beyond, b"moov")
+    return box(b"ftyp", b"avif", bytes(8)) + before + head + track
+
+
+def test_a_box_does_not_reach_beyond_the_box_around_it() -> None:
+    assert image_size(film()) == (7, 6, 42)
+    for beyond in (-1, 1):
+        with pytest.raises(NoSizeError):
+            image_size(film(beyond=beyond))
+    # Each of these tracks would be looked for in all that follows: the square of the size.
+    greedy = struct.pack(">I4sI4s", 16, b"moov", 2**16, b"trak")
+    mdia = film()[film().index(b"mdia") - 4 :]
+    whole = box(b"ftyp", b"avif", bytes(8)) + greedy * 4000 + mdia
+    with pytest.raises(NoSizeError):
+        image_size(whole + bytes(2**17))
+
+
+def test_a_box_with_a_long_length_is_one_of_its_content() -> None:
+    def with_length(length: int) -> bytes:
+        return film(before=struct.pack(">I4sQ", 1, b"free", length) + bytes(4))
+
+    assert image_size(with_length(20)) == (7, 6, 42)
+    for length in (0, 15, 2**63):
+        with pytest.raises(NoSizeError):
+            image_size(with_length(length))
+
+
+def test_thousands_of_boxes_are_refused() -> None:
+    assert image_size(film(before=box(b"free") * 4000)) == (7, 6, 42)
+    with pytest.raises(NoSizeError):
+        image_size(film(before=box(b"free") * 4100))
+
+
+def test_associations_end_with_their_box() -> None:
+    content = heic((9, 8), items=(1,))
+    assert image_size(content) == (9, 8, 72)
+    more = content.replace(b"ipma\0\0\0\0\0\0\0\1", b"ipma\0\0\0\0\0\0\0\2")
+    assert more != content
+    with pytest.raises(NoSizeError):
+        image_size(more)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 import timm
+import torch
 from timm.models import build_model_with_cfg
 from timm.models._builder import load_pretrained
 from torch import nn
@@ -36,11 +37,16 @@ def test_no_argument_of_timms_own_functions_is_allowed(function: Any) -> None:
     assert not of_timm & ALLOWED
     # Taken from their keyword arguments, so in no signature.
     assert not {"pruned", "features_only", "out_indices", "feature_cls", "feature_cfg"} & ALLOWED
-    assert not [name for name in ALLOWED if name.startswith(("pretrained", "checkpoint", "cache"))]
+    files = {name for name in ALLOWED if name.startswith(("pretrained", "checkpoint", "cache"))}
+    assert files == {"pretrained_window_sizes"}, "which is a tuple of integers"
 
 
 @pytest.mark.parametrize(
-    "model", ["vit_tiny_patch16_224", "convnext_atto", "resnet18", "beit_base"]
+    "model",
+    [
+        *("vit_tiny_patch16_224", "convnext_atto", "resnet18", "beit_base", "dpn68", "tresnet_m"),
+        *("densenet121", "swinv2_tiny", "visformer_tiny"),
+    ],
 )
 def test_every_plain_argument_of_a_common_network_is_allowed(model: str) -> None:
     """Read from the signature of its class, as a user would who looks for what can be set."""
@@ -50,10 +56,29 @@ def test_every_plain_argument_of_a_common_network_is_allowed(model: str) -> None
     found = {
         parameter.name
         for parameter in inspect.signature(type(network)).parameters.values()
-        if isinstance(parameter.default, plain) and not parameter.name.startswith("pretrained")
+        if isinstance(parameter.default, plain)
     }
-    assert len(found) > 8
+    assert len(found) > 6
     assert found <= ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("model", "argument"),
+    [
+        ("swinv2_tiny_window8_256", "pretrained_window_sizes=(8, 8, 8, 4)"),
+        ("dpn68", "b=True"),
+        ("dpn68", "small=False"),
+        ("tresnet_m", "v2=True"),
+        ("visformer_tiny", "embed_norm=None"),
+        ("coat_lite_tiny", "crpe_window={3: 4, 5: 2, 7: 2}"),
+        ("densenet121", "memory_efficient=True"),
+    ],
+)
+def test_arguments_of_one_family_of_networks_are_taken(model: str, argument: str) -> None:
+    arguments = parse_model_args([argument])
+    check_model_args(arguments)
+    with torch.device("meta"):
+        assert isinstance(timm.create_model(model, **arguments), nn.Module)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +111,7 @@ def test_what_is_no_architecture_is_refused_by_its_name(name: str) -> None:
         (),
         (1, (2.5, "a")),
         [[[1]]],
+        {3: 2, 5: (1, 2)},
     ],
 )
 def test_plain_values_are_accepted(value: object) -> None:
@@ -108,6 +134,10 @@ def test_plain_values_are_accepted(value: object) -> None:
         ("x" * 10**6, "is not a word of letters"),
         ((1,) * 129, "has more than 128 entries or more than 3 levels"),
         ([[[[1]]]], "has more than 128 entries or more than 3 levels"),
+        ({3: 10**9}, "lies beyond 65,536"),
+        ({10**9: 3}, "lies beyond 65,536"),
+        ({3: "/etc/passwd"}, "is not a word of letters"),
+        ({True: 1}, "is of type dict, expected numbers, words or lists of them"),
         ({"file": "x"}, "is of type dict, expected numbers, words or lists of them"),
         (b"x", "is of type bytes"),
         (nn.Linear, "is of type type"),

@@ -361,8 +361,11 @@ def test_a_retry_that_is_interrupted_leaves_nothing_that_does_not_verify(
 
     with pytest.raises(KeyboardInterrupt):
         interrupted(retry_invalid=True, on_progress=interrupt)
-    with pytest.raises(CacheError, match="its extraction was interrupted"):
-        open_split(tmp_path / "cache" / "train")
+    if stop_after < 3:  # in the two batches of the first shard: it is not replaced yet
+        assert open_split(tmp_path / "cache" / "train").num_valid == 12
+    else:
+        with pytest.raises(CacheError, match="its extraction was interrupted"):
+            open_split(tmp_path / "cache" / "train")
     (result,) = interrupted(retry_invalid=retry)
     assert result.replaced_shards == ()
     assert all(verify_shard(result.split, shard) is None for shard in range(3))
@@ -370,6 +373,41 @@ def test_a_retry_that_is_interrupted_leaves_nothing_that_does_not_verify(
         assert files(tmp_path / "cache") == files(tmp_path / "whole")
     else:
         assert result.split.num_valid == (12 if stop_after < 3 else 13)
+
+
+def test_a_retry_that_cannot_read_the_images_leaves_the_cache_as_it_was(
+    interrupted: Callable[..., list[SplitResult]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Path.read_bytes
+
+    def fail(path: Path) -> bytes:
+        if path.suffix == ".png":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return read(path)
+
+    folder = tmp_path / "cache" / "train"
+    before, summary = files(folder), (folder / "cache.json").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", fail)
+        with pytest.raises(MachineError, match="no permission to read"):
+            interrupted(retry_invalid=True)
+    assert (files(folder), (folder / "cache.json").read_bytes()) == (before, summary)
+    split = open_split(folder)
+    assert split.num_valid == 12
+    assert all(verify_shard(split, shard) is None for shard in range(3))
+
+
+def test_the_summary_says_how_large_an_image_could_be(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    for result in run(root, tmp_path / "cache", replace(config, max_pixels=12_345)):
+        assert result.split.summary.run.max_pixels == 12_345
+    path = tmp_path / "cache" / "train" / "cache.json"
+    content = json.loads(path.read_text()) | {"format": "clinit-cache/1"}
+    del content["sha256"], content["run"]["max_pixels"]  # as an earlier version wrote it
+    path.write_text(json.dumps(content))
+    assert open_split(path.parent).summary.run.max_pixels is None
 
 
 def test_the_invalid_rows_of_an_unfinished_extraction_are_read_again_too(

@@ -160,8 +160,13 @@ def test_an_image_of_another_size_is_refused(
 def test_the_limit_of_pixels_holds_for_activations_too(
     make_cache: Callable[..., TrunkCache], part: Part
 ) -> None:
-    with pytest.raises(ImageError, match="too large: 40 x 36 pixels, more than the 1,000 of"):
-        store(replace(make_cache(), max_pixels=1000), part)
+    cache = replace(make_cache(), max_pixels=1000)
+    for compute in (lambda: store(cache, part), lambda: read(cache.from_images(part), part)):
+        with pytest.raises(ImageError, match="too large: 40 x 36 pixels, more than the 1,00") as no:
+            compute()
+        assert no.value.remedy == (
+            "Give the `--max-pixels` that its features were extracted with, or more."
+        )
 
 
 def test_activations_that_float16_would_round_to_zeros_are_kept_in_float32(
