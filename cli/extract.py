@@ -107,6 +107,7 @@ def extract(
         int,
         typer.Option(
             min=0,
+            max=1000,
             help="Random crops of every training image, mirrored half of the time, stored beside"
             " the plain features for `clinit align`; those that are there are kept.",
         ),
