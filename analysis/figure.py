@@ -17,6 +17,7 @@ from clinit.analysis.run_summary import RunSummary
 from clinit.analysis.settings import labels
 from clinit.errors import RecordError
 from clinit.extract.commit import commit_file
+from clinit.extract.lock import claim_file
 from clinit.extract.visible import visible
 
 # M. Okabe, K. Ito, "Color universal design", 2008: told apart with any colour vision; its
@@ -85,7 +86,8 @@ def save_figure(runs: Sequence[RunSummary], path: Path) -> None:
     with rc_context({"svg.fonttype": "none", "pdf.fonttype": 42, "text.usetex": False}):
         drawn = figure(runs)
         kind = path.suffix.lower()[1:]
-        commit_file(path, lambda draft: drawn.savefig(draft, format=kind))
+        with claim_file(path, on_busy=lambda: None):
+            commit_file(path, lambda draft: drawn.savefig(draft, format=kind))
 
 
 def _looks(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ from fault_trials.trial import KINDS, Place, Tally, Trial, campaign_folder, perf
 from fault_trials.workload import make_work
 from heads import processor
 
-COUNTS = {"kills": 660, "damage": 756, "hostile": 1600, "pairs": 250}
+COUNTS = {"kills": 660, "damage": 756, "hostile": 2150, "pairs": 250}
 """Trials of each part."""
 SHOWN = 120
 """Letters of what went wrong, in the list below the table."""
@@ -114,7 +114,7 @@ def report(tally: Tally, options: argparse.Namespace) -> str:
     if tally.failures:
         lines += ["## Failures", "", f"Again: `python {sys.argv[0]} --seed {options.seed}"]
         lines[-1] += f"{f' --scale {options.scale:g}' if options.scale != 1 else ''} --match TITLE`"
-        lines[-1] += ", with the words before the colon of a line."
+        lines[-1] += ", with the title of a line. Places in files that hold times may move."
         lines += ["", *(_line(trial.title, each.kind, each.what) for trial, each in tally.failures)]
         lines.append("")
     return "\n".join(lines)

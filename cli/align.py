@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli.choices import Device, Loss, Precision
+from clinit.cli.claim import claimed_file
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, note, say
 from clinit.cli.interruption import keeps
@@ -67,10 +68,8 @@ def align(
     result with `clinit train-head --loss mse --head FILE`.
     """
     from clinit.extract.cache import open_cache
-    from clinit.extract.commit import commit_json
     from clinit.extract.head import write_head
     from clinit.headtrain.align import AlignConfig, choose_views
-    from clinit.headtrain.base_head import facts_path
     from clinit.headtrain.source import read_source
 
     try:
@@ -86,23 +85,23 @@ def align(
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-    _check_out(out)
-    with err.status("Reading the feature cache …"):
-        chosen = choose_views(open_cache(cache), views)
-        source = read_source(cache)
-    for text in source.notes:
-        note(text)
-    aligned = _align(source, _start(head, source), config, chosen)
-    write_head(aligned.head, out)
-    commit_json(facts_path(out), aligned.facts)
+    if out.suffix != ".safetensors":
+        raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {out}")
+    with claimed_file(out):
+        _check_free(out)
+        with err.status("Reading the feature cache …"):
+            chosen = choose_views(open_cache(cache), views)
+            source = read_source(cache)
+        for text in source.notes:
+            note(text)
+        aligned = _align(source, _start(head, source), config, chosen)
+        write_head(aligned.head, out)
     _show(aligned, out)
 
 
-def _check_out(out: Path) -> None:
+def _check_free(out: Path) -> None:
     from clinit.errors import HeadError
 
-    if out.suffix != ".safetensors":
-        raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {out}")
     if out.exists():
         raise HeadError(
             f"there is already something at {out}: a head is never overwritten",

@@ -57,9 +57,9 @@ def import_(
 ) -> None:
     """Make a cache of features that were computed elsewhere: CLIP, DINO, audio, text.
 
-    Run it once per split, with the same --backbone and --classes; killed, it goes on when it is
-    run again. Then `clinit train-head` and
-    `clinit diagnose` work as with features of `clinit extract`.
+    Run it once per split, with the same --backbone and --classes; killed, it
+    goes on. Then `clinit train-head` and `clinit diagnose` work as with features
+    of `clinit extract`.
     """
     from rich.progress import Progress
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clinit.cli.claim import claimed_file
 from clinit.cli.console import err, note, say
 from clinit.cli.interruption import keeps
 
@@ -47,7 +48,7 @@ def export(
 
     if out.suffix != ".safetensors":
         raise typer.BadParameter(f"--out is the model file to write, .safetensors, got {out}")
-    with err.status("Putting backbone and head together …"):
+    with claimed_file(out), err.status("Putting backbone and head together …"):
         exported = export_run(run, out, base=base, weights=weights)
     for text in exported.notes:
         note(text)

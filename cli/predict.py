@@ -191,6 +191,7 @@ def _as_json(prediction: Prediction) -> dict[str, Any]:
 
 def _write_csv(predictions: Sequence[Prediction], path: Path) -> None:
     from clinit.extract.commit import commit_file
+    from clinit.extract.lock import claim_file
     from clinit.extract.tree import printable
 
     text = io.StringIO(newline="")
@@ -204,7 +205,8 @@ def _write_csv(predictions: Sequence[Prediction], path: Path) -> None:
         if prediction.reason is not None:
             writer.writerow([image, *[""] * 5, prediction.reason])
     content = text.getvalue().encode()
-    commit_file(path, lambda draft: draft.write_bytes(content))
+    with claim_file(path, on_busy=lambda: None):
+        commit_file(path, lambda draft: draft.write_bytes(content))
 
 
 def _report_bad(bad: Sequence[Prediction], total: int) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clinit.cli.claim import claimed_folder
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, note, say
 from clinit.cli.interruption import keeps
@@ -157,7 +158,8 @@ def sweep(
             f"--search takes one grid, but there are {len(others) + 1}: of tables [[sweep.grid]],"
             " or of methods with settings of their own"
         )
-    run_search(chosen, read_data(base, new, head or []), out, asked, bank_size)
+    with claimed_folder(out):
+        run_search(chosen, read_data(base, new, head or []), out, asked, bank_size)
 
 
 def _sweep(
@@ -170,7 +172,7 @@ def _sweep(
     dry_run: bool,
 ) -> None:
     """Train what is left of the union of grids and print the ranked runs."""
-    from clinit.headtrain.sweep.folder import hold_folder
+    from clinit.headtrain.sweep.folder import open_folder
     from clinit.headtrain.sweep.run import distinct, runs_of
     from clinit.headtrain.sweep.runner import plan_sweep, run_sweep, train_here
 
@@ -182,9 +184,10 @@ def _sweep(
             " in settings without an effect on them (random rows have no scale, lambda is of least"
             f" squares): {len(runs):,} runs"
         )
-    data = read_data(*places)
     with ExitStack() as stack:
-        folder = stack.enter_context(hold_folder(out, data, {run.head.loss for run in runs}))
+        stack.enter_context(claimed_folder(out))
+        data = read_data(*places)
+        folder = open_folder(out, data, {run.head.loss for run in runs})
         plan = plan_sweep(runs, folder, data, bank_size=bank_size)
         _announce(plan, runs)
         if dry_run:
@@ -262,7 +265,7 @@ def _list(plan: SweepPlan) -> None:
     for number, bank in enumerate(plan.banks, start=1):
         say(f"Bank {number}, seed {bank.experiment.seed}:")
         for run in bank.runs:
-            say(f"  {plan.names[run.identity]}")
+            say(f"  {plan.names.get(run.identity, 'one that is recorded, beside the others')}")
 
 
 def _records(folder: SweepFolder, runs: list[Run]) -> list[Path]:

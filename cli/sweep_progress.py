@@ -41,8 +41,8 @@ def progress(*, total: int, done: int = 0) -> Iterator[SweepObserver]:
                     if text not in said:
                         said.add(text)
                         note(text)
-                case runner.BankStarted(runs, steps):
-                    share = runs / max(1, steps)
+                case runner.BankStarted(runs, steps, again):
+                    share = (runs - again) / max(1, steps)
                     bar.update(task, bank=f"bank of {runs}")
                 case events.Stepped(steps):
                     bar.advance(task, share * steps)

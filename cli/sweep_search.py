@@ -111,7 +111,8 @@ def run_search(
             train_here(held, observer, command=["clinit", *sys.argv[1:]]),
             lambda path: _measure(path, objective),
             study_path=out / STUDY,
-            bank_size=limit,
+            batch=config.batch(limit),
+            bank_size=bank_size,
             observer=observer,
         )
     _show(found, objective, _test(list(found.runs), data, out, bank_size, objective))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,6 +24,7 @@ from clinit.cli.choices import (
     Scale,
     Weighting,
 )
+from clinit.cli.claim import claimed_folder
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, say
 from clinit.cli.context import Context, overridden
@@ -31,9 +33,11 @@ from clinit.cli.method_options import reject_meaningless
 from clinit.cli.training_progress import training_progress
 
 if TYPE_CHECKING:
+    from clinit.extract.head import Head
     from clinit.headtrain.config import ExperimentConfig, HeadConfig
     from clinit.headtrain.init import Rows
     from clinit.headtrain.record import RunRecord
+    from clinit.headtrain.source import Source
     from clinit.headtrain.statistics import ClassStatistics
 
 
@@ -198,13 +202,14 @@ def train_head(
     """Train heads on new classes that arrive in tasks, with a frozen backbone.
 
     Heads of one call share class order and batches, so that their initialisations are compared
-    on the same samples. Writes a record a head and prints the table of their results.
+    on the same samples. Writes a record per head and prints the table of their results; what an
+    earlier call with the same command has recorded stays as it is.
     """
     from clinit.extract.device import choose_device
     from clinit.headtrain.class_order import read_class_order
     from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_ids
     from clinit.headtrain.precision import check_precision
-    from clinit.headtrain.record import check_free
+    from clinit.headtrain.record import INFO, check_free, write_records
 
     reject_meaningless(context, method.value, init_rows)
     try:
@@ -246,11 +251,19 @@ def train_head(
         raise typer.BadParameter(str(error)) from error
     heads = list(dict.fromkeys(combinations))  # random rows have no scale: once is enough
     heads = heads[:1] if config.is_closed else heads
-    folders = [out / name for name in head_ids(heads, config.method)]
-    check_free(folders)
     check_precision(config.precision, choose_device(config.device))
-    records = _train(base, new, head, config, heads, diagnose=diagnose, verbose=verbose)
-    _write_and_show(records, folders)
+    folders = [out / name for name in head_ids(heads, config.method)]
+    with claimed_folder(out):
+        # Before anything is read: what is no record is in the way.
+        check_free(folder for folder in folders if not (folder / INFO).is_file())
+        data = _read(base, new, head)
+        left = _missing(data, config, heads, folders, diagnose=diagnose)
+        records = {}
+        if left:
+            trained = _train(data, config, heads, diagnose=diagnose, verbose=verbose)
+            records = {f: r for f, r in zip(folders, trained, strict=True) if f in left}
+            write_records([*records.values()], [*records])
+    _show([*records.values()], folders)
 
 
 def lambda_value(text: str) -> float | Literal["auto"]:
@@ -263,43 +276,86 @@ def lambda_value(text: str) -> float | Literal["auto"]:
         raise typer.BadParameter(f"--lambda takes a number or `auto`, got {text!r}") from None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Data:
+    """What all heads of a call read."""
+
+    base: Source
+    new: Source
+    head: Head
+    head_facts: dict[str, Any]
+
+
+def _read(base: Path, new: Path, head_file: Path | None) -> _Data:
+    from clinit.errors import ExperimentError
+    from clinit.headtrain.base_head import read_base_head
+    from clinit.headtrain.source import read_source
+
+    with err.status("Reading the feature caches …"):
+        base_source, new_source = read_source(base), read_source(new)
+    if head_file is not None:
+        return _Data(base_source, new_source, *read_base_head(head_file))
+    if base_source.head is None:
+        raise ExperimentError(
+            f"{base} holds no pretrained head to start from",
+            remedy="Extract the base classes with a backbone that has a classifier, or give a"
+            " head with --head FILE.",
+        )
+    return _Data(base_source, new_source, base_source.head, {})
+
+
+def _missing(
+    data: _Data,
+    config: ExperimentConfig,
+    heads: list[HeadConfig],
+    folders: list[Path],
+    *,
+    diagnose: bool,
+) -> set[Path]:
+    """Return the folders that do not hold the record of their head yet."""
+    from clinit.headtrain.config import head_settings
+    from clinit.headtrain.finished import is_finished
+
+    left = {
+        folder
+        for head, folder in zip(heads, folders, strict=True)
+        if not is_finished(
+            folder,
+            {**head_settings(head, config.method), **asdict(config)},
+            data.base,
+            data.new,
+            data.head,
+            diagnosed=diagnose,
+        )
+    }
+    for folder in folders:
+        if folder not in left:
+            say(f"{folder} is there already")
+    if 0 < len(left) < len(folders):
+        say("All heads are trained once more: side by side, the others get the same numbers")
+    return left
+
+
 def _train(
-    base: Path,
-    new: Path,
-    head_file: Path | None,
+    data: _Data,
     config: ExperimentConfig,
     heads: list[HeadConfig],
     *,
     diagnose: bool,
     verbose: bool,
 ) -> list[RunRecord]:
-    from clinit.errors import ExperimentError
-    from clinit.headtrain.base_head import read_base_head
     from clinit.headtrain.experiment import run_experiment
-    from clinit.headtrain.source import read_source
 
-    with err.status("Reading the feature caches …"):
-        base_source, new_source = read_source(base), read_source(new)
-    if head_file is not None:
-        head, head_facts = read_base_head(head_file)
-    elif base_source.head is not None:
-        head, head_facts = base_source.head, {}
-    else:
-        raise ExperimentError(
-            f"{base} holds no pretrained head to start from",
-            remedy="Extract the base classes with a backbone that has a classifier, or give a"
-            " head with --head FILE.",
-        )
     with training_progress(verbose=verbose) as observer:
         return run_experiment(
-            base_source,
-            new_source,
-            head,
+            data.base,
+            data.new,
+            data.head,
             config,
             heads,
             observer=observer,
             diagnose=_diagnosis if diagnose else None,
-            head_facts=head_facts,
+            head_facts=data.head_facts,
             command=["clinit", *sys.argv[1:]],
         )
 
@@ -310,12 +366,10 @@ def _diagnosis(statistics: ClassStatistics, head: Rows) -> dict[str, Any]:
     return diagnose(statistics, head.weight, head.bias, lam=_DIAGNOSIS_LAMBDA).content()
 
 
-def _write_and_show(records: list[RunRecord], folders: list[Path]) -> None:
+def _show(records: list[RunRecord], folders: list[Path]) -> None:
     from clinit.analysis.report import load_report
     from clinit.cli.report import show
-    from clinit.headtrain.record import write_records
 
-    write_records(records, folders)
     said = {note for record in records for note in record.info["notes"]}  # before the training
     show(load_report(folders), curves=False, said=said)
     parent = folders[0].parent

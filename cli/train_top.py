@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +22,7 @@ from clinit.cli.choices import (
     Scale,
     Weighting,
 )
+from clinit.cli.claim import claimed_folder
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import say
 from clinit.cli.context import Context, overridden
@@ -184,33 +183,41 @@ def train_top(
         workers=workers,
         max_pixels=max_pixels,
     )
-    base_side, new_side = open_sides(images)
-    start, head_facts = starting_head(base_side, head)
-    runs = list(dict.fromkeys(combinations))  # random rows have no scale: once is enough
-    folders = [out / run_name(run, top) for run in runs]
-    # Before activations are computed: a folder that is taken is told at once.
-    left = [
-        (run, folder)
-        for run, folder in zip(runs, folders, strict=True)
-        if not _is_there(run, folder, config, top, base_side, new_side, start)
-    ]
-    records = []
-    if left:
-        study = read_study(
-            images, base_side, new_side, start, head_facts, config, top, [run for run, _ in left]
-        )
-        for run, folder in left:
-            records.append(
-                _run(
-                    study,
-                    run,
-                    folder,
-                    head_facts,
-                    checkpoint_every=checkpoint_every,
-                    verbose=verbose,
-                )
+    with claimed_folder(out):
+        base_side, new_side = open_sides(images)
+        start, head_facts = starting_head(base_side, head)
+        runs = list(dict.fromkeys(combinations))  # random rows have no scale: once is enough
+        folders = [out / run_name(run, top) for run in runs]
+        # Before activations are computed: a folder that is taken is told at once.
+        left = [
+            (run, folder)
+            for run, folder in zip(runs, folders, strict=True)
+            if not _is_there(run, folder, config, top, base_side, new_side, start)
+        ]
+        records = []
+        if left:
+            study = read_study(
+                images,
+                base_side,
+                new_side,
+                start,
+                head_facts,
+                config,
+                top,
+                [run for run, _ in left],
             )
-            study = study.reused()
+            for run, folder in left:
+                records.append(
+                    _run(
+                        study,
+                        run,
+                        folder,
+                        head_facts,
+                        checkpoint_every=checkpoint_every,
+                        verbose=verbose,
+                    )
+                )
+                study = study.reused()
     _show(records, folders)
 
 
@@ -224,8 +231,8 @@ def _is_there(
     start: Head,
 ) -> bool:
     """Return whether a run is finished; its checkpoint goes, where the run was killed before."""
+    from clinit.headtrain.finished import is_finished
     from clinit.headtrain.top.config import run_settings
-    from clinit.headtrain.top.finished import is_finished
 
     settings = run_settings(run, config, top)
     finished = is_finished(folder, settings, base.source, new.source, start)
@@ -253,7 +260,6 @@ def _run(
     from clinit.headtrain.top.experiment import run_top
 
     say(f"{folder.name}:")
-    _remove_drafts(folder)
     with training_progress(verbose=verbose) as observer:
         record = run_top(
             study,
@@ -267,15 +273,6 @@ def _run(
     write_record(record, folder)
     _checkpoint(folder).unlink(missing_ok=True)
     return record
-
-
-def _remove_drafts(folder: Path) -> None:
-    """Remove what killed attempts at this run had begun to write."""
-    name = glob.escape(folder.name)
-    for draft in folder.parent.glob(f".{name}.checkpoint.tmp-*"):
-        draft.unlink(missing_ok=True)
-    for draft in folder.parent.glob(f".{name}.tmp-*"):
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _show(records: list[RunRecord], folders: list[Path]) -> None:

@@ -328,4 +328,4 @@ def _reason(error: Exception) -> str:
     """Return the message of an error as one line, with its type where that says more."""
     text = " ".join(str(error).split())[:300]
     plain = isinstance(error, RuntimeError | ValueError | OSError | AssertionError)
-    return text if text and plain else f"{type(error).__name__} {text}".strip()
+    return text if text and plain else f"{type(error).__name__}: {text}".rstrip(": ")

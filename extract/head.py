@@ -172,8 +172,9 @@ def read_head(path: Path) -> Head:
 
 def _tensor(file: Any, name: str) -> Float[np.ndarray, ...]:
     """Read a tensor of floating point numbers as float32."""
-    if file.get_slice(name).get_dtype() not in ("F64", "F32", "F16", "BF16"):
-        raise ValueError(f"{name} is of type {file.get_slice(name).get_dtype()}, expected floats")
+    dtype = file.get_slice(name).get_dtype()
+    if dtype not in ("F64", "F32", "F16", "BF16"):
+        raise ValueError(f"{name} is of type {dtype}, expected floats of 16, 32 or 64 bits")
     tensor: Tensor = file.get_tensor(name)
     return tensor.float().numpy()
 

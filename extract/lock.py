@@ -18,6 +18,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from clinit.errors import ClinitError
@@ -55,11 +56,11 @@ def claim_folder(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _cannot_write(folder, error) from error
-    with _claim(folder / ".lock", folder, on_busy=on_busy, on_unlocked=on_unlocked) as held:
-        if held is not None:
+    with _claim(folder / ".lock", folder, on_busy=on_busy, on_unlocked=on_unlocked) as claim:
+        if claim.locked:
             _sweep(folder)
         yield
-        if held is not None and not _names(folder / ".lock", held):
+        if not _names(folder / ".lock", claim.descriptor):
             raise ClinitError(
                 f"{folder} was removed or replaced while this command wrote into it",
                 remedy="Run the same command again; it does what is missing.",
@@ -82,14 +83,23 @@ def claim_file(
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _cannot_write(path, error) from error
-    with _claim(lock, path, on_busy=on_busy, on_unlocked=on_unlocked) as held:
-        if held is not None:
+    with _claim(lock, path, on_busy=on_busy, on_unlocked=on_unlocked) as claim:
+        if claim.locked:
             _sweep(path.parent, path.name)
         try:
             yield
         finally:
             # While it is held: who waits for it sees that the name is gone, and begins anew.
             lock.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """An open lock file."""
+
+    descriptor: int
+    locked: bool
+    """False where the storage cannot lock."""
 
 
 @contextmanager
@@ -99,15 +109,15 @@ def _claim(
     *,
     on_busy: Callable[[], None] | None,
     on_unlocked: Callable[[str], None],
-) -> Iterator[int | None]:
-    """Hold the lock file `lock`; yield its descriptor, None where the storage cannot lock."""
+) -> Iterator[_Claim]:
+    """Hold the lock file `lock`, as far as the storage can."""
     while True:
         descriptor = _open(lock, claimed)
         try:
-            held = _hold(descriptor, claimed, on_busy, on_unlocked)
-            if held and not _names(lock, descriptor):
+            locked = _hold(descriptor, claimed, on_busy, on_unlocked)
+            if locked and not _names(lock, descriptor):
                 continue  # its holder has removed it in the meantime
-            yield descriptor if held else None
+            yield _Claim(descriptor, locked)
             return
         finally:
             os.close(descriptor)
@@ -158,7 +168,7 @@ def _names(path: Path, descriptor: int) -> bool:
     """Return whether `path` is the open file."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

@@ -1,13 +1,15 @@
 """Shards: immutable HDF5 files that hold the features of consecutive rows.
 
-    features         (rows, ...) float16 or float32, chunked, not compressed
+    features         (rows, ...) float16 or float32, in one chunk, not compressed
     labels           (rows,) int64
     valid            (rows,) bool; an invalid row holds zeros
     invalid_rows     (k,) int64, counted from the first row of the shard
     invalid_reasons  (k,) strings
 
-The file is written under a temporary name, closed, read back, flushed and renamed. A digest of
-its content is among its attributes: HDF5 reads a flipped byte without a word.
+The file is written under a temporary name, read back, flushed and renamed. The 512 bytes in front
+of the HDF5 file, its user block, hold the SHA-256 of the rest: HDF5 reads a flipped byte without a
+word, and some of them for ever. So it is given a file alone that is as it was written. (Shards of
+earlier versions have a digest of their content among their attributes instead.)
 
 An HDF5 file can name other files, run its content through plug-ins and declare more rows than it
 holds. So what is stored, and how, is compared with the plan before anything of it is read.
@@ -18,26 +20,31 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-import os
-import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt8
 
 from clinit.errors import LOOK_AT_STORAGE, CacheError, StorageError
 from clinit.extract.commit import commit_file
 from clinit.extract.plan import WRITE_AGAIN, Plan
 
-_CHUNK_BYTES = 16 * 2**20
 _FLOAT16 = np.finfo(np.float16)
 _REASON_BYTES = 2**28
 """Of reasons, read at a time."""
-_ERRNO = re.compile(r"errno = (\d+)")
-"""In what HDF5 says where the operating system has refused something."""
+_SEAL = b"clinit-shard/2 sha256 "
+_BLOCK = 512
+"""Bytes of the user block, the least that HDF5 has."""
+_ROW_BYTES = 4096
+"""More than a row takes beside its features, with the reason why it has none."""
+_CHUNK_BYTES = 2**31
+"""One chunk holds the features of a shard, but HDF5 has none of 2^32 bytes."""
+_ALIGNMENT = 64
+"""Of the features in the file, so that they can be used where they are read to."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +59,7 @@ class Shard:
     """Why a row is invalid, by row counted from the first of the shard."""
 
     def digest(self) -> str:
-        """Return the SHA-256 of the content."""
+        """Return the SHA-256 of the content, as shards of earlier versions carry it."""
         sha256 = hashlib.sha256(str((self.features.dtype, self.features.shape)).encode())
         for array in (self.features, self.labels, self.valid):
             sha256.update(np.ascontiguousarray(array).data)
@@ -108,10 +115,12 @@ def write_shard(shard: Shard, path: Path, *, plan: Plan, index: int) -> None:
     Raises:
         ClinitError: If the folder cannot be written or the disk is full.
     """
+    assert len(shard.labels) == len(plan.rows(index))
+    content = _encode(shard, plan.identifier)
 
     def write(draft: Path) -> None:
-        draft.write_bytes(_encode(shard, plan.identifier))
-        if read_shard(draft, plan, index).digest() != shard.digest():
+        draft.write_bytes(content)
+        if draft.read_bytes() != content:
             raise OSError("the file read back differs from what was written")
 
     commit_file(path, write)
@@ -124,11 +133,12 @@ def _encode(shard: Shard, plan_identifier: str) -> bytes:
     collector too; a shard is some megabytes.
     """
     rows, *shape = shard.features.shape
-    row_bytes = shard.features.itemsize * math.prod(shape)
-    chunk_rows = max(1, min(rows, _CHUNK_BYTES // row_bytes))
+    chunk_rows = max(1, min(rows, _CHUNK_BYTES // (shard.features.itemsize * math.prod(shape))))
     invalid = sorted(shard.reasons)
     buffer = io.BytesIO()
-    with h5py.File(buffer, "w") as file:
+    with h5py.File(
+        buffer, "w", userblock_size=_BLOCK, alignment_threshold=1024, alignment_interval=_ALIGNMENT
+    ) as file:
         file.create_dataset("features", data=shard.features, chunks=(chunk_rows, *shape))
         file.create_dataset("labels", data=shard.labels)
         file.create_dataset("valid", data=shard.valid)
@@ -140,7 +150,9 @@ def _encode(shard: Shard, plan_identifier: str) -> bytes:
             dtype=h5py.string_dtype(),
         )
         file.attrs["plan"] = plan_identifier
-        file.attrs["sha256"] = shard.digest()
+    digest = hashlib.sha256(buffer.getbuffer()[_BLOCK:]).hexdigest()
+    buffer.seek(0)
+    buffer.write(_SEAL + digest.encode())
     return buffer.getvalue()
 
 
@@ -151,23 +163,68 @@ def read_shard(path: Path, plan: Plan, index: int) -> Shard:
         CacheError: If it is absent, truncated, changed or of another plan.
         StorageError: If it is there and cannot be read.
     """
-    size = file_size(path)
+    size, most = file_size(path), len(plan.rows(index)) * (4 * plan.dim + _ROW_BYTES) + 2**20
+    if size > most:
+        raise CacheError(
+            f"{path} has {size:,} bytes, a shard of its rows at most {most:,}", remedy=WRITE_AGAIN
+        )
+    content = _read(path, size)
+    told = content[: len(_SEAL) + 64].tobytes()
+    sealed = told.startswith(_SEAL)
+    if sealed and hashlib.sha256(content.data[_BLOCK:]).hexdigest().encode() != told[len(_SEAL) :]:
+        raise CacheError(f"{path} has changed since it was written", remedy=WRITE_AGAIN)
     try:
-        # Without a lock: a shard is never written again, and not all storage can lock.
-        with h5py.File(path, "r", locking=False) as file:
-            stored, of_plan = _text(file, "sha256"), _text(file, "plan")
-            if of_plan != plan.identifier:
+        with h5py.File(_Bytes(content), "r") as file:
+            if _text(file, "plan") != plan.identifier:
                 raise CacheError(f"{path} belongs to another extraction", remedy=WRITE_AGAIN)
-            shard = _decode(file, plan, index, size)
+            shard = _decode(file, plan, index, content)
+            stored = None if sealed else _text(file, "sha256")
     except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-        if refused := _ERRNO.search(str(error)):
-            raise _unreadable(path, os.strerror(int(refused[1]))) from error
         raise CacheError(
             f"{path} cannot be read as a shard: {_first_line(error)}", remedy=WRITE_AGAIN
         ) from error
-    if shard.digest() != stored:
+    if stored is not None and shard.digest() != stored:
         raise CacheError(f"{path} has changed since it was written", remedy=WRITE_AGAIN)
     return shard
+
+
+def _read(path: Path, size: int) -> UInt8[np.ndarray, " bytes"]:
+    """Read a file; HDF5 would lock it, and say of one that cannot be read that it is damaged."""
+    content = np.empty(size, dtype=np.uint8)
+    try:
+        with path.open("rb", buffering=0) as file:
+            filled = 0
+            while count := file.readinto(content.data[filled:]):
+                filled += count
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from error
+    return content[:filled]
+
+
+class _Bytes(io.RawIOBase):
+    """Bytes in memory as a file that can be read."""
+
+    def __init__(self, content: UInt8[np.ndarray, " bytes"]) -> None:
+        self._content = content.data
+        self._place = 0
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a place."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: len(self._content)}
+        self._place = start[whence] + offset
+        return self._place
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._place
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what there is; behind the end are zeros, as HDF5 has it."""
+        part = self._content[self._place : self._place + len(buffer)]
+        buffer[: len(part)] = part
+        buffer[len(part) :] = bytes(len(buffer) - len(part))
+        self._place += len(part)
+        return len(part)
 
 
 def file_size(path: Path) -> int:
@@ -188,13 +245,13 @@ def file_size(path: Path) -> int:
     return status.st_size
 
 
-def _decode(file: h5py.File, plan: Plan, index: int, size: int) -> Shard:
-    """Read a shard from an open file of `size` bytes.
+def _decode(file: h5py.File, plan: Plan, index: int, content: UInt8[np.ndarray, " bytes"]) -> Shard:
+    """Read a shard from an open file with that content.
 
     Raises:
         ValueError: If anything in it is not as `write_shard` writes it.
     """
-    rows = len(plan.rows(index))
+    rows, size = len(plan.rows(index)), len(content)
     types = ("float32",) if plan.dtype == "float32" else ("float16", "float32")
     features = _dataset(file, "features", types, (rows, *(plan.shape or (plan.dim,))), size)
     labels = _dataset(file, "labels", ("int64",), (rows,), size)
@@ -205,7 +262,7 @@ def _decode(file: h5py.File, plan: Plan, index: int, size: int) -> Shard:
     if h5py.check_string_dtype(reasons.dtype) is None:
         raise ValueError("`invalid_reasons` are no texts")
     shard = Shard(
-        features=features[:],
+        features=_in_place(features, content),
         labels=labels[:],
         valid=valid[:],
         reasons=dict(zip(invalid[:].tolist(), _texts(reasons, size), strict=True)),
@@ -251,6 +308,19 @@ def _dataset(
     if dataset.nbytes > size or math.prod(dataset.chunks or ()) * dataset.dtype.itemsize > size:
         raise ValueError(f"`{name}` declares {dataset.nbytes:,} bytes in a file of {size:,}")
     return dataset
+
+
+def _in_place(dataset: h5py.Dataset, content: UInt8[np.ndarray, " bytes"]) -> np.ndarray:
+    """Return the numbers of a data set, without copying them where they lie in one piece."""
+    place = None
+    if dataset.chunks is None:
+        place = dataset.id.get_offset()
+    elif dataset.chunks == dataset.shape:
+        place = dataset.id.get_chunk_info(0).byte_offset
+    if place is None or place % dataset.dtype.itemsize or place + dataset.nbytes > len(content):
+        return np.asarray(dataset[:])
+    numbers: np.ndarray = content[place : place + dataset.nbytes].view(dataset.dtype.name)
+    return numbers.reshape(dataset.shape)
 
 
 def _text(file: h5py.File, name: str) -> str:

@@ -16,7 +16,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -42,8 +42,6 @@ from clinit.headtrain.provenance import git_commit, versions
 from clinit.headtrain.seeds import MAX_SEED, Draw, generator
 from clinit.headtrain.source import Source
 from clinit.headtrain.training import Training
-
-FORMAT = "clinit-alignment/1"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +89,7 @@ class Alignment:
     """An aligned head, and how it came about."""
 
     head: Head
+    """With its facts: who stores it stores them."""
     facts: dict[str, Any]
     """Plain values: settings, accuracies before and after (percent), loss by epoch, data."""
 
@@ -158,7 +157,6 @@ def align(
         fingerprint=head.fingerprint,
     )
     facts = {
-        "format": FORMAT,
         **asdict(config),
         "schedule": "cosine to zero, by update",
         **epochs.facts(),
@@ -174,7 +172,7 @@ def align(
         "versions": versions(),
         "git_commit": git_commit(),
     }
-    return Alignment(aligned, facts)
+    return Alignment(replace(aligned, alignment=facts), facts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -105,7 +105,8 @@ def write_record(record: RunRecord, folder: Path) -> None:
         cause = error if isinstance(error, OSError) else error.__cause__
         raise RecordError(
             f"cannot write the record {folder}: {getattr(cause, 'strerror', None) or error}",
-            remedy="Free space or choose a folder you can write with --out, then run it again.",
+            remedy="Free space or choose a folder you can write with --out, then run the same"
+            " command again.",
         ) from error
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)

@@ -80,6 +80,7 @@ COMMANDS: Mapping[str, Command] = {
         _command(
             "cache import",
             *("cache", "import", "{work}/arrays/features.npy", "{work}/arrays/labels.npy"),
+            *("--backbone", "made"),
             *("--out", "{out}/cache", "--classes", "{work}/arrays/classes.txt"),
             *("--head", "{work}/arrays/head.safetensors"),
             target="cache",

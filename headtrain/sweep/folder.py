@@ -1,33 +1,61 @@
 """The folder of a sweep: its records, and on what data they were made.
 
-    sweep.json     fingerprints of both caches, digests of the pretrained heads
+    sweep.json     fingerprints of both caches, digests of the pretrained heads, and which runs
+                   are trained together; sealed
     <run>/         one record a run
 
 A sweep reads its folder before it trains: what is recorded is not trained again, and records
-of other data are refused.
+of other data are refused. The last bits of a run depend on the bank that it is trained in, and
+the size of a bank on the memory that is free; so a sweep that goes on finds its banks here.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict
 
-from clinit.errors import CacheError, ClinitError, RecordError
-from clinit.extract.commit import commit_json
+from clinit.errors import CacheError, RecordError
 from clinit.extract.contrast import contrast
+from clinit.extract.document import DocumentKind
 from clinit.extract.head import Head
 from clinit.extract.lock import claim_folder
 from clinit.headtrain.base_head import head_digest
+from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.record import find_records, read_info
 from clinit.headtrain.source import Source
 from clinit.headtrain.sweep.run import Run, identity
 
-FORMAT = "clinit-sweep/1"
 SWEEP = "sweep.json"
+_DOCUMENT = DocumentKind(
+    title="the description of a sweep",
+    format="clinit-sweep/2",
+    older=("clinit-sweep/1",),
+    error=RecordError,
+    remedy="Remove this file, not the records beside it; it is written anew.",
+)
+
+
+class _Side(TypedDict, total=False):
+    """One of the two data sets."""
+
+    fingerprint: Required[dict[str, str]]
+    manifest_digest: str | None
+    val_manifest_digest: str | None
+
+
+class _SweepInfo(TypedDict, total=False):
+    """The content of sweep.json."""
+
+    base: Required[_Side]
+    new: Required[_Side]
+    heads: Required[dict[str, str]]
+    """Digest of the pretrained head by the loss of the runs that start from it."""
+    banks: list[list[str]]
+    """Runs that are trained together, by `run_digest`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +99,32 @@ class SweepFolder:
     """Records by the identity of their run."""
     configs: list[Mapping[str, Any]]
     """The settings of all of them."""
+    info: dict[str, Any]
+    """The content of sweep.json."""
+
+    @property
+    def banks(self) -> Sequence[Sequence[str]]:
+        """Runs that were to be trained together, by their digests."""
+        banks: list[list[str]] = self.info.get("banks", [])
+        return banks
+
+    def remember(self, banks: Iterable[Iterable[Run]]) -> None:
+        """Write down which runs are trained together, before they are.
+
+        Raises:
+            ClinitError: If it cannot be written.
+        """
+        told = [[run_digest(run) for run in bank] for bank in banks]
+        named = {name for bank in told for name in bank}
+        recorded = set(map(_digest, self.recorded))
+        other = [
+            bank  # of other grids, which may go on later
+            for bank in self.banks
+            if named.isdisjoint(bank) and not recorded.issuperset(bank)
+        ]
+        if told + other != self.banks:
+            self.info["banks"] = told + other
+            _DOCUMENT.write(self.path / SWEEP, self.info)
 
     def record_of(self, run: Run) -> Path | None:
         """Return where `run` is recorded; None where it is not."""
@@ -82,69 +136,73 @@ class SweepFolder:
         self.configs.append(run.config)
 
 
+def run_digest(run: Run) -> str:
+    """Return what sweep.json names a run by."""
+    return _digest(run.identity)
+
+
+def _digest(identity: str) -> str:
+    return hashlib.sha256(identity.encode()).hexdigest()[:32]
+
+
 @contextmanager
 def hold_folder(path: Path, data: SweepData, losses: set[str]) -> Iterator[SweepFolder]:
-    """Take a sweep's folder for this process, and read what it holds.
+    """Take a sweep's folder for this process, and open it; see `open_folder`.
+
+    Raises:
+        ClinitError: If another process writes there, or it cannot be written.
+    """
+    with claim_folder(path):
+        yield open_folder(path, data, losses)
+
+
+def open_folder(path: Path, data: SweepData, losses: set[str]) -> SweepFolder:
+    """Read what a sweep's folder holds, which this process has claimed.
 
     Args:
-        path: Made if it is not there.
+        path: The folder.
         data: What the sweep's runs read.
         losses: Those of its runs: each has its pretrained head.
 
     Raises:
         CacheError: If the folder was made with other caches or other pretrained heads.
-        RecordError: If another process writes there, or a record cannot be read.
+        RecordError: If a record or sweep.json is damaged.
     """
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(claim_folder(path))
-        except ClinitError as error:
-            raise RecordError(
-                f"cannot take the sweep folder {path}: another process holds it, or it cannot be"
-                " written",
-                remedy="Wait until the other sweep has finished, or choose another --out.",
-            ) from error
-        found = [(folder, read_info(folder)) for folder in find_records(path)]
-        for folder, info in found:
-            _check_sides(data.sides, info, f"the record {folder}", len(found))
-        _settle(path / SWEEP, data, losses, len(found))
-        yield SweepFolder(
-            path,
-            {identity(info["config"]): folder for folder, info in found},
-            [info["config"] for _, info in found],
-        )
-
-
-def _settle(path: Path, data: SweepData, losses: set[str], num_records: int) -> None:
-    """Compare the data with what the folder was made with, or write it down."""
     heads = {loss: head_digest(data.head_for(loss)) for loss in sorted(losses)}
-    if path.is_file():
-        stored = _read(path)
-        _check_sides(data.sides, stored, str(path), num_records)
+    found = [(folder, read_info(folder)) for folder in find_records(path)]
+    for folder, info in found:
+        where = f"the record {folder}"
+        _check_sides(data.sides, info, where, len(found))
+        loss = info["config"].get("loss", HeadConfig().loss)
+        started_from = (info.get("head") or {}).get("digest")
+        if loss in heads and started_from not in (None, heads[loss]):
+            raise _replaced(where, [f"the head that {loss} starts from"], len(found))
+    return SweepFolder(
+        path,
+        {identity(info["config"]): folder for folder, info in found},
+        [info["config"] for _, info in found],
+        _settle(path / SWEEP, data, heads, len(found)),
+    )
+
+
+def _settle(
+    path: Path, data: SweepData, heads: Mapping[str, str], num_records: int
+) -> dict[str, Any]:
+    """Compare the data with what the folder was made with, or write it down; return sweep.json."""
+    if not path.is_file():
+        info: dict[str, Any] = {**data.sides, "heads": dict(heads)}
+    else:
+        info = _DOCUMENT.load(path)
+        _DOCUMENT.convert(info, _SweepInfo, origin=str(path))
+        _check_sides(data.sides, info, str(path), num_records)
         for loss, digest in heads.items():
-            if stored["heads"].get(loss, digest) != digest:
+            if info["heads"].get(loss, digest) != digest:
                 raise _replaced(str(path), [f"the head that {loss} starts from"], num_records)
-        heads = {**stored["heads"], **heads}
-        if heads == stored["heads"]:
-            return
-    commit_json(path, {"format": FORMAT, **data.sides, "heads": heads})
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        known = content["format"] == FORMAT and isinstance(content["heads"], dict)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RecordError(
-            f"{path} is damaged: {error}",
-            remedy="Remove this file, not the records beside it; it is written anew.",
-        ) from error
-    if not known:
-        raise RecordError(
-            f"{path} is of another layout than {FORMAT}",
-            remedy="Continue with the version of clinit that wrote it, or choose another --out.",
-        )
-    return dict(content)
+        if heads.items() <= info["heads"].items():
+            return info
+        info["heads"] = {**info["heads"], **heads}
+    _DOCUMENT.write(path, info)
+    return info
 
 
 def _check_sides(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,9 @@ class Bank:
 
     experiment: ExperimentConfig
     runs: tuple[Run, ...]
+    recorded: int = 0
+    """How many of them are recorded: they are trained beside the others once more, which get the
+    same numbers as without the interruption."""
 
     @property
     def heads(self) -> list[HeadConfig]:
@@ -109,6 +112,44 @@ def compile_banks(
             Bank(experiment, tuple(group[start : start + limit]))
             for start in range(0, len(group), limit)
         ]
+    return banks
+
+
+def banks_again(
+    told: Iterable[Sequence[str]],
+    runs: Mapping[str, Run],
+    recorded: Container[str],
+    *,
+    asked: int | None = None,
+    key: Mapping[str, str] | None = None,
+) -> list[Bank]:
+    """Return the banks that an earlier call has begun with and not finished, as they were.
+
+    A bank of which a run is not wanted any more, or that is larger than asked for now, is none.
+
+    Args:
+        told: The runs of each bank, by their names in `runs`.
+        runs: All that are wanted.
+        recorded: Names of those that are recorded.
+        asked: Most runs of a bank.
+        key: By loss, which pretrained head its runs start from.
+
+    Raises:
+        DeviceError: As in `compile_banks`.
+    """
+    banks, taken = [], set[str]()
+    for names in told:
+        left = [name for name in names if name not in recorded]
+        fits = len(set(names)) == len(names) and (asked is None or len(names) <= asked)
+        if not left or not fits or not taken.isdisjoint(names) or not runs.keys() >= set(names):
+            continue
+        chosen = [runs[name] for name in names]
+        if len({(run.experiment, (key or {}).get(run.head.loss, "")) for run in chosen}) > 1:
+            continue
+        taken.update(names)
+        experiment = chosen[0].experiment
+        check_precision(experiment.precision, choose_device(experiment.device))
+        banks.append(Bank(experiment, tuple(chosen), recorded=len(names) - len(left)))
     return banks
 
 

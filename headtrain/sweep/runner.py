@@ -12,8 +12,8 @@ from clinit.errors import RecordError
 from clinit.headtrain.events import Event
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record import RunRecord, check_free, write_record
-from clinit.headtrain.sweep.folder import SweepData, SweepFolder
-from clinit.headtrain.sweep.plan import Bank, compile_banks, run_names
+from clinit.headtrain.sweep.folder import SweepData, SweepFolder, run_digest
+from clinit.headtrain.sweep.plan import Bank, banks_again, compile_banks, run_names
 from clinit.headtrain.sweep.run import Run
 
 
@@ -23,6 +23,8 @@ class BankStarted:
 
     runs: int
     steps: int
+    recorded: int = 0
+    """How many of them are recorded already, see `Bank`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +66,20 @@ class SweepPlan:
 def plan_sweep(
     runs: Sequence[Run], folder: SweepFolder, data: SweepData, *, bank_size: int | None = None
 ) -> SweepPlan:
-    """Compile what the folder does not hold into banks."""
-    left = [run for run in runs if folder.record_of(run) is None]
-    names = run_names(runs, folder.configs)
-    banks = compile_banks(
-        left,
+    """Compile what the folder does not hold into banks; those of an earlier call stay."""
+    key = {loss: loss for loss in data.heads}
+    by_digest = {run_digest(run): run for run in runs}
+    recorded = {digest for digest, run in by_digest.items() if folder.record_of(run) is not None}
+    again = banks_again(folder.banks, by_digest, recorded, asked=bank_size, key=key)
+    taken = recorded.union(run_digest(run) for bank in again for run in bank.runs)
+    banks = again + compile_banks(
+        [run for digest, run in by_digest.items() if digest not in taken],
         num_classes=data.num_classes,
         dim=data.base.train.dim,
         asked=bank_size,
-        key={loss: loss for loss in data.heads},
+        key=key,
     )
+    names = run_names(runs, folder.configs)
     return SweepPlan(
         names={
             run.identity: name
@@ -96,6 +102,7 @@ def run_sweep(
         ClinitError: If a bank cannot be trained; the runs before it are recorded.
     """
     check_free(folder.path / name for name in plan.names.values())
+    folder.remember(bank.runs for bank in plan.banks)
     written: list[Path] = []
     for bank, records in train(plan.banks):
         fresh = _write(plan, folder, bank, records)
@@ -109,7 +116,7 @@ def train_here(data: SweepData, observer: SweepObserver, *, command: Sequence[st
 
     def train(banks: Sequence[Bank]) -> Trained:
         for bank in banks:
-            observer(BankStarted(len(bank.runs), bank.steps))
+            observer(BankStarted(len(bank.runs), bank.steps, bank.recorded))
             yield from _train_or_halve(bank)
 
     def _train_or_halve(bank: Bank) -> Trained:
@@ -153,6 +160,8 @@ def _write(
 ) -> list[Path]:
     written, failed = [], []
     for run, record in zip(bank.runs, records, strict=True):
+        if folder.record_of(run) is not None:
+            continue
         name = plan.names[run.identity]
         try:
             write_record(replace(record, info={**record.info, "id": name}), folder.path / name)

@@ -3,7 +3,11 @@
 The study is a SQLite file, which `optuna-dashboard` reads. A trial is a run for each seed of
 the grid, its value their mean: seeds are not searched. A search that was killed goes on with
 the trials that it had asked for; the sampler is seeded anew for each trial by its number, so
-that it proposes what it would have proposed without the interruption.
+that it proposes what it would have proposed without the interruption. A trial comes into the
+file whole: it is asked for in memory, from the trials of the file.
+
+SQLite keeps no digests, but the file holds nothing that cannot be checked: a trial carries the
+digest of its settings, and its value is that of its records.
 
 Source: T. Akiba, S. Sano, T. Yanase, T. Ohta, M. Koyama, "Optuna: a next-generation
 hyperparameter optimization framework", KDD 2019.
@@ -14,13 +18,14 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clinit.errors import ExperimentError, RecordError
+from clinit.errors import ClinitError, ExperimentError, RecordError
+from clinit.extract.document import content_sha256
 from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.sweep.fields import Value, field_named
 from clinit.headtrain.sweep.folder import SweepData, SweepFolder
@@ -38,6 +43,8 @@ NAME = "clinit"
 ROUNDS = 5
 """A search asks at least this many times, however many trials a bank could hold."""
 _DIGITS = 6
+_DIGEST = "sha256"
+"""Attribute of a trial: the digest of its settings."""
 
 Measure = Callable[[Path], float | None]
 """Reads the objective out of a record; None where the record has no such value."""
@@ -150,7 +157,8 @@ def search(
     measure: Measure,
     *,
     study_path: Path,
-    bank_size: int,
+    batch: int,
+    bank_size: int | None = None,
     observer: SweepObserver,
 ) -> Found:
     """Try settings until there are `config.trials` trials; return the best.
@@ -163,7 +171,8 @@ def search(
         train: Trains banks.
         measure: Reads the objective of a record.
         study_path: The SQLite file; made if it is not there.
-        bank_size: Most runs of a bank.
+        batch: Trials that are asked for at a time; a search that goes on keeps its own.
+        bank_size: Most runs of a bank; default: what fits into memory.
         observer: Told of the runs that are recorded.
 
     Raises:
@@ -171,48 +180,121 @@ def search(
             objective, or no trial has a value.
         RecordError: If a record or the study cannot be written.
     """
-    with _storage_errors(study_path):
+    with _storage(study_path):
         study = _open_study(study_path, space, config)
-        while batch := _next_batch(study, space, config, bank_size):
-            runs = distinct(run for trial in batch for run in space.runs(trial.params))
-            plan = plan_sweep(runs, folder, data, bank_size=bank_size)
-            run_sweep(plan, folder, train, observer)
-            for trial in batch:
-                _tell(study, trial, [measure(_record(folder, r)) for r in space.runs(trial.params)])
+        size = _batch_size(study, config, batch)
+        trials = study.get_trials()
+    _check_trials(trials, space, folder, measure, study_path)
+    while True:
+        with _storage(study_path):
+            waiting = _next_batch(study, space, config, size)
+        if not waiting:
+            break
+        runs = distinct(run for trial in waiting for run in space.runs(trial.params))
+        plan = plan_sweep(runs, folder, data, bank_size=bank_size)
+        run_sweep(plan, folder, train, observer)
+        for trial in waiting:
+            value = _value(_records(folder, space, trial), measure)
+            with _storage(study_path):
+                _tell(study, trial, value)
+    with _storage(study_path):
         return _best(study, space)
 
 
+def _batch_size(study: optuna.Study, config: SearchConfig, batch: int) -> int:
+    """Return how many trials to ask for at a time: as the search for so many trials began."""
+    begun: dict[str, int] = study.user_attrs.get("batch", {})
+    size = begun.get(str(config.trials))
+    if size is None:
+        study.set_user_attr("batch", {**begun, str(config.trials): batch})
+        return batch
+    if not isinstance(size, int) or size < 1:
+        raise ValueError(f"a batch of {size!r} trials")
+    return size
+
+
 def _next_batch(
-    study: optuna.Study, space: Space, config: SearchConfig, bank_size: int
+    study: optuna.Study, space: Space, config: SearchConfig, size: int
 ) -> list[FrozenTrial]:
     """Return the trials that wait for a value, filled up to a whole batch."""
+    import optuna
     from optuna.samplers import TPESampler
-    from optuna.trial import TrialState
+    from optuna.trial import TrialState, create_trial
 
     distributions = space.distributions()
     for trial in study.get_trials(states=(TrialState.RUNNING,)):
-        if trial.params.keys() != distributions.keys():  # killed while it was asked for
+        if trial.params.keys() != distributions.keys():  # a killed search of an earlier version
             study.tell(trial.number, state=TrialState.FAIL)
-    size = config.batch(bank_size)
-    asked = len(study.get_trials(deepcopy=False))
-    waiting = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    known = study.get_trials(deepcopy=False)
+    waiting = any(trial.state is TrialState.RUNNING for trial in known)
     # Those of a search that was killed: up to the end of their batch, as it would have been.
-    batches = -(-asked // size) if waiting else asked // size + 1
-    stop = min(batches * size, config.trials)
-    for number in range(asked, stop):
-        study.sampler = TPESampler(seed=config.seed * 1_000_003 + number, constant_liar=True)
-        study.ask(distributions)
+    batches = -(-len(known) // size) if waiting else len(known) // size + 1
+    numbers = range(len(known), min(batches * size, config.trials))
+    if numbers:
+        memory = optuna.create_study(direction=study.direction)
+        memory.add_trials(known)
+    for number in numbers:
+        memory.sampler = TPESampler(seed=config.seed * 1_000_003 + number, constant_liar=True)
+        asked = memory.ask(distributions)
+        study.add_trial(
+            create_trial(
+                state=TrialState.RUNNING,
+                params=asked.params,
+                distributions=asked.distributions,
+                user_attrs={_DIGEST: content_sha256(asked.params)},
+            )
+        )
     return study.get_trials(states=(TrialState.RUNNING,))
 
 
-def _tell(study: optuna.Study, trial: FrozenTrial, values: list[float | None]) -> None:
+def _check_trials(
+    trials: Sequence[FrozenTrial],
+    space: Space,
+    folder: SweepFolder,
+    measure: Measure,
+    path: Path,
+) -> None:
+    """Compare what a study says with the digests of its settings and with the records.
+
+    Raises:
+        RecordError: If a trial is not as it was asked for, or its value is not that of its
+            records.
+    """
     from optuna.trial import TrialState
 
+    for trial in trials:
+        if trial.params.keys() != space.varied.keys():
+            continue  # of an earlier version, killed while it was asked for
+        told = trial.user_attrs.get(_DIGEST)
+        if told not in (None, content_sha256(trial.params)):
+            raise _damaged(path, f"the settings of trial {trial.number} have changed")
+        if not trial.state.is_finished():
+            continue
+        runs = space.runs(trial.params)
+        if all(folder.record_of(run) is not None for run in runs):
+            value = _value(_records(folder, space, trial), measure)
+            state = TrialState.FAIL if value is None else TrialState.COMPLETE
+            if (trial.state, trial.value) != (state, value):
+                found = f"{trial.value} ({trial.state.name.lower()})"
+                raise _damaged(
+                    path, f"trial {trial.number} has the value {found}, its runs have {value}"
+                )
+
+
+def _value(records: Sequence[Path], measure: Measure) -> float | None:
+    """Return the mean over seeds; None where a run has diverged, or nothing is to be measured."""
+    values = [measure(path) for path in records]
     known = [value for value in values if value is not None and math.isfinite(value)]
-    if len(known) < len(values):  # diverged, or nothing to measure
+    return statistics.fmean(known) if len(known) == len(values) else None
+
+
+def _tell(study: optuna.Study, trial: FrozenTrial, value: float | None) -> None:
+    from optuna.trial import TrialState
+
+    if value is None:
         study.tell(trial.number, state=TrialState.FAIL)
     else:
-        study.tell(trial.number, statistics.fmean(known))
+        study.tell(trial.number, value)
 
 
 def _best(study: optuna.Study, space: Space) -> Found:
@@ -255,27 +337,42 @@ def _open_study(path: Path, space: Space, config: SearchConfig) -> optuna.Study:
             f"the study {path} was begun with other settings ({', '.join(differing)})",
             remedy="Give the same grid and objective to continue it, or another --out.",
         )
+    if (study.direction.name == "MAXIMIZE") != config.maximise:
+        raise _damaged(path, f"its direction is {study.direction.name.lower()}")
     return study
 
 
 @contextmanager
-def _storage_errors(path: Path) -> Iterator[None]:
+def _storage(path: Path) -> Iterator[None]:
+    """Turn whatever Optuna makes of a damaged file or a full disk into one error."""
     try:
         yield
+    except ClinitError:
+        raise
     except Exception as error:
-        if type(error).__name__ not in ("StorageInternalError", "OperationalError"):
-            raise
+        cause = getattr(error, "orig", None) or error  # SQLAlchemy adds the whole statement
+        why = (str(cause).splitlines() or [type(cause).__name__])[0]
         raise RecordError(
-            f"cannot read or write the study {path}: {error}",
-            remedy="Free space, or remove the file if it is damaged, then run the same command"
-            " again: recorded runs are kept.",
+            f"cannot read or write the study {path}: {why}", remedy=_REMEDY
         ) from error
 
 
-def _record(folder: SweepFolder, run: Run) -> Path:
-    path = folder.record_of(run)
-    assert path is not None
-    return path
+def _damaged(path: Path, why: str) -> RecordError:
+    return RecordError(f"the study {path} is damaged: {why}", remedy=_REMEDY)
+
+
+_REMEDY = (
+    "Free space, or remove the file if it is damaged, then run the same command again: recorded"
+    " runs are kept."
+)
+
+
+def _records(folder: SweepFolder, space: Space, trial: FrozenTrial) -> list[Path]:
+    """Return the records of a trial, all of which are there."""
+    paths = [folder.record_of(run) for run in space.runs(trial.params)]
+    found = [path for path in paths if path is not None]
+    assert len(found) == len(paths)
+    return found
 
 
 def _rounded(value: Value) -> Value:

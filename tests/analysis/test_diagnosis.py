@@ -172,6 +172,27 @@ def test_the_import_command_says_what_it_wrote(tmp_path: Path) -> None:
     assert open_cache(tmp_path / "new").split("val").num_valid == 199
 
 
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ([], "Missing option '--backbone'"),
+        (["--backbone", "imported"], "say what computed the features"),
+        (["--backbone", ""], "say what computed the features"),
+    ],
+)
+def test_an_import_says_what_computed_the_features(
+    tmp_path: Path, named: list[str], message: str
+) -> None:
+    features, labels = sample()
+    np.save(tmp_path / "f.npy", features)
+    np.save(tmp_path / "l.npy", labels)
+    files = [str(tmp_path / "f.npy"), str(tmp_path / "l.npy")]
+    result = CliRunner().invoke(app, ["import", *files, "--out", str(tmp_path / "new"), *named])
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_head_of_another_backbone_is_refused(split: CacheSplit) -> None:
     head = replace(make_head(), fingerprint="0" * 64)
     with pytest.raises(HeadError, match="the head belongs to the backbone 000000000000"):

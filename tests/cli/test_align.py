@@ -1,6 +1,5 @@
 """Images to views to an aligned head, through the command line."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError
+from clinit.extract.head import read_head
 from clinit.headtrain.base_head import read_base_head
 
 NETWORK = [
@@ -46,8 +46,9 @@ def align(cache: Path, out: Path, *arguments: object) -> Result:
 
 
 def facts(out: Path) -> dict[str, object]:
-    content: dict[str, object] = json.loads(out.with_suffix(".alignment.json").read_text())
-    return content
+    found = read_head(out).alignment
+    assert found is not None
+    return dict(found)
 
 
 def refused(result: Result) -> ClinitError:

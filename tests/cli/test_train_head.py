@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import errno
+import json
+import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -22,8 +27,9 @@ from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.plan import Plan, backbone_identifier, settle_plan, shard_name
 from clinit.extract.shard import assemble, write_shard
 from clinit.extract.summary import RunFacts, write_summary
-from clinit.headtrain import precision
-from clinit.headtrain.base_head import head_digest
+from clinit.headtrain import experiment, precision
+from clinit.headtrain import record as record_module
+from clinit.headtrain.base_head import head_digest, read_base_head
 from clinit.headtrain.init import INITS, SCALES
 from clinit.headtrain.losses import LOSSES
 from clinit.headtrain.methods import METHODS
@@ -438,11 +444,143 @@ def test_what_cannot_be_aligned_is_refused(base: Path, new: Path, tmp_path: Path
 
 def test_damaged_facts_beside_a_head_are_reported(base: Path, new: Path, tmp_path: Path) -> None:
     run_align(base, tmp_path / "mse.safetensors")
-    (tmp_path / "mse.alignment.json").write_text("{", encoding="utf-8")
+    head = read_head(tmp_path / "mse.safetensors")
     options = ["--head", str(tmp_path / "mse.safetensors")]
+    beside = tmp_path / "mse.alignment.json"
+    write_head(replace(head, alignment=None), tmp_path / "mse.safetensors")
+    for content, message in {
+        "{": "is damaged: Expecting property name",
+        '{"format": "clinit-alignment/1"}': "is damaged: it lacks `loss`",
+        '{"format": "clinit-alignment/1", "loss": "mse", "views": "2"}': (
+            "is damaged: views is '2', expected `int`, got `str`"
+        ),
+        "[]": "is damaged: it holds [] instead of fields",
+    }.items():
+        beside.write_text(content, encoding="utf-8")
+        error = refused(invoke(base, new, tmp_path / "runs", *options))
+        assert str(error).startswith(f"{beside} {message}")
+        assert "run `clinit align` again" in error.remedy
+    assert head.alignment is not None
+    write_head(replace(head, alignment={**head.alignment, "lr": []}), Path(options[1]))
     error = refused(invoke(base, new, tmp_path / "runs", *options))
-    assert "cannot read" in str(error)
-    assert "run `clinit align` again" in error.remedy
+    told = f"the alignment in {options[1]} is damaged: lr is [], expected"
+    assert str(error).startswith(told)
+
+
+def test_an_alignment_that_an_earlier_version_wrote_beside_its_head_is_read(
+    base: Path, tmp_path: Path
+) -> None:
+    run_align(base, tmp_path / "mse.safetensors")
+    today, told = read_base_head(tmp_path / "mse.safetensors")
+    write_head(replace(today, alignment=None), tmp_path / "mse.safetensors")
+    facts = {"format": "clinit-alignment/1", **(today.alignment or {})}
+    (tmp_path / "mse.alignment.json").write_text(json.dumps(facts), encoding="utf-8")
+    assert read_base_head(tmp_path / "mse.safetensors")[1] == told
+    write_head(Head(2 * today.weight, today.bias), tmp_path / "mse.safetensors")
+    assert "alignment" not in read_base_head(tmp_path / "mse.safetensors")[1]
+
+
+def test_an_alignment_is_one_file_with_its_provenance(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Path] = []
+    monkeypatch.setattr(Path, "replace", lambda draft, path: written.append(path))
+    assert run_align(base, tmp_path / "mse.safetensors").exit_code == 0
+    assert written == [tmp_path / "mse.safetensors"]
+
+
+def tables(folder: Path) -> dict[str, list[object]]:
+    """The numbers of all records, wall times left out."""
+    return {
+        record.info["id"]: [
+            record.steps.write_csv(),
+            record.evaluations.write_csv(),
+            record.points.drop("elapsed_s").write_csv(),
+            (path / "head.safetensors").read_bytes(),
+        ]
+        for path in find_records(folder)
+        for record in [read_record(path)]
+    }
+
+
+def test_the_same_command_again_trains_nothing_and_shows_the_same_table(
+    base: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = invoke(base, new, tmp_path / "runs", "--diagnose")
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.*")}
+    monkeypatch.setattr(experiment, "run_experiment", lambda *_: pytest.fail("trained"))
+    again = invoke(base, new, tmp_path / "runs", "--diagnose")
+    assert again.exit_code == 0, again.output
+    for name in ("class-mean-calibrated", "least-square-calibrated", "random"):
+        assert f"{tmp_path}/runs/{name} is there already" in again.output.splitlines()
+    table = [line for line in first.output.splitlines() if line.startswith("least-square")]
+    assert table
+    assert set(table) <= set(again.output.splitlines())
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+
+
+@pytest.mark.parametrize("method", ["rehearsal", "naive", "ncm", "ridge", "lda"])
+def test_records_of_every_method_are_found_again(
+    base: Path, new: Path, tmp_path: Path, method: str
+) -> None:
+    for words in ([], ["is there already"]):
+        result = run_alone(base, new, tmp_path / "runs", "--method", method)
+        assert result.exit_code == 0, result.output
+        assert all(word in result.output for word in words)
+
+
+def test_records_that_are_missing_get_the_numbers_of_the_uninterrupted_call(
+    base: Path, new: Path, tmp_path: Path
+) -> None:
+    invoke(base, new, tmp_path / "whole")
+    invoke(base, new, tmp_path / "cut")
+    shutil.rmtree(tmp_path / "cut" / "random")
+    kept = tmp_path / "cut" / "least-square-calibrated" / "run.json"
+    before = kept.stat().st_mtime_ns
+    again = invoke(base, new, tmp_path / "cut")
+    assert again.exit_code == 0, again.output
+    assert "All heads are trained once more: side by side" in again.output
+    assert kept.stat().st_mtime_ns == before
+    assert tables(tmp_path / "cut") == tables(tmp_path / "whole")
+
+
+def test_a_full_disk_keeps_what_is_written_and_the_same_command_goes_on(
+    base: Path, new: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    invoke(base, new, tmp_path / "whole")
+    write, count = record_module._write_files, [0]
+
+    def full(*arguments: Any) -> None:
+        count[0] += 1
+        if count[0] == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(*arguments)
+
+    monkeypatch.setattr(record_module, "_write_files", full)
+    error = refused(invoke(base, new, tmp_path / "runs"))
+    assert "No space left on device; 1 of 3 runs are not recorded" in str(error)
+    assert "run the same command again" in error.remedy
+    assert len(find_records(tmp_path / "runs")) == 2
+    assert invoke(base, new, tmp_path / "runs").exit_code == 0
+    assert tables(tmp_path / "runs") == tables(tmp_path / "whole")
+
+
+def test_records_of_other_settings_data_or_without_diagnoses_are_refused(
+    base: Path, new: Path, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    invoke(base, new, runs, "--init", "random")
+    for options, message in {
+        ("--seed", "1"): "of another run: config differs in seed",
+        ("--buffer", "9"): "of another run: config differs in buffer",
+        ("--diagnose",): "without the diagnoses asked for",
+    }.items():
+        error = refused(invoke(base, new, runs, "--init", "random", *options))
+        assert str(error).startswith(f"{runs}/random holds the record of ")
+        assert str(error).endswith(message)
+        assert error.remedy == "Choose another --out, or remove the old record first."
+    error = refused(invoke(base, base, runs, "--init", "random"))
+    assert str(error).endswith("new differs in manifest_digest, val_manifest_digest")
 
 
 def test_options_of_a_file_give_way_to_a_method_and_a_buffer_of_the_command_line(

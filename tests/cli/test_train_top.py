@@ -37,8 +37,10 @@ def train_top(tiny_run: Path, tmp_path: Path) -> Callable[..., Result]:
 
 
 def test_runs_are_trained_and_reported(train_top: Callable[..., Result], tmp_path: Path) -> None:
-    (tmp_path / "runs" / ".random.tmp-1").mkdir(parents=True)  # of a process that was killed
-    (tmp_path / "runs" / ".random.checkpoint.tmp-1").write_bytes(b"too")
+    (tmp_path / "runs" / f".random.tmp-{0:016x}").mkdir(
+        parents=True
+    )  # of a process that was killed
+    (tmp_path / "runs" / f".random.checkpoint.tmp-{0:016x}").write_bytes(b"too")
     shown = train_top("--init=random", "--init=least-square", "--probe")
     assert shown.exit_code == 0, shown.output
     assert f"Activations in {tmp_path}/runs/trunk-cache, float16: 0.00 GB" in shown.output
@@ -52,6 +54,7 @@ def test_runs_are_trained_and_reported(train_top: Callable[..., Result], tmp_pat
     assert "least-square-calibrated:" in shown.output
     assert f"2 run records at {tmp_path}/runs" in shown.output
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
+        ".lock",
         "least-square-calibrated",
         "random",
         "trunk-cache",

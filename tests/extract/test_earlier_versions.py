@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import numpy as np
 import polars as pl
 import pytest
@@ -14,10 +15,27 @@ from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import open_cache
 from clinit.extract.head import tensors_sha256
 from clinit.extract.import_features import ImportConfig, import_features
+from clinit.extract.plan import Plan, read_plan
 from clinit.extract.run import ExtractConfig, extract
 from clinit.extract.scan import scan
+from clinit.extract.shard import Shard, assemble, file_sha256, read_shard
 from clinit.extract.verify import verify
 from clinit.headtrain.source import check_same_backbone
+
+
+def write_shard_as_before(shard: Shard, path: Path, plan: Plan) -> None:
+    """Write a shard without a user block; the digest of its content is an attribute."""
+    rows = sorted(shard.reasons)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("features", data=shard.features, chunks=shard.features.shape)
+        file.create_dataset("labels", data=shard.labels)
+        file.create_dataset("valid", data=shard.valid)
+        file.create_dataset("invalid_rows", data=np.array(rows, dtype=np.int64))
+        reasons = [shard.reasons[row] for row in rows]
+        kind = h5py.string_dtype()
+        file.create_dataset("invalid_reasons", data=reasons, shape=(len(rows),), dtype=kind)
+        file.attrs["plan"] = plan.identifier
+        file.attrs["sha256"] = shard.digest()
 
 
 def write_as_before(cache: Path) -> None:
@@ -31,6 +49,13 @@ def write_as_before(cache: Path) -> None:
             del head["tensors"]
             head["top1_percent"] = 100 * head["correct"] / head["total"] if head["total"] else None
         path.write_text(json.dumps(content, indent=2) + "\n")
+    for path in cache.rglob("shard-*.h5"):
+        plan = read_plan(path.parent)
+        shard = read_shard(path, plan, int(path.stem.removeprefix("shard-")))
+        write_shard_as_before(shard, path, plan)
+        facts = json.loads((path.parent / "cache.json").read_text())
+        facts["shards"][int(path.stem.removeprefix("shard-"))]["sha256"] = file_sha256(path)
+        (path.parent / "cache.json").write_text(json.dumps(facts))
     for path in cache.rglob("manifest.parquet"):
         told = pl.read_parquet_metadata(path)
         del told["ARROW:schema"], told["sha256"]
@@ -152,3 +177,30 @@ def test_an_import_of_an_earlier_version_is_not_gone_on_with_but_begun_anew(
     imported("clip", "clip")
     assert open_cache(cache).split("train").load().dim == 6
     assert (cache / "train" / "shard-00000.h5").read_bytes() == whole
+
+
+def test_a_shard_of_an_earlier_version_is_read_and_verified(tmp_path: Path) -> None:
+    shard = assemble(np.eye(3, 4), np.arange(3), {1: "bad"}, dtype="float16")
+    plan = Plan(
+        dataset="made",
+        split="train",
+        num_rows=3,
+        dim=4,
+        dtype="float16",
+        shard_rows=3,
+        batch_size=3,
+        fingerprint={},
+    )
+    path = tmp_path / "a.h5"
+    write_shard_as_before(shard, path, plan)
+    assert read_shard(path, plan, 0).digest() == shard.digest()
+    for name in ("features", "labels"):
+        write_shard_as_before(shard, path, plan)
+        with h5py.File(path, "r+") as file:
+            file[name][0] += 1
+        with pytest.raises(CacheError, match=r"a\.h5 has changed since it was written"):
+            read_shard(path, plan, 0)
+    with h5py.File(path, "r+") as file:
+        file.attrs["sha256"] = h5py.Empty("f")
+    with pytest.raises(CacheError, match="its `sha256` is no text"):
+        read_shard(path, plan, 0)

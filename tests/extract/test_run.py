@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import polars as pl
 import pytest
@@ -646,16 +645,17 @@ def test_a_shard_that_the_storage_does_not_give_is_not_computed_again(
     run(root, out, config)
     if not finished:
         (out / "train" / "cache.json").unlink()
-    before, path, real = files(out), out / "train" / "shard-00001.h5", h5py.File
+    before, path, real = files(out), out / "train" / "shard-00001.h5", Path.open
 
-    def opened(name: Any, *arguments: object, **options: object) -> h5py.File:
-        if name == path:
-            raise OSError("file read failed: errno = 5, error message = 'Input/output error'")
-        return real(name, *arguments, **options)
+    def opened(self: Path, *arguments: Any, **options: Any) -> Any:
+        if self == path:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(self, *arguments, **options)
 
-    monkeypatch.setattr(h5py, "File", opened)
+    monkeypatch.setattr(Path, "open", opened)
     with pytest.raises(StorageError, match=f"^cannot read {path}: Input/output error$"):
         run(root, out, config)
+    monkeypatch.undo()
     assert files(out) == before
 
 

@@ -32,7 +32,7 @@ CASES: list[tuple[str, str, int, int | None]] = [
     ("aligned.safetensors", "flipped bit near the end", 0, 5),
     ("aligned.alignment.json", VALUE, 0, None),
     ("sweep/sweep.json", VALUE, 0, None),
-    ("sweep/random-lr=0.001-seed=0/run.json", VALUE, 0, None),
+    ("sweep/random-lr=0.001-seed=0/run.json", VALUE, 0, 5),
     ("search/study.db", "cut in the middle", 0, 19),
     ("model.safetensors", TOLD, 0, 6),
     ("model.safetensors", NUMBER, 0, None),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,15 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.errors import CacheError, RecordError
+from clinit.errors import CacheError, ClinitError, RecordError
 from clinit.headtrain import record as record_module
 from clinit.headtrain.record import RunRecord, find_records, read_record
 from clinit.headtrain.sweep import runner
-from clinit.headtrain.sweep.folder import SweepData, hold_folder
+from clinit.headtrain.sweep.folder import SweepData, hold_folder, run_digest
 from clinit.headtrain.sweep.plan import Bank
 from clinit.headtrain.sweep.run import Run
 from clinit.headtrain.sweep.runner import (
     BankHalved,
+    BankStarted,
     RunsRecorded,
     SweepEvent,
     SweepPlan,
@@ -141,6 +143,20 @@ def test_other_rows_of_the_same_backbone_are_other_data(
         sweep(make_runs("seed=1"), other, tmp_path)
 
 
+def test_other_imported_features_under_the_same_labels_are_other_data(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    def imported(digest: str) -> SweepData:
+        fingerprint = {**data.new.fingerprint, "features": digest}
+        return replace(data, new=replace(data.new, fingerprint=fingerprint, val_features="v"))
+
+    sweep(make_runs("seed=0"), imported("one"), tmp_path)
+    with pytest.raises(CacheError, match=r"new features_digest \(one there, other now\)$"):
+        sweep(make_runs("seed=1"), imported("other"), tmp_path)
+    sweep(make_runs("seed=1"), imported("one"), tmp_path)
+    assert len(find_records(tmp_path)) == 2
+
+
 def test_another_pretrained_head_is_refused_for_the_losses_that_had_one(
     data: SweepData, make_runs: MakeRuns, tmp_path: Path
 ) -> None:
@@ -166,6 +182,161 @@ def test_each_loss_starts_from_its_own_head(
     assert right["ce"] > 40 > right["sqen"]
 
 
+def interrupted_at(record: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a sweep die where it is about to write its record number `record`."""
+    write, count = runner.write_record, [0]
+
+    def stop(*arguments: object) -> None:
+        count[0] += 1
+        if count[0] == record:
+            monkeypatch.setattr(runner, "write_record", write)
+            raise KeyboardInterrupt
+        write(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(runner, "write_record", stop)
+
+
+def bits(out: Path) -> dict[str, object]:
+    return {
+        name: (
+            record.steps.write_csv(),
+            record.points.drop("elapsed_s").write_csv(),
+            record.evaluations.write_csv(),
+            (out / name / "head.safetensors").read_bytes(),
+        )
+        for name, record in by_id(out).items()
+    }
+
+
+@pytest.mark.parametrize("record", [1, 2, 4, 6])
+@pytest.mark.parametrize("asked", [3, None])
+def test_a_sweep_that_goes_on_repeats_its_banks_and_equals_an_uninterrupted_one(
+    data: SweepData,
+    make_runs: MakeRuns,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record: int,
+    asked: int | None,
+) -> None:
+    runs = make_runs(*GRID)
+    sizes: list[tuple[int, int]] = []
+
+    def observe(event: SweepEvent) -> None:
+        if isinstance(event, BankStarted):
+            sizes.append((event.runs, event.recorded))
+
+    whole = sweep(runs, data, tmp_path / "whole", bank_size=3)
+    interrupted_at(record, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(runs, data, tmp_path / "cut", bank_size=3)
+    assert len(find_records(tmp_path / "cut")) == record - 1
+    rest = sweep(runs, data, tmp_path / "cut", bank_size=asked, observer=observe)
+    assert {bank.runs for bank in rest.banks} <= {bank.runs for bank in whole.banks}
+    begun = {1: (3, 0), 2: (3, 1), 4: (1, 0), 6: (3, 1)}[record]
+    assert sizes[0] == begun
+    assert bits(tmp_path / "cut") == bits(tmp_path / "whole")
+
+
+def test_smaller_banks_can_be_asked_for_and_a_grown_grid_keeps_those_it_had(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = make_runs(*GRID)
+    interrupted_at(1, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(runs, data, tmp_path, bank_size=3)
+    with hold_folder(tmp_path, data, {"ce"}) as folder:
+        wanted = make_runs(*GRID, "seed=0:3")
+        grown = plan_sweep(wanted, folder, data, bank_size=4)
+        smaller = plan_sweep(runs, folder, data, bank_size=2)
+        fewer = plan_sweep(runs[:2], folder, data, bank_size=4)
+    assert [len(bank.runs) for bank in grown.banks] == [3, 1, 3, 1, 4]
+    assert {run for bank in grown.banks for run in bank.runs} == set(wanted)
+    assert [len(bank.runs) for bank in smaller.banks] == [1, 1, 2, 1, 2, 1]
+    assert [len(bank.runs) for bank in fewer.banks] == [1, 1]
+
+
+def test_the_banks_of_another_grid_in_the_folder_are_kept_until_it_is_done(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = make_runs(*GRID), make_runs("init=zero", "scale=none", "seed=5:7")
+    interrupted_at(1, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(one, data, tmp_path, bank_size=3)
+    sweep(other, data, tmp_path)
+    with hold_folder(tmp_path, data, {"ce"}) as folder:
+        plan = plan_sweep(one, folder, data, bank_size=8)
+    assert [len(bank.runs) for bank in plan.banks] == [3, 1, 3, 1]
+    sweep(one, data, tmp_path)
+    sweep(make_runs("init=zero", "seed=8", "scale=none"), data, tmp_path)
+    with hold_folder(tmp_path, data, {"ce"}) as folder:
+        assert [len(bank) for bank in folder.banks] == [1]
+
+
+def test_banks_that_no_sweep_has_begun_with_are_not_believed(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path, edit_document: Callable[..., None]
+) -> None:
+    runs = make_runs("seed=0:2", "init=zero,random", "scale=none")
+    with hold_folder(tmp_path, data, {"ce"}):
+        pass
+    runs.sort(key=lambda run: run.experiment.seed)
+    a, b, c, d = map(run_digest, runs)
+    twice, of_two_seeds, unknown, overlapping = [[a, a]], [[a, c]], [[a, "0"]], [[a, b], [b]]
+    for banks in (twice, of_two_seeds, unknown, overlapping):
+        edit_document(tmp_path / "sweep.json", banks=banks)
+        with hold_folder(tmp_path, data, {"ce"}) as folder:
+            plan = plan_sweep(runs, folder, data)
+        assert sorted(run_digest(run) for bank in plan.banks for run in bank.runs) == sorted(
+            (a, b, c, d)
+        )
+        assert all(len({run.experiment for run in bank.runs}) == 1 for bank in plan.banks)
+
+
+def test_a_sweep_of_an_earlier_version_goes_on(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    sweep(make_runs("seed=0"), data, tmp_path)
+    content = json.loads((tmp_path / "sweep.json").read_text())
+    del content["sha256"], content["banks"]
+    (tmp_path / "sweep.json").write_text(json.dumps({**content, "format": "clinit-sweep/1"}))
+    plan = sweep(make_runs("seed=0:2"), data, tmp_path)
+    assert (len(plan.done), plan.num_left) == (1, 1)
+    assert json.loads((tmp_path / "sweep.json").read_text())["format"] == "clinit-sweep/2"
+
+
+def test_records_of_another_head_are_refused_without_sweep_json_too(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    sweep(make_runs("seed=0"), data, tmp_path)
+    (tmp_path / "sweep.json").unlink()
+    aligned = replace(data, head=replace(data.head, weight=2 * data.head.weight))
+    with pytest.raises(CacheError, match=r"the record .* other data: the head that ce starts from"):
+        sweep(make_runs("seed=1"), aligned, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"heads": {"ce": 1}}, "heads[...]: expected `str`, got `int`"),
+        ({"base": []}, "base is [], expected `object`, got `array`"),
+        ({"new": {}}, "new lacks `fingerprint`"),
+        ({"banks": [["a"], "b"]}, "banks[1] is 'b', expected `array`, got `str`"),
+    ],
+)
+def test_a_wrong_field_of_sweep_json_is_named(
+    data: SweepData,
+    tmp_path: Path,
+    edit_document: Callable[..., None],
+    changes: dict[str, object],
+    message: str,
+) -> None:
+    with hold_folder(tmp_path, data, {"ce"}):
+        pass
+    edit_document(tmp_path / "sweep.json", **changes)
+    with pytest.raises(RecordError) as caught, hold_folder(tmp_path, data, {"ce"}):
+        pass
+    assert str(caught.value) == f"{tmp_path}/sweep.json is damaged: {message}"
+
+
 def test_a_damaged_description_of_the_sweep_says_how_to_go_on(
     data: SweepData, make_runs: MakeRuns, tmp_path: Path
 ) -> None:
@@ -181,7 +352,7 @@ def test_a_second_sweep_into_the_same_folder_is_refused(
 ) -> None:
     with (
         hold_folder(tmp_path, data, {"ce"}),
-        pytest.raises(RecordError, match="another process holds it"),
+        pytest.raises(ClinitError, match=f"another process is writing into {tmp_path}"),
     ):
         sweep(make_runs("seed=0"), data, tmp_path)
 

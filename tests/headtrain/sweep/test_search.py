@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import importlib.util
+import sqlite3
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from clinit.errors import CacheError, ExperimentError
+from clinit.errors import CacheError, ExperimentError, RecordError
 from clinit.headtrain.record import find_records, read_info
 from clinit.headtrain.sweep.folder import SweepData, hold_folder
 from clinit.headtrain.sweep.grid import Interval, parse_grid
@@ -37,6 +39,7 @@ def run(
     *words: str,
     trials: int = 10,
     fail_after: int | None = None,
+    bank_size: int = 2,
     measure: Callable[[Path], float | None] = distance,
 ) -> Found:
     space = Space.of(parse_grid([*GRID, *words]))
@@ -65,16 +68,20 @@ def run(
             train,
             measure,
             study_path=out / STUDY,
+            batch=config.batch(bank_size),
             bank_size=2,
             observer=observer,
         )
 
 
-def params(out: Path) -> list[dict[str, object]]:
+def whole_study(out: Path) -> Any:
     import optuna
 
-    study = optuna.load_study(storage=f"sqlite:///{out / STUDY}", study_name="clinit")
-    return [trial.params for trial in study.trials]
+    return optuna.load_study(storage=f"sqlite:///{out / STUDY}", study_name="clinit")
+
+
+def params(out: Path) -> list[dict[str, object]]:
+    return [trial.params for trial in whole_study(out).trials]
 
 
 @pytest.mark.parametrize(("rows", "held"), [(1, 0), (2, 1), (3, 1), (10, 2), (100, 20)])
@@ -149,6 +156,97 @@ def test_an_interrupted_search_goes_on_with_what_it_had_asked_for(
     cut = run(tmp_path / "cut", data)
     assert params(tmp_path / "cut") == params(tmp_path / "whole")
     assert (cut.number, cut.value) == (whole.number, whole.value)
+
+
+@needs_optuna
+@pytest.mark.slow
+@pytest.mark.parametrize("killed_at", [1, 3, 8])
+def test_a_search_that_is_killed_while_it_asks_loses_no_trial_and_chooses_as_ever(
+    data: SweepData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int
+) -> None:
+    whole = run(tmp_path / "whole", data, "bias=write,keep")
+    storage = type(whole_study(tmp_path / "whole")._storage)
+    asked, set_param, create = [0], storage.set_trial_param, storage.create_new_trial
+
+    def kill(*arguments: object, **named: object) -> None:
+        asked[0] += 1
+        if asked[0] == killed_at:
+            raise KeyboardInterrupt
+        set_param(*arguments, **named)  # type: ignore[arg-type]
+
+    # What a trial holds is either written parameter by parameter, or with the trial.
+    monkeypatch.setattr(storage, "set_trial_param", kill)
+
+    def kill_between(*arguments: object, **named: object) -> int:
+        found: int = create(*arguments, **named)  # type: ignore[arg-type]
+        asked[0] += 1
+        if asked[0] == killed_at:
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(storage, "create_new_trial", kill_between)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "cut", data, "bias=write,keep")
+    monkeypatch.undo()
+    cut = run(tmp_path / "cut", data, "bias=write,keep", bank_size=1)
+    assert params(tmp_path / "cut") == params(tmp_path / "whole")
+    assert (cut.number, cut.value, cut.num_trials) == (whole.number, whole.value, 10)
+
+
+@needs_optuna
+def test_half_a_study_is_told_in_one_sentence(data: SweepData, tmp_path: Path) -> None:
+    run(tmp_path, data, trials=2)
+    path = tmp_path / STUDY
+    written = path.read_bytes()
+    for content in (written[: len(written) // 2], b"not a database" * 100, written[:100]):
+        path.write_bytes(content)
+        with pytest.raises(RecordError, match="cannot read or write the study") as caught:
+            run(tmp_path, data, trials=2)
+        assert "\n" not in str(caught.value)
+        assert "remove the file if it is damaged" in caught.value.remedy
+
+
+def edit_study(out: Path, statement: str) -> None:
+    connection = sqlite3.connect(out / STUDY)
+    connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+@needs_optuna
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        (
+            "UPDATE trial_values SET value = 0.0 WHERE trial_id = 2",
+            "trial 1 has the value 0.0 (complete), its runs have ",
+        ),
+        ("UPDATE trials SET state = 'FAIL' WHERE trial_id = 2", "trial 1 has the value "),
+        (
+            "UPDATE trial_params SET param_value = 0.001 WHERE param_name = 'lr' AND trial_id = 1",
+            "the settings of trial 0 have changed",
+        ),
+        ("UPDATE study_directions SET direction = 'MAXIMIZE'", "its direction is maximize"),
+    ],
+)
+def test_a_study_that_has_changed_is_not_believed(
+    data: SweepData, tmp_path: Path, statement: str, message: str
+) -> None:
+    run(tmp_path, data, trials=3)
+    edit_study(tmp_path, statement)
+    with pytest.raises(RecordError) as caught:
+        run(tmp_path, data, trials=3)
+    assert f"study.db is damaged: {message}" in str(caught.value)
+
+
+@needs_optuna
+def test_a_study_of_an_earlier_version_goes_on(data: SweepData, tmp_path: Path) -> None:
+    run(tmp_path, data, trials=3)
+    first = params(tmp_path)
+    edit_study(tmp_path, "DELETE FROM trial_user_attributes")
+    edit_study(tmp_path, "DELETE FROM study_user_attributes WHERE key = 'batch'")
+    assert run(tmp_path, data, trials=4).num_trials == 4
+    assert params(tmp_path)[:3] == first
 
 
 @needs_optuna

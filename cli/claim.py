@@ -1,0 +1,27 @@
+"""Claims of the command line: what --out names is written by one process at a time.
+
+The second one is refused before it reads a cache. Where the storage cannot lock, the user is told
+and the command goes on: finished files are whole in any case.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from clinit.cli.console import note
+from clinit.extract.lock import claim_file, claim_folder
+
+
+def claimed_folder(out: Path) -> AbstractContextManager[None]:
+    """Be the only process that writes into the folder `out`; see `claim_folder`."""
+    return claim_folder(out, on_unlocked=_say)
+
+
+def claimed_file(out: Path) -> AbstractContextManager[None]:
+    """Be the only process that writes the file `out`; see `claim_file`."""
+    return claim_file(out, on_unlocked=_say)
+
+
+def _say(why: str) -> None:
+    note(f"{why[0].upper()}{why[1:]}.")
