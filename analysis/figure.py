@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -85,9 +86,10 @@ def save_figure(runs: Sequence[RunSummary], path: Path) -> None:
     # Letters stay letters in PDF and SVG files: they can be searched and edited.
     with rc_context({"svg.fonttype": "none", "pdf.fonttype": 42, "text.usetex": False}):
         drawn = figure(runs)
-        kind = path.suffix.lower()[1:]
-        with claim_file(path, on_busy=lambda: None):
-            commit_file(path, lambda draft: drawn.savefig(draft, format=kind))
+        content = io.BytesIO()  # the writer of PDF has an error of its own for a full disk
+        drawn.savefig(content, format=path.suffix.lower()[1:])
+    with claim_file(path, on_busy=lambda: None):
+        commit_file(path, lambda draft: draft.write_bytes(content.getbuffer()))
 
 
 def _looks(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:

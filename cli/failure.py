@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import sys
 import traceback
 from contextlib import suppress
@@ -17,22 +16,13 @@ from rich.text import Text
 from clinit.cli.config_file import Defaults
 from clinit.cli.console import err
 from clinit.cli.context import given
-from clinit.cli.interruption import Interruption, arrived
+from clinit.cli.interruption import Interruption, arrived, raise_no_more
 from clinit.errors import ClinitError
+from clinit.extract.machine import error_number, out_of_memory
 from clinit.extract.visible import visible
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__
 """Of words that cannot be a command; typer brings this class without naming it."""
-_NO_MEMORY = (
-    "allocate memory",  # PyTorch on the CPU and the system: "can't" and "cannot"
-    "DefaultCPUAllocator",
-    "out of memory",
-    "std::bad_alloc",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "can't start new thread",
-    "failed to map segment from shared object",  # a library that is loaded late
-)
-_NO_MEMORY_TYPES = ("OutOfMemoryError", "MemoryError")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NEED_MEMORY = ("--batch-size", "--bank-size", "--workers")
 """Options of which less needs less memory."""
@@ -40,18 +30,19 @@ _NEED_MEMORY = ("--batch-size", "--bank-size", "--workers")
 
 def fail(error: BaseException) -> int:
     """Say what has happened; return the exit code."""
-    if isinstance(error, SystemExit):
-        raise error
+    raise_no_more()  # a signal that arrives while it is said
     if (stopped := arrived()) is not None:
         with suppress(OSError):  # a terminal that has gone
             err.print(Text(visible(str(stopped))), soft_wrap=True)
         return stopped.exit_code
+    if isinstance(error, SystemExit):
+        raise error
     assert not isinstance(error, Interruption)
     if isinstance(error, BrokenPipeError):
         return 1  # whoever read the output has enough
     if isinstance(error, _USAGE_ERROR):
         return _refuse_usage(error)
-    told = _shortage(error) or _plain(error)
+    told = _told(error)
     if told is None:
         text = "".join(traceback.format_exception(error))
         err.print(Text(visible(text, lines=True)), soft_wrap=True, end="")
@@ -85,28 +76,31 @@ def _origin(error: Any) -> str:
     return f"\n{context.default_map.file} gives {context.default_map[parameter.name]!r}."
 
 
-def _plain(error: BaseException) -> tuple[str, str] | None:
+def _told(error: BaseException) -> tuple[str, str] | None:
     """Return message and remedy of an error that is the user's or the machine's; else None."""
-    if isinstance(error, ClinitError):
+    if isinstance(error, ClinitError):  # knows best, whatever it came of
         return str(error) or _type_in_words(error), error.remedy
+    if short := _shortage(error):
+        return short
     if isinstance(error, OSError):  # such as a name that is too long
         return str(error) or _type_in_words(error), ""
     return None
 
 
 def _shortage(error: BaseException) -> tuple[str, str] | None:
-    """Return message and remedy where memory or room on the disk was short; else None."""
+    """Return message and remedy where memory or room on the disk was short; else None.
+
+    A library may have wrapped the error that says so.
+    """
     causes = _causes(error)
-    if short := [cause for cause in causes if _is_memory(cause)]:
+    if short := [cause for cause in causes if out_of_memory(cause)]:
         told = str(short[0]).strip().splitlines()
         text = f"out of memory: {told[0]}" if told else "out of memory"
         for cause in causes:
             cause.__traceback__ = None  # lets go of what the frames hold
         return text, f"{_less()}, or free some."
-    if isinstance(error, ClinitError):
-        return None  # says what could not be written itself
     for cause in causes:
-        if (number := _errno(cause)) in _NO_SPACE:
+        if (number := error_number(cause)) in _NO_SPACE:
             file = getattr(cause, "filename", None)
             what = f"cannot write {file}" if file else "cannot write"
             first = "Raise `ulimit -f`" if number == errno.EFBIG else "Free space"
@@ -115,24 +109,6 @@ def _shortage(error: BaseException) -> tuple[str, str] | None:
                 f"{first} or choose another folder, then run the same command again.",
             )
     return None
-
-
-def _errno(error: BaseException) -> int:
-    """Return the system's number of an error, also from the words of Rust and HDF5; 0: none."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno
-    found = re.search(r"\(os error (\d+)\)|errno = (\d+)", str(error))
-    return int(found[1] or found[2]) if found else 0
-
-
-def _is_memory(error: BaseException) -> bool:
-    if any(base.__name__ in _NO_MEMORY_TYPES for base in type(error).__mro__):
-        return True
-    if _errno(error) == errno.ENOMEM:
-        return True
-    if not isinstance(error, RuntimeError | OSError | ImportError):
-        return False
-    return any(words in str(error) for words in _NO_MEMORY)
 
 
 def _causes(error: BaseException) -> list[BaseException]:

@@ -16,7 +16,7 @@ from clinit.cli.encoding import replace_what_cannot_be_printed
 from clinit.cli.export import export
 from clinit.cli.extract import extract
 from clinit.cli.failure import fail
-from clinit.cli.interruption import heed_signals
+from clinit.cli.interruption import arrived, heed_signals, raise_no_more
 from clinit.cli.library_messages import show_messages_of_libraries
 from clinit.cli.predict import predict
 from clinit.cli.report import report
@@ -79,6 +79,9 @@ def main() -> None:
     show_messages_of_libraries()
     try:
         code = app(standalone_mode=False)
+        if (swallowed := arrived()) is not None:
+            raise swallowed  # anew: Python ignores what a signal raises within `__del__`
+        raise_no_more()
     except BaseException as error:
         code = fail(error)
     sys.exit(code)

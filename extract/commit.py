@@ -6,6 +6,7 @@ too. A writer removes its own draft alone; what a killed one leaves is removed b
 process that claims the folder or the file (`lock`).
 """
 
+import hashlib
 import json
 import os
 import secrets
@@ -17,13 +18,31 @@ from typing import Any
 
 from clinit.errors import ClinitError
 
+_NAME_BYTES = 255
+"""Longest name of Linux and macOS."""
+_STEM_BYTES = _NAME_BYTES - len("..tmp-0123456789abcdef")
+_DIGEST_DIGITS = 16
+
 
 def draft_of(path: Path) -> Path:
     """Return a new name under which the content of `path` is written before its commit.
 
     It is random: process identifiers repeat in containers that share a folder.
     """
-    return path.with_name(f".{path.name}.tmp-{secrets.token_hex(8)}")
+    return path.with_name(f".{hidden_stem(path.name)}.tmp-{secrets.token_hex(8)}")
+
+
+def hidden_stem(name: str) -> str:
+    """Return what names the draft and the lock of the file `name`: itself, if it fits into them.
+
+    A longer name is cut, and its digest tells it from others that begin alike. What is no name
+    of a file stays, so that the system refuses it before anything is written.
+    """
+    encoded = os.fsencode(name)
+    if not _STEM_BYTES < len(encoded) <= _NAME_BYTES:
+        return name
+    begin = encoded[: _STEM_BYTES - _DIGEST_DIGITS - 1].decode("utf-8", "ignore")
+    return f"{begin}-{hashlib.sha256(encoded).hexdigest()[:_DIGEST_DIGITS]}"
 
 
 def flush_folder(folder: Path) -> None:
@@ -60,14 +79,19 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> None:
         draft.replace(path)
         flush_folder(path.parent)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        _remove(draft)
         raise ClinitError(
             f"cannot write {path}: {error.strerror or error}",
             remedy="Free space or choose a folder you can write, then run the same command again.",
         ) from error
     except BaseException:
-        draft.unlink(missing_ok=True)
+        _remove(draft)
         raise
+
+
+def _remove(draft: Path) -> None:
+    with suppress(OSError):  # what is wrong with its name or its folder has been raised already
+        draft.unlink()
 
 
 def _refuse_other_than_file(path: Path) -> None:

@@ -19,13 +19,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from clinit.errors import LOOK_AT_STORAGE, ClinitError
+from clinit.errors import LOOK_AT_STORAGE, ClinitError, StorageError
 from clinit.extract.commit import commit_file
 
 T = TypeVar("T")
 
-MAX_BYTES = 512 * 2**20
-"""Of a document. The longest name every bad image of a large data set."""
 _SEAL = "sha256"
 
 
@@ -42,6 +40,8 @@ class DocumentKind:
     error: type[ClinitError]
     remedy: str
     """What to do about a damaged one."""
+    max_bytes: int = 2**24
+    """Of a document in a file; reading takes some twenty times as much memory."""
 
     def seal(self, content: Mapping[str, Any]) -> dict[str, Any]:
         """Return `content` with its format before it and its digest behind it."""
@@ -66,8 +66,8 @@ class DocumentKind:
         """Read the document at `path` as `content`, a dataclass or a typed dictionary.
 
         Raises:
-            ClinitError: Of this kind's type, if it is absent, unreadable, damaged or of another
-                format.
+            ClinitError: Of this kind's type, if it is absent, damaged or of another format.
+            StorageError: If it is there and cannot be read.
         """
         return self.convert(self.load(path), content, origin=str(path))
 
@@ -80,13 +80,13 @@ class DocumentKind:
         try:
             if not path.is_file():
                 raise self._refusal(f"there is no {path.name} in {path.parent}")
-            if (size := path.stat().st_size) > MAX_BYTES:
+            if (size := path.stat().st_size) > self.max_bytes:
                 raise self._refusal(
-                    f"{path} is {size:,} bytes long, expected at most {MAX_BYTES:,}"
+                    f"{path} is {size:,} bytes long, expected at most {self.max_bytes:,}"
                 )
             text = path.read_text(encoding="utf-8")
         except OSError as error:
-            raise self.error(
+            raise StorageError(
                 f"cannot read {path}: {error.strerror or error}", remedy=LOOK_AT_STORAGE
             ) from error
         except UnicodeDecodeError as error:

@@ -1,8 +1,9 @@
 """One writer at a time: claims on folders, and on files that are to be written.
 
 A claim is a lock of the kernel on an empty file: `.lock` in the folder, `.NAME.lock` beside the
-file. The kernel gives it back when the process ends, however it ends. The lock file is never
-followed where it is a link and never written to, so that nobody can have another file emptied.
+file (a long NAME is cut as in its drafts: `commit.hidden_stem`). The kernel gives it back when the
+process ends, however it ends. The lock file is never followed where it is a link and never written
+to, so that nobody can have another file emptied.
 
 A claim saves work, and tells whose drafts are left over; that no reader sees half a file and no
 finished file is lost rests on the renames of `commit`. So storage that cannot lock serves too.
@@ -22,9 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clinit.errors import ClinitError
+from clinit.extract.commit import hidden_stem
 
 _CANNOT_LOCK = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
-_DRAFT = re.compile(r"\.(?P<name>.+)\.tmp-[0-9a-f]{16}")
+_DRAFT = re.compile(r"\.(?P<stem>.+)\.tmp-[0-9a-f]{16}")
 _WAIT = "Wait until it has finished, or end it; then run this command again."
 
 
@@ -78,14 +80,14 @@ def claim_file(
 
     Its folder is made where it does not exist; arguments and errors as in `claim_folder`.
     """
-    lock = path.with_name(f".{path.name}.lock")
+    lock = path.with_name(f".{hidden_stem(path.name)}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _cannot_write(path, error) from error
     with _claim(lock, path, on_busy=on_busy, on_unlocked=on_unlocked) as claim:
         if claim.locked:
-            _sweep(path.parent, path.name)
+            _sweep(path.parent, hidden_stem(path.name))
         try:
             yield
         finally:
@@ -156,12 +158,18 @@ def _hold(
         if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
             raise _cannot_write(claimed, error) from error
         if on_busy is None:
-            raise ClinitError(
-                f"another process is writing {'into ' * claimed.is_dir()}{claimed}", remedy=_WAIT
-            ) from error
+            where = f"into {claimed}" if claimed.is_dir() else str(claimed)
+            raise ClinitError(f"another process is writing {where}", remedy=_WAIT) from error
         on_busy()
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _wait(descriptor, claimed)
     return True
+
+
+def _wait(descriptor: int, claimed: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:  # such as a server that has gone meanwhile
+        raise _cannot_write(claimed, error) from error
 
 
 def _names(path: Path, descriptor: int) -> bool:
@@ -172,14 +180,14 @@ def _names(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _sweep(folder: Path, name: str | None = None) -> None:
+def _sweep(folder: Path, stem: str | None = None) -> None:
     """Remove drafts in a claimed folder, or those of one claimed file in it."""
     with os.scandir(folder) as entries:
         found = [(entry, match) for entry in entries if (match := _DRAFT.fullmatch(entry.name))]
     for entry, match in found:
-        if name is None and _is_claimed(folder / f".{match['name']}.lock"):
+        if stem is None and _is_claimed(folder / f".{match['stem']}.lock"):
             continue  # by the writer of that file
-        if name in (None, match["name"]):
+        if stem in (None, match["stem"]):
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
             else:
@@ -189,8 +197,10 @@ def _sweep(folder: Path, name: str | None = None) -> None:
 def _is_claimed(lock: Path) -> bool:
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError:  # it is there, perhaps another user's
+        return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -18,10 +18,17 @@ from pathlib import Path, PurePosixPath
 
 _ROOT = Path("/")
 _SHORTAGE = re.compile(
-    r"ca(n't|nnot) allocate|(out of|insufficient|not enough) memory|bad_alloc|start new thread",
+    r"ca(n't|nnot) allocate|DefaultCPUAllocator|(out of|insufficient|not enough) memory|bad_alloc"
+    r"|CUBLAS_STATUS_ALLOC_FAILED|start new thread|failed to map segment from shared object",
     re.IGNORECASE,
 )
-"""What PyTorch, the image libraries and Python say where the memory, or a thread, is refused."""
+"""What PyTorch, CUDA, the image libraries, Python and the loader of libraries say where the memory,
+or a thread, is refused."""
+_SHORTAGE_TYPES = {"MemoryError", "OutOfMemoryError"}
+"""By name: the libraries that have the latter are not loaded for it."""
+_OF_RUST = {"PanicException", "PolarsError", "SafetensorError"}
+_NUMBER = re.compile(r"\(os error (\d+)\)|\berrno = (\d+)")
+"""How Rust and HDF5 write the number of an error of the system."""
 
 
 def cpu_count(root: Path = _ROOT) -> int:
@@ -64,11 +71,34 @@ def free_memory(root: Path = _ROOT) -> int:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Say whether an error tells of a shortage of memory."""
-    short = isinstance(error, MemoryError) or (
-        isinstance(error, OSError) and error.errno == errno.ENOMEM
-    )
-    return short or _SHORTAGE.search(str(error)) is not None
+    """Return whether an error tells of a shortage of memory.
+
+    Words count where a library or the system speaks. An OSError with a number has said what it
+    is, and other errors (`ValueError`) may repeat words of the data.
+    """
+    if _types(error) & _SHORTAGE_TYPES:
+        return True
+    if number := error_number(error):
+        return number == errno.ENOMEM
+    spoken = isinstance(error, RuntimeError | OSError | ImportError)
+    return spoken and _SHORTAGE.search(str(error)) is not None
+
+
+def error_number(error: BaseException) -> int:
+    """Return the system's number (`errno`) of an error, 0 where it has none.
+
+    Polars, safetensors and HDF5 have it in their message alone.
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    if not (isinstance(error, OSError) or _types(error) & _OF_RUST):
+        return 0
+    found = _NUMBER.search(str(error))
+    return int(found[1] or found[2]) if found else 0
+
+
+def _types(error: BaseException) -> set[str]:
+    return {base.__name__ for base in type(error).__mro__}
 
 
 def _groups(controller: str, root: Path) -> Iterator[Path]:

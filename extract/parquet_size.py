@@ -119,8 +119,6 @@ class _Thrift:
 
     def struct(self, depth: int = 0) -> dict[int, Any]:
         """Read the structure at `place`, and go behind it."""
-        if depth > _MAX_DEPTH:
-            raise ValueError("its footer is nested too deeply")
         fields: dict[int, Any] = {}
         number = 0
         while (head := self._byte()) & 15:
@@ -132,6 +130,8 @@ class _Thrift:
         self._values += 1
         if self._values > _MAX_VALUES:
             raise ValueError(f"its headers hold more than {_MAX_VALUES:,} values")
+        if depth > _MAX_DEPTH:
+            raise ValueError("its footer is nested too deeply")
         match kind:
             case 1 | 2:
                 return kind == 1

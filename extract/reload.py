@@ -7,8 +7,8 @@ they come from, they count only if their hash is the one in the fingerprint.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -63,14 +63,8 @@ def rebuild(
         DeviceError: If the device is absent.
     """
     _check_extracted(fingerprint, origin)
-    transform, model_args = _parse(fingerprint, origin)
-    config = BackboneConfig(
-        name=fingerprint["backbone"],
-        weights=weights,
-        model_args=model_args,
-        device=str(choose_device(device)),
-        autocast=fingerprint.get("autocast", "off"),
-    )
+    transform, config = _parse(fingerprint, origin)
+    config = replace(config, weights=weights, device=str(choose_device(device)))
     try:
         backbone = load_backbone(config)
     except BackboneError as error:
@@ -122,12 +116,17 @@ def _check_extracted(fingerprint: Mapping[str, str], origin: str) -> None:
         )
 
 
-def _parse(fingerprint: Mapping[str, str], origin: str) -> tuple[Transform, dict[str, Any]]:
+def _parse(fingerprint: Mapping[str, str], origin: str) -> tuple[Transform, BackboneConfig]:
     try:
         transform = Transform.parse(fingerprint["transform"])
-        return transform, read_model_args(fingerprint["model_args"])
+        config = BackboneConfig(
+            name=fingerprint["backbone"],
+            model_args=read_model_args(fingerprint["model_args"]),
+            autocast=fingerprint.get("autocast", "off"),
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise CacheError(
             f"the fingerprint of {origin} does not describe a network and a transform: {error}",
             remedy="Run the `clinit extract` command of the cache into a new folder.",
         ) from error
+    return transform, config

@@ -43,6 +43,8 @@ _ROW_BYTES = 4096
 """More than a row takes beside its features, with the reason why it has none."""
 _CHUNK_BYTES = 2**31
 """One chunk holds the features of a shard, but HDF5 has none of 2^32 bytes."""
+_COUNTS_BLOCK = (1, 14, 4)
+"""From this HDF5 on the place of a chunk counts the user block (HDFGroup/hdf5 #3003)."""
 _ALIGNMENT = 64
 """Of the features in the file, so that they can be used where they are read to."""
 
@@ -126,7 +128,7 @@ def write_shard(shard: Shard, path: Path, *, plan: Plan, index: int) -> None:
     commit_file(path, write)
 
 
-def _encode(shard: Shard, plan_identifier: str) -> bytes:
+def _encode(shard: Shard, plan_identifier: str) -> memoryview:
     """Return the HDF5 file of a shard.
 
     In memory, because HDF5 that meets a full disk raises again and again, from the garbage
@@ -153,7 +155,7 @@ def _encode(shard: Shard, plan_identifier: str) -> bytes:
     digest = hashlib.sha256(buffer.getbuffer()[_BLOCK:]).hexdigest()
     buffer.seek(0)
     buffer.write(_SEAL + digest.encode())
-    return buffer.getvalue()
+    return buffer.getbuffer()
 
 
 def read_shard(path: Path, plan: Plan, index: int) -> Shard:
@@ -163,7 +165,9 @@ def read_shard(path: Path, plan: Plan, index: int) -> Shard:
         CacheError: If it is absent, truncated, changed or of another plan.
         StorageError: If it is there and cannot be read.
     """
-    size, most = file_size(path), len(plan.rows(index)) * (4 * plan.dim + _ROW_BYTES) + 2**20
+    # Earlier versions had chunks of 16 MB, of which the last one may be nearly empty.
+    chunk = max(2**24, 4 * plan.dim)
+    size, most = file_size(path), len(plan.rows(index)) * (4 * plan.dim + _ROW_BYTES) + 2 * chunk
     if size > most:
         raise CacheError(
             f"{path} has {size:,} bytes, a shard of its rows at most {most:,}", remedy=WRITE_AGAIN
@@ -222,7 +226,8 @@ class _Bytes(io.RawIOBase):
         """Read what there is; behind the end are zeros, as HDF5 has it."""
         part = self._content[self._place : self._place + len(buffer)]
         buffer[: len(part)] = part
-        buffer[len(part) :] = bytes(len(buffer) - len(part))
+        if len(part) < len(buffer):
+            buffer[len(part) :] = bytes(len(buffer) - len(part))
         self._place += len(part)
         return len(part)
 
@@ -315,12 +320,16 @@ def _in_place(dataset: h5py.Dataset, content: UInt8[np.ndarray, " bytes"]) -> np
     place = None
     if dataset.chunks is None:
         place = dataset.id.get_offset()
-    elif dataset.chunks == dataset.shape:
+    elif dataset.chunks == dataset.shape and h5py.version.hdf5_version_tuple >= _COUNTS_BLOCK:
         place = dataset.id.get_chunk_info(0).byte_offset
     if place is None or place % dataset.dtype.itemsize or place + dataset.nbytes > len(content):
         return np.asarray(dataset[:])
     numbers: np.ndarray = content[place : place + dataset.nbytes].view(dataset.dtype.name)
-    return numbers.reshape(dataset.shape)
+    numbers = numbers.reshape(dataset.shape)
+    ends = ((numbers[row].tobytes(), dataset[row].tobytes()) for row in (0, -1))
+    if any(here != there for here, there in ends):  # HDF5 has the last word on where they lie
+        return np.asarray(dataset[:])
+    return numbers
 
 
 def _text(file: h5py.File, name: str) -> str:

@@ -31,6 +31,7 @@ _DOCUMENT = DocumentKind(
     older=("clinit-cache/1",),
     error=CacheError,
     remedy=WRITE_AGAIN,
+    max_bytes=2**29,  # it names every bad image of a large data set
 )
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]

@@ -1,19 +1,22 @@
 """Text files that a user names: read whole, but never without end.
 
 A name may belong to a device that gives zeros for ever, or to a pipe that nobody writes into.
+`<(command)` is a pipe that ends with its command, so it is waited for as long as that takes.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import select
 import stat
 from pathlib import Path
 
 LIMIT_BYTES = 16 * 2**20
 """Class names and options take a thousandth of it."""
-_PATIENCE_MS = 1000
-"""For the first word from a pipe."""
+_PATIENCE_S = 1
+"""For the first word from a pipe with a name: whoever was to write may never come."""
+_UNNAMED = re.compile(r"/dev/fd/.+|/proc/.+/fd/.+")
 
 
 class TextFileError(Exception):
@@ -48,11 +51,13 @@ def _read(path: Path) -> bytes:
         os.close(descriptor)
         raise TextFileError("it is a folder")
     with open(descriptor, "rb") as file:  # noqa: PTH123 - not a path
-        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        is_pipe = stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+        # One without a name and without a writer is at its end, and the read returns at once.
+        if is_pipe and not _UNNAMED.fullmatch(str(path.resolve())):
             poll = select.poll()
             poll.register(descriptor, select.POLLIN)
-            if not poll.poll(_PATIENCE_MS):
-                raise TextFileError("it is a pipe that nobody writes into")
+            if not poll.poll(1000 * _PATIENCE_S):
+                raise TextFileError(f"it is a pipe, and nothing came within {_PATIENCE_S} s")
         os.set_blocking(descriptor, True)
         content = file.read(LIMIT_BYTES + 1)
     if len(content) > LIMIT_BYTES:

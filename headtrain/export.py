@@ -90,7 +90,7 @@ def export_run(
         tasks=tuple(record.classes["task"]),
         transform=transform,
         autocast=backbone.config.autocast,
-        weights=state_sha256(network),
+        weights=state_sha256(network.state_dict()),
         fingerprint=record.info["base"]["fingerprint"],
         record={
             **{name: record.info.get(name) for name in ("id", "started", "config")},

@@ -149,7 +149,6 @@ FILES = (
          "caches/base/train/shard-00000.h5"),
     File("kept/random.checkpoint", ("train-top, its checkpoint",), "top/random/top.safetensors"),
     File("aligned.safetensors", ("train-head --head",), "caches/base/head.safetensors"),
-    File("aligned.alignment.json", ("train-head --head",), "caches/base/train/cache.json"),
     File("sweep/sweep.json", ("sweep",), "search/trials/sweep.json"),
     File("sweep/random-lr=0.001-seed=0/run.json", ("sweep",),
          "sweep/random-lr=0.001-seed=1/run.json"),
@@ -404,12 +403,6 @@ def prepare(place: Place, own: Path, path: Path, reader: str) -> Path:
             shutil.copytree(entry, target)
         else:
             shutil.copy(entry, target)
-    if path.name == "aligned.alignment.json":  # facts are looked for beside the head
-        (own / "work" / "aligned.safetensors").unlink()
-        shutil.copy(place.work / "aligned.safetensors", own / "work")
-    if path.name == "aligned.safetensors":
-        (own / "work" / "aligned.alignment.json").unlink()
-        shutil.copy(place.work / "aligned.alignment.json", own / "work")
     return own / "work" / path
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,11 +20,20 @@ from safetensors.torch import save
 from torch import Tensor
 
 from clinit.errors import CheckpointError
+from clinit.extract.backbone import state_sha256
 from clinit.extract.commit import commit_file
+from clinit.extract.document import DocumentKind
+from clinit.extract.readable import check_readable
 from clinit.headtrain.init import Initialisation, LambdaCurve, Rows
 from clinit.headtrain.ledger import Point, TaskEntry
 
-FORMAT = "clinit-checkpoint/2"
+_FORMAT = "clinit-checkpoint/3"
+_DOCUMENT = DocumentKind(
+    title="a checkpoint of this version of clinit",
+    format=_FORMAT,
+    error=CheckpointError,
+    remedy="Remove this file to start the run anew, or choose another --out.",
+)
 FINISHED = -1
 """The iteration of a checkpoint between two tasks."""
 _KEY = "clinit_checkpoint"
@@ -48,6 +58,27 @@ class Checkpoint:
     """Plain values: seconds a phase, notes, rates of the schedule."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Sealed:
+    """The document in the metadata."""
+
+    state: str
+    """JSON of `_State`."""
+    tensors: str
+    """SHA-256 over the tensors (`state_sha256`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What a checkpoint holds beside its tensors."""
+
+    run: str
+    task: int
+    iteration: int
+    entries: list[dict[str, Any]]
+    facts: dict[str, Any]
+
+
 def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
     """Write or replace the checkpoint at `path`, atomically.
 
@@ -64,16 +95,17 @@ def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
         facts, arrays = _entry_parts(entry)
         told.append(facts)
         tensors |= {f"entry.{index}.{name}": torch.tensor(a) for name, a in arrays.items()}
-    content = {
-        "format": FORMAT,
+    state = {
         "run": checkpoint.run,
         "task": checkpoint.task,
         "iteration": checkpoint.iteration,
         "entries": told,
         "facts": dict(checkpoint.facts),
     }
+    # A text in the document: the losses of a run that diverges are numbers that JSON has not.
+    content = {"state": json.dumps(state), "tensors": state_sha256(tensors)}
     # As bytes: a full disk is then an OSError like any other.
-    file = save(tensors, {_KEY: json.dumps(content)})
+    file = save(tensors, {_KEY: _DOCUMENT.text(content, indent=None)})
     commit_file(path, lambda draft: draft.write_bytes(file))
 
 
@@ -85,33 +117,43 @@ def read_checkpoint(path: Path, run: str, device: torch.device) -> Checkpoint | 
     """
     if not path.is_file():
         return None
-    remedy = f"Remove {path} to start the run anew, or choose another --out."
+    check_readable(path, CheckpointError)
     try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
-            content = json.loads((file.metadata() or {})[_KEY])
+        with safe_open(path, framework="pt") as file:
+            text = (file.metadata() or {}).get(_KEY, "null")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if content["format"] != FORMAT:
-            raise ValueError(f"its layout is {content['format']!r}, expected {FORMAT!r}")
+    except (OSError, SafetensorError, ValueError, TypeError) as error:
+        raise _damaged(path, error) from error
+    sealed = _DOCUMENT.convert(_DOCUMENT.parse(text, origin=str(path)), _Sealed, origin=str(path))
+    if state_sha256(tensors) != sealed.tensors:
+        raise _damaged(path, ValueError("its tensors have changed since they were written"))
+    tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
+    try:
+        state = msgspec.convert(json.loads(sealed.state), _State)
         entries = tuple(
             _entry(facts, _under(tensors, f"entry.{index}."))
-            for index, facts in enumerate(content["entries"])
+            for index, facts in enumerate(state.entries)
         )
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"cannot read {path}: {error}", remedy=remedy) from error
-    if content["run"] != run:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged(path, error) from error
+    if state.run != run:
         raise CheckpointError(
             f"{path} is the checkpoint of a run with other settings, data or weights",
-            remedy=remedy,
+            remedy=_DOCUMENT.remedy,
         )
     parts = {part: _under(tensors, f"{part}.") for part in ("model", "method", "optimizer")}
     return Checkpoint(
         run=run,
-        task=content["task"],
-        iteration=content["iteration"],
+        task=state.task,
+        iteration=state.iteration,
         entries=entries,
-        facts=content["facts"],
+        facts=state.facts,
         **parts,
     )
+
+
+def _damaged(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{path} is damaged: {error}", remedy=_DOCUMENT.remedy)
 
 
 def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

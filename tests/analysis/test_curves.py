@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -89,6 +91,33 @@ def test_the_figure_is_written_in_the_format_of_its_suffix(
     assert [file.name for file in tmp_path.iterdir() if file.is_file()] == [path.name]
     if suffix == "svg":
         assert ">least-square</text>" in path.read_text()
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from clinit.analysis.report import load_report
+from clinit.errors import ClinitError
+report = load_report([Path(sys.argv[1])])
+resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))  # no file grows beyond 2 kB
+for path in map(Path, sys.argv[2:]):
+    try:
+        report.save_figure(path)
+    except ClinitError as error:
+        print(error)
+"""
+
+
+def test_a_full_disk_is_told_whatever_the_format(three_inits: Path, tmp_path: Path) -> None:
+    # In a process of its own: the limit would also hold for what the tests print.
+    folder = tmp_path / "figures"
+    folder.mkdir()
+    paths = [folder / f"a.{suffix}" for suffix in ("png", "pdf", "svg")]
+    command = [sys.executable, "-c", FULL_DISK, str(three_inits), *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [f"cannot write {path}: File too large" for path in paths]
+    assert list(folder.iterdir()) == []
 
 
 def test_the_figure_shades_every_second_task_and_breaks_curves_between(three_inits: Path) -> None:

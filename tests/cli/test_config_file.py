@@ -351,7 +351,7 @@ def test_a_hostile_file_is_refused_in_words(content: bytes, message: str) -> Non
 def test_a_folder_and_a_pipe_are_no_files_of_options() -> None:
     Path("folder.toml").mkdir()
     os.mkfifo("pipe.toml")
-    for name, reason in (("folder", "it is a folder"), ("pipe", "it is a pipe that nobody writes")):
+    for name, reason in (("folder", "it is a folder"), ("pipe", "it is a pipe, and nothing")):
         with pytest.raises(ConfigFileError, match=rf"options in {name}\.toml: {reason}"):
             parse("align", None, f"--config={name}.toml")
 

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
 from clinit.cli.failure import fail
-from clinit.errors import CacheError, ClinitError
+from clinit.errors import ClinitError
+from clinit.extract.decode import memory_error
 
 LESS = "Give a smaller --batch-size or --workers, or free some."
 
@@ -52,7 +54,12 @@ def failure_of(allocate: Callable[[], object]) -> BaseException:
         (RuntimeError("can't start new thread"), "out of memory: can't start new thread\n"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "Cannot allocate memory\n"),
         (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "failed to map"),
-        (Exception("parquet: (os error 12)"), "out of memory: parquet: (os error 12)\n"),
+        (
+            pl.exceptions.ComputeError("parquet: (os error 12)"),
+            "out of memory: parquet: (os error 12)\n",
+        ),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling"), "CUBLAS_STATUS_ALLOC_FAILED"),
+        (RuntimeError("Insufficient memory (case 4)"), "memory: Insufficient memory (case 4)\n"),
     ],
 )
 def test_a_shortage_of_memory_is_a_sentence_with_the_options_that_need_less(
@@ -72,10 +79,29 @@ def test_the_remedy_names_the_options_of_the_command_that_was_typed(
     assert "Use a machine with more memory, or" in told(MemoryError(), "cache", "show", "c")
 
 
-def test_a_shortage_behind_another_error_is_the_shortage(told: Callable[..., str]) -> None:
-    damaged = CacheError("the shard is damaged", remedy="Remove it.")
-    damaged.__cause__ = MemoryError("Unable to allocate 3 GiB")
-    assert told(damaged).startswith("Error: out of memory: Unable to allocate 3 GiB\n")
+def test_a_shortage_behind_an_error_of_a_library_is_the_shortage(told: Callable[..., str]) -> None:
+    wrapped = KeyError("a batch")
+    wrapped.__cause__ = MemoryError("Unable to allocate 3 GiB")
+    assert told(wrapped).startswith("Error: out of memory: Unable to allocate 3 GiB\n")
+
+
+def test_our_own_error_about_memory_stays_as_it_is(told: Callable[..., str]) -> None:
+    own = memory_error(Path("/data/big.jpg"))
+    own.__cause__ = MemoryError("Unable to allocate 3 GiB")
+    said = told(own)
+    assert said == f"Error: not enough memory to decode /data/big.jpg\n{own.remedy}\n"
+    assert "--max-pixels" in said
+    assert "resumes" in said
+
+
+@pytest.mark.parametrize(
+    "name", ["disk (os error 28)", "errno = 28", "(os error 12)", "out of memory", "bad_alloc"]
+)
+def test_words_of_the_data_are_no_shortage(told: Callable[..., str], name: str) -> None:
+    said = told(ValueError(f'class "{name}" is unknown'))
+    assert said == f'ValueError: class "{name}" is unknown\n'
+    missing = FileNotFoundError(errno.ENOENT, "No such file or directory", name)
+    assert told(missing) == f"Error: [Errno 2] No such file or directory: '{name}'\n"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +109,10 @@ def test_a_shortage_behind_another_error_is_the_shortage(told: Callable[..., str
     [
         (OSError(errno.ENOSPC, "No space left on device", "o"), "cannot write o: No space left"),
         (OSError(errno.EDQUOT, "Disk quota exceeded", "o"), "cannot write o: Disk quota exceeded"),
-        (ValueError("parquet: IO error (os error 28)"), "cannot write: No space left on device"),
+        (
+            pl.exceptions.ComputeError("parquet: IO error (os error 28)"),
+            "cannot write: No space left on device",
+        ),
         (
             OSError("HDF5: errno = 28, error message = 'No'"),
             "cannot write: No space left on device",

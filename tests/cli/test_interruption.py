@@ -65,16 +65,79 @@ def test_a_signal_cleans_up_says_what_is_kept_and_gives_the_code_of_shells(
 
 
 @pytest.mark.parametrize("second", SIGNALS)
-def test_another_signal_during_the_clean_up_ends_at_once(second: signal.Signals) -> None:
+def test_a_signal_a_second_after_the_first_ends_the_clean_up_at_once(
+    second: signal.Signals,
+) -> None:
     process = started(clean="print('cleaning', flush=True); time.sleep(30)")
     process.send_signal(signal.SIGTERM)
     assert process.stdout is not None
     assert [process.stdout.readline() for _ in range(2)] == ["cleaned\n", "cleaning\n"]
+    time.sleep(1.1)
     began = time.monotonic()
     process.send_signal(second)
     assert process.wait(timeout=20) == -second
     assert time.monotonic() - began < 10
     process.communicate()
+
+
+@pytest.mark.parametrize("second", SIGNALS)
+def test_a_signal_right_after_the_first_leaves_the_clean_up_alone(second: signal.Signals) -> None:
+    process = started(clean="print('cleaning', flush=True); time.sleep(0.5); print('done')")
+    process.send_signal(signal.SIGHUP)
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == ["cleaned\n", "cleaning\n"]
+    process.send_signal(second)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (129, "done\n", "Hung up. All of it is kept.\n")
+
+
+def test_a_signal_while_a_failure_is_told_gives_no_traceback() -> None:
+    code = """
+import signal
+from clinit.cli import failure, main as m
+from clinit.errors import ClinitError
+
+def refuse():
+    raise ClinitError("no x", remedy="Give x.")
+
+def told(error, told=failure._told):
+    signal.raise_signal(signal.SIGINT)
+    return told(error)
+
+failure._told = told
+m.app.registered_commands[0].callback = lambda: None
+m.app.command("refuse")(refuse)
+m.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, "refuse"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "Error: no x\nGive x.\n")
+
+
+def test_a_signal_that_python_swallows_is_the_exit_code_all_the_same() -> None:
+    code = """
+import signal, sys
+from clinit.cli import main as m
+
+class Ends:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+def swallow():
+    Ends()
+    print("goes on")
+
+sys.unraisablehook = lambda info: print(type(info.exc_value).__name__)
+m.app.registered_commands[0].callback = lambda: None
+m.app.command("swallow")(swallow)
+m.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, "swallow"], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "Interruption\ngoes on\n"
+    assert (done.returncode, done.stderr) == (143, "Terminated.\n")
 
 
 def test_an_error_of_the_clean_up_does_not_hide_the_signal() -> None:
@@ -102,7 +165,7 @@ def test_the_outermost_command_says_what_is_kept() -> None:
     assert str(Interruption(signal.SIGINT)) == "Interrupted."
 
 
-def test_handlers_are_put_back_before_the_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_raises_once(monkeypatch: pytest.MonkeyPatch) -> None:
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         for number in SIGNALS:
@@ -111,8 +174,11 @@ def test_handlers_are_put_back_before_the_exception(monkeypatch: pytest.MonkeyPa
         assert arrived() is None
         with pytest.raises(Interruption):
             signal.raise_signal(signal.SIGTERM)
-        assert {signal.getsignal(number) for number in SIGNALS} == {signal.SIG_DFL}
-        assert arrived() is not None
+        first = arrived()
+        assert first is not None
+        for number in SIGNALS:
+            signal.raise_signal(number)
+        assert arrived() is first
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -59,12 +62,42 @@ def test_a_device_that_never_ends_is_refused() -> None:
         read_text(Path("/dev/zero"))
 
 
-def test_a_pipe_is_read_but_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_with_a_name_is_read_but_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    with pytest.raises(TextFileError, match="a pipe that nobody writes into"):
+    with pytest.raises(TextFileError, match=r"^it is a pipe, and nothing came within 1 s$"):
         read_text(path)
     writer = threading.Thread(target=lambda: path.write_text("a\nb\n", encoding="utf-8"))
     writer.start()
     assert read_text(path) == "a\nb\n"
     writer.join()
+
+
+READ = """
+import sys
+from pathlib import Path
+from clinit.extract.text_file import read_text
+print(repr(read_text(Path(sys.argv[1]))))
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="no names for descriptors")
+@pytest.mark.parametrize("name", ["/dev/fd/{}", "/proc/self/fd/{}", "link"])
+@pytest.mark.parametrize(("content", "later_s"), [(b"a\n", 1.5), (b"", 1.5), (b"", 0)])
+def test_a_pipe_without_a_name_is_waited_for_until_it_is_closed(
+    tmp_path: Path, name: str, content: bytes, later_s: float
+) -> None:
+    reads, writes = os.pipe()
+    path = Path(name.format(reads))
+    if name == "link":
+        path = tmp_path / "link"
+        path.symlink_to(f"/dev/fd/{reads}")
+    command = [sys.executable, "-c", READ, str(path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, pass_fds=[reads]
+    ) as process:
+        os.close(reads)
+        time.sleep(later_s)
+        os.write(writes, content)
+        os.close(writes)
+        assert process.communicate(timeout=20)[0] == f"{content.decode()!r}\n"

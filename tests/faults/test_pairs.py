@@ -8,9 +8,6 @@ import pytest
 from fault_trials.pairs import PID, pair
 from fault_trials.trial import Failure, Trial
 
-FOURTH = pytest.mark.xfail(strict=True, reason="fault 4: nobody claims --out")
-SEVENTEENTH = pytest.mark.xfail(strict=True, reason="fault 17: the loser trains first")
-
 
 @pytest.mark.parametrize(
     ("first", "second", "share", "pid"),
@@ -19,10 +16,10 @@ SEVENTEENTH = pytest.mark.xfail(strict=True, reason="fault 17: the loser trains 
         ("cache import", "cache import", 0.5, PID),
         ("manifest build", "manifest build", 0.5, PID),
         ("sweep", "sweep", 0.5, None),
-        pytest.param("train-head", "train-head", 0.0, None, marks=FOURTH),
-        pytest.param("train-head", "train-head", 0.15, PID, marks=FOURTH),
-        pytest.param("align", "align, cross entropy", 0.0, None, marks=FOURTH),
-        pytest.param("train-top", "train-top", 0.0, PID, marks=SEVENTEENTH),
+        ("train-head", "train-head", 0.0, None),
+        ("train-head", "train-head", 0.15, PID),
+        ("align", "align, cross entropy", 0.0, None),
+        ("train-top", "train-top", 0.0, PID),
     ],
 )
 def test_of_two_processes_on_one_folder_one_is_refused_before_it_computes(

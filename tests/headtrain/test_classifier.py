@@ -1,3 +1,4 @@
+import json
 import os
 import pickle
 import re
@@ -24,6 +25,7 @@ from clinit.errors import (
     ModelError,
 )
 from clinit.extract.cache import open_cache
+from clinit.extract.document import content_sha256
 from clinit.extract.head import read_head
 from clinit.extract.loader import load_batches
 from clinit.headtrain.classifier import Classifier, Prediction, find_images, load_model
@@ -288,24 +290,71 @@ def test_what_is_no_model_file_is_refused(tiny_run: Path, tmp_path: Path) -> Non
     assert f"`clinit export {tiny_run} --out" in caught.value.remedy
 
 
+def described(change: Callable[[dict[str, Any]], object]) -> Callable[[str], str]:
+    """Change the description of a model, and seal it again as an honest writer would."""
+
+    def changed(text: str) -> str:
+        content: dict[str, Any] = json.loads(text)
+        del content["sha256"]
+        change(content)
+        return json.dumps({**content, "sha256": content_sha256(content)})
+
+    return changed
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("change", "message"),
     [
-        lambda text: text.replace("clinit-model/1", "clinit-model/9"),
-        lambda text: text.replace('"tasks"', '"jobs"'),
-        lambda text: "[]",
-        lambda text: "{",
+        (lambda text: "[]", "is damaged: it holds [] instead of fields"),
+        (lambda text: "{", "is damaged: Expecting property name"),
+        (lambda text: "[" * 100_000, "is damaged: it is nested too deeply"),
+        (
+            lambda text: text.replace('"d"', '"q"'),
+            "is damaged: it has changed since it was written",
+        ),
+        (
+            described(lambda content: content.update(format="clinit-model/9")),
+            "is not the description of a model: its format is 'clinit-model/9', expected",
+        ),
+        (described(lambda content: content.pop("tasks")), "is damaged: it lacks `tasks`"),
+        (
+            described(lambda content: content.update(autocast="x")),
+            "is damaged: autocast is 'x', expected another value",
+        ),
+        (
+            described(lambda content: content.update(tasks=[0.5])),
+            "is damaged: tasks[0] is 0.5, expected `int`, got `float`",
+        ),
+        (
+            described(lambda content: content["transform"].update(resize=True)),
+            "is damaged: transform.resize is True, expected `int | array`, got `bool`",
+        ),
+        (
+            described(lambda content: content["transform"].update(std=[0, 1, 1])),
+            "is damaged: std must be three positive numbers",
+        ),
     ],
 )
 def test_a_file_of_another_layout_is_refused(
-    model_file: Path, tmp_path: Path, change: Callable[[str], str]
+    model_file: Path, tmp_path: Path, change: Callable[[str], str], message: str
 ) -> None:
     with safe_open(model_file, framework="numpy") as file:
         text = file.metadata()["clinit_model"]
     path = tmp_path / "other.safetensors"
     save_file(load_file(model_file), path, metadata={"clinit_model": change(text)})
-    with pytest.raises(ModelError, match="is a model file of another layout than clinit-model/1"):
+    with pytest.raises(ModelError) as caught:
         load_model(path)
+    assert str(caught.value).startswith(f"the description in {path} {message}")
+
+
+def test_a_model_of_an_earlier_version_is_read(model_file: Path, tmp_path: Path) -> None:
+    with safe_open(model_file, framework="numpy") as file:
+        content = json.loads(file.metadata()["clinit_model"])
+    del content["sha256"]
+    text = json.dumps({**content, "format": "clinit-model/1"})
+    path = tmp_path / "older.safetensors"
+    save_file(load_file(model_file), path, metadata={"clinit_model": text})
+    assert load_model(path).facts == load_model(model_file).facts
 
 
 class _Evil:

@@ -52,7 +52,6 @@ _DOCUMENTS: Sequence[tuple[str, Sequence[str]]] = (
     ("caches/base/train/cache.json", ("cache show", "train-head", "cache verify", "export")),
     ("runs/random/run.json", ("report --format json", "report", "export")),
     ("top/random/run.json", ("export, top", "train-top, its records")),
-    ("aligned.alignment.json", ("train-head --head",)),
     ("sweep/sweep.json", ("sweep",)),
     ("sweep/random-lr=0.001-seed=0/run.json", ("sweep",)),
 )

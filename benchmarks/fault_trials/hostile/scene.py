@@ -173,10 +173,6 @@ def _untouched(scene: Scene) -> dict[str, tuple[bytes, int]]:
 
 def beside(scene: Scene, path: str) -> None:
     """Put files where the command looks for them."""
-    if path == "aligned.alignment.json":
-        scene.own("aligned.safetensors")
-    if path == "aligned.safetensors":
-        scene.own("aligned.alignment.json").unlink()
     if path.endswith(".checkpoint"):
         (scene.out / "top").mkdir()
         shutil.copy(scene.work / path, scene.out / "top" / "random.checkpoint")
