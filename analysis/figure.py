@@ -56,7 +56,9 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
     handles = [Line2D([], [], linewidth=1.5, **look) for look in looks]
     legend = result.legend(
         handles,
-        [str(number) for number in range(len(names))],  # a name that begins with _ is left out
+        [
+            str(number) for number in range(len(names))
+        ],  # before matplotlib 3.10 a name with _ in front is left out
         loc="outside upper center",
         ncols=columns,
         frameon=False,

@@ -86,7 +86,7 @@ def extract(
     std: Annotated[
         str | None, typer.Option(help="Pixel deviation, likewise.", show_default="model's")
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images a forward pass.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, max=10**9, help="Images a forward pass.")] = 64,
     workers: Annotated[
         int | None,
         typer.Option(min=1, help="Threads that read and decode.", show_default="usable CPUs"),
@@ -101,12 +101,13 @@ def extract(
         typer.Option(min=1, help="Only the first images of each class.", show_default="all"),
     ] = None,
     shard_rows: Annotated[
-        int, typer.Option(min=1, help="Rows a shard: what a killed run loses at most.")
+        int, typer.Option(min=1, max=10**9, help="Rows a shard: what a killed run loses at most.")
     ] = 4096,
     views: Annotated[
         int,
         typer.Option(
             min=0,
+            max=1000,
             help="Random crops of every training image, mirrored half of the time, stored beside"
             " the plain features for `clinit align`; those that are there are kept.",
         ),

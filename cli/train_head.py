@@ -48,7 +48,7 @@ _DIAGNOSIS_LAMBDA = 0.05
 _PAPER_INITS = [Init.random, Init.class_mean, Init.least_square]
 
 
-@keeps("Heads in training are lost; records that were written are complete and stay.")
+@keeps("Heads in training are lost; written records are kept, and the same command skips them.")
 def train_head(
     context: Context,
     base: Annotated[
