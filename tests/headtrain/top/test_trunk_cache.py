@@ -161,7 +161,11 @@ def test_the_limit_of_pixels_holds_for_activations_too(
     make_cache: Callable[..., TrunkCache], part: Part
 ) -> None:
     cache = replace(make_cache(), max_pixels=1000)
-    for compute in (lambda: store(cache, part), lambda: read(cache.from_images(part), part)):
+    computations: list[Callable[[], object]] = [
+        lambda: store(cache, part),
+        lambda: read(cache.from_images(part), part),
+    ]
+    for compute in computations:
         with pytest.raises(ImageError, match="too large: 40 x 36 pixels, more than the 1,00") as no:
             compute()
         assert no.value.remedy == (
