@@ -165,7 +165,7 @@ def test_the_outermost_command_says_what_is_kept() -> None:
     assert str(Interruption(signal.SIGINT)) == "Interrupted."
 
 
-def test_a_signal_raises_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_raises_once() -> None:
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         for number in SIGNALS:
@@ -182,7 +182,7 @@ def test_a_signal_raises_once(monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        monkeypatch.setattr(interruption, "_arrived", None)
+        interruption._arrived = interruption._ending_since = None
 
 
 def walk(command: Any, path: str = "clinit") -> Iterator[tuple[str, Any]]:
