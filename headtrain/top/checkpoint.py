@@ -2,31 +2,37 @@
 
 It holds what training has changed and what has been written down so far; everything else follows
 from the seed. A run that is killed and started again goes on from it and ends with the same bits.
+The metadata is a sealed document with the SHA-256 of the tensors, so that a changed byte is found
+before anything goes on from it.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 import torch
+from msgspec import Meta
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from clinit.errors import CheckpointError
 from clinit.extract.commit import commit_file
+from clinit.extract.document import DocumentKind
 from clinit.headtrain.init import Initialisation, LambdaCurve, Rows
 from clinit.headtrain.ledger import Point, TaskEntry
+from clinit.headtrain.run_info import Count, Digest, Number, Seconds
 
-FORMAT = "clinit-checkpoint/2"
 FINISHED = -1
 """The iteration of a checkpoint between two tasks."""
 _KEY = "clinit_checkpoint"
+_PARTS = ("model", "method", "optimizer")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +54,78 @@ class Checkpoint:
     """Plain values: seconds a phase, notes, rates of the schedule."""
 
 
+Real = Number | Annotated[str, Meta(pattern="^(nan|-?inf)$")]
+"""JSON has no word for what is not finite."""
+
+
+class _Start(TypedDict):
+    factor: Real
+    shift: Real
+    loss_before: Real | None
+    loss_after: Real | None
+    steps: Count | None
+    lam: Real | None
+    library: str | None
+    curve: tuple[list[Real], list[Real]] | None
+
+
+class _Entry(TypedDict):
+    task: Count
+    facts: dict[str, Count | dict[str, Number]]
+    start: _Start
+    start_seconds: Annotated[list[dict[str, Seconds]], Meta(min_length=1, max_length=1)]
+    iterations: list[Count]
+
+
+class _Group(TypedDict):
+    lr: Number
+    betas: tuple[Number, Number]
+
+
+class _Shares(TypedDict):
+    trained: Count
+    plastic: Count
+    block: Count
+    total: Count
+
+
+class _Facts(TypedDict):
+    diverged: list[str]
+    paid: NotRequired[list[str]]
+    seconds: dict[str, Seconds]
+    groups: list[_Group]
+    shares: _Shares
+
+
+class _Content(TypedDict):
+    run: str
+    task: Annotated[int, Meta(ge=1, le=2**31)]
+    iteration: Annotated[int, Meta(ge=FINISHED, le=2**31)]
+    entries: list[_Entry]
+    facts: _Facts
+    tensors: NotRequired[Digest]
+    """Absent in files of earlier versions."""
+
+
+def _document(path: Path) -> DocumentKind:
+    return DocumentKind(
+        title="the checkpoint of a run",
+        format="clinit-checkpoint/3",
+        older=("clinit-checkpoint/2",),
+        error=CheckpointError,
+        remedy=_remedy(path),
+    )
+
+
+def _remedy(path: Path) -> str:
+    return f"Remove {path} to start the run anew, or choose another --out."
+
+
+def misfit(path: Path, why: object) -> CheckpointError:
+    """Return the error of a checkpoint that a run cannot go on from."""
+    return CheckpointError(f"{path} is damaged: {why}", remedy=_remedy(path))
+
+
 def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
     """Write or replace the checkpoint at `path`, atomically.
 
@@ -56,7 +134,7 @@ def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
     """
     tensors = {
         f"{part}.{name}": value.contiguous()
-        for part in ("model", "method", "optimizer")
+        for part in _PARTS
         for name, value in getattr(checkpoint, part).items()
     }
     told = []
@@ -65,15 +143,15 @@ def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
         told.append(facts)
         tensors |= {f"entry.{index}.{name}": torch.tensor(a) for name, a in arrays.items()}
     content = {
-        "format": FORMAT,
         "run": checkpoint.run,
         "task": checkpoint.task,
         "iteration": checkpoint.iteration,
         "entries": told,
         "facts": dict(checkpoint.facts),
+        "tensors": _sha256(tensors),
     }
     # As bytes: a full disk is then an OSError like any other.
-    file = save(tensors, {_KEY: json.dumps(content)})
+    file = save(tensors, {_KEY: _document(path).text(content, indent=None)})
     commit_file(path, lambda draft: draft.write_bytes(file))
 
 
@@ -85,25 +163,37 @@ def read_checkpoint(path: Path, run: str, device: torch.device) -> Checkpoint | 
     """
     if not path.is_file():
         return None
-    remedy = f"Remove {path} to start the run anew, or choose another --out."
     try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
-            content = json.loads((file.metadata() or {})[_KEY])
+        with safe_open(path, framework="pt") as file:
+            text = (file.metadata() or {}).get(_KEY)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if content["format"] != FORMAT:
-            raise ValueError(f"its layout is {content['format']!r}, expected {FORMAT!r}")
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}", remedy=_remedy(path)) from error
+    if text is None:
+        raise misfit(path, "it does not say what it holds")
+    document = _document(path)
+    content = document.parse(text, origin=str(path))
+    document.convert(content, _Content, origin=str(path))
+    if content.get("tensors") not in (None, _sha256(tensors)):
+        raise misfit(path, "its tensors have changed since they were written")
+    if content["run"] != run:
+        raise CheckpointError(
+            f"{path} is the checkpoint of a run with other settings, data or weights",
+            remedy=_remedy(path),
+        )
+    if [entry["task"] for entry in content["entries"]] != list(range(1, content["task"] + 1)):
+        raise misfit(path, f"it does not describe the {content['task']:,} tasks that have begun")
+    try:
         entries = tuple(
             _entry(facts, _under(tensors, f"entry.{index}."))
             for index, facts in enumerate(content["entries"])
         )
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"cannot read {path}: {error}", remedy=remedy) from error
-    if content["run"] != run:
-        raise CheckpointError(
-            f"{path} is the checkpoint of a run with other settings, data or weights",
-            remedy=remedy,
-        )
-    parts = {part: _under(tensors, f"{part}.") for part in ("model", "method", "optimizer")}
+    except (ValueError, KeyError, TypeError) as error:
+        raise misfit(path, f"it lacks what a task was written down with ({error})") from error
+    parts = {
+        part: {name: value.to(device) for name, value in _under(tensors, f"{part}.").items()}
+        for part in _PARTS
+    }
     return Checkpoint(
         run=run,
         task=content["task"],
@@ -112,6 +202,16 @@ def read_checkpoint(path: Path, run: str, device: torch.device) -> Checkpoint | 
         facts=content["facts"],
         **parts,
     )
+
+
+def _sha256(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of names, types, shapes and bytes."""
+    digest = hashlib.sha256()
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        if value.numel():
+            digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -130,8 +230,10 @@ def _entry_parts(entry: TaskEntry) -> tuple[dict[str, Any], dict[str, np.ndarray
         "task": entry.task,
         "facts": entry.facts,
         "start": {
-            **{name: getattr(start, name) for name in _START},
-            "curve": None if curve is None else [list(curve.lams), list(curve.errors)],
+            **{name: _told(getattr(start, name)) for name in _START},
+            "curve": None
+            if curve is None
+            else [[*map(_told, curve.lams)], [*map(_told, curve.errors)]],
         },
         "start_seconds": [dict(each) for each in entry.start_seconds],
         "iterations": [point.iteration for point in entry.points],
@@ -145,13 +247,25 @@ def _entry_parts(entry: TaskEntry) -> tuple[dict[str, Any], dict[str, np.ndarray
     return facts, arrays
 
 
-_START = ("factor", "shift", "loss_before", "loss_after", "steps", "lam", "library")
+_REALS = ("factor", "shift", "loss_before", "loss_after", "lam")
+_START = (*_REALS, "steps", "library")
+
+
+def _told(value: Any) -> Any:
+    """Return a value as JSON can hold it."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _real(value: Any) -> Any:
+    """Return what `_told` was given."""
+    return float(value) if isinstance(value, str) else value
 
 
 def _entry(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TaskEntry:
-    arrays = {name: value.cpu().numpy() for name, value in tensors.items()}
+    arrays = {name: value.numpy() for name, value in tensors.items()}
     start = dict(facts["start"])
     curve = start.pop("curve")
+    start |= {name: _real(start[name]) for name in _REALS}
     columns = [arrays[name] for name in ("correct", "loss_new", "elapsed_s") if name in arrays]
     return TaskEntry(
         task=facts["task"],
@@ -160,7 +274,9 @@ def _entry(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TaskEntry
         starts=[
             Initialisation(
                 Rows(np.empty((0, 0)), np.empty(0)),  # they are in the model
-                curve=None if curve is None else LambdaCurve(*map(tuple, curve)),
+                curve=None
+                if curve is None
+                else LambdaCurve(*(tuple(map(_real, values)) for values in curve)),
                 **start,
             )
         ],

@@ -153,7 +153,7 @@ def test_each_loss_starts_from_its_own_head(
 
 def interrupted_at(record: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a sweep die where it is about to write its record number `record`."""
-    write, count = runner.write_record, [0]
+    write, count = runner.write_record, [0]  # type: ignore[attr-defined]
 
     def stop(*arguments: object) -> None:
         count[0] += 1

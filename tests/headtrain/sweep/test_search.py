@@ -172,13 +172,13 @@ def test_a_search_that_is_killed_while_it_asks_loses_no_trial_and_chooses_as_eve
         asked[0] += 1
         if asked[0] == killed_at:
             raise KeyboardInterrupt
-        set_param(*arguments, **named)  # type: ignore[arg-type]
+        set_param(*arguments, **named)
 
     # What a trial holds is either written parameter by parameter, or with the trial.
     monkeypatch.setattr(storage, "set_trial_param", kill)
 
     def kill_between(*arguments: object, **named: object) -> int:
-        found: int = create(*arguments, **named)  # type: ignore[arg-type]
+        found: int = create(*arguments, **named)
         asked[0] += 1
         if asked[0] == killed_at:
             raise KeyboardInterrupt
