@@ -130,7 +130,7 @@ def _plot(
     ticks = round_ticks(low, high, log=log)
     vertical = figure.ruler("y", "left").lim(height(low), height(high))
     vertical.ticks([height(tick) for tick in ticks], [f"{tick:g}" for tick in ticks])
-    every = math.ceil(len(ends) / (width // 10))
+    every = math.ceil(len(ends) / max(1, width // 10))
     marks = [0, *ends][::every]
     figure.ruler("x", "lower").lim(0, max(ends[-1], 1)).ticks(marks, [str(mark) for mark in marks])
     return Text.from_ansi(figure.build().string().rstrip("\n"))

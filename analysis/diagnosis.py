@@ -15,6 +15,7 @@ from clinit.analysis.deviation import Deviation, deviation
 from clinit.analysis.neural_collapse import NeuralCollapse, class_nc1, neural_collapse
 from clinit.errors import HeadError
 from clinit.extract.cache import CacheSplit
+from clinit.extract.contrast import DIGEST_LETTERS, contrast
 from clinit.extract.head import Head
 from clinit.extract.plan import backbone_identifier
 from clinit.extract.top1 import head_rows
@@ -199,9 +200,9 @@ def matching_rows(head: Head, split: CacheSplit) -> Int[np.ndarray, " classes"]:
         )
     expected = backbone_identifier(split.fingerprint)
     if head.fingerprint not in ("", expected):
+        its, features = contrast(head.fingerprint, expected, letters=DIGEST_LETTERS)
         raise HeadError(
-            f"the head belongs to the backbone {head.fingerprint[:12]}, the features of"
-            f" {split.path} to {expected[:12]}",
+            f"the head belongs to the backbone {its}, the features of {split.path} to {features}",
             remedy="Give a head that was trained on features of this backbone.",
         )
     if head.class_names is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from clinit.analysis.run_summary import RunSummary
 from clinit.analysis.settings import labels
 from clinit.errors import RecordError
 from clinit.extract.commit import commit_file
+from clinit.extract.lock import claim_file
+from clinit.extract.visible import visible
 
 # M. Okabe, K. Ito, "Color universal design", 2008: told apart with any colour vision; its
 # yellow is left out, which nobody can see on white paper.
@@ -31,7 +34,7 @@ FORMATS = (".png", ".pdf", ".svg")
 
 def figure(runs: Sequence[RunSummary]) -> Figure:
     """Return two panels side by side, 6.9 inches wide: the text width of two columns."""
-    names = labels(runs)
+    names = [visible(name) for name in labels(runs)]
     # Legend rows take their own height, so that no panel shrinks when there are many runs.
     columns = max(1, min(len(runs), LEGEND_LETTERS // (max(map(len, names)) + 6)))
     rows = -(-len(runs) // columns)
@@ -51,15 +54,20 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
     elif min((value for curve in loss for s in curve for value in s.values), default=0) >= 0:
         left.set_ylim(bottom=0)
     handles = [Line2D([], [], linewidth=1.5, **look) for look in looks]
-    result.legend(
+    legend = result.legend(
         handles,
-        names,
+        [
+            str(number) for number in range(len(names))
+        ],  # before matplotlib 3.10 a name with _ in front is left out
         loc="outside upper center",
         ncols=columns,
         frameon=False,
         fontsize=8,
         handlelength=2.6,
     )
+    for text, name in zip(legend.get_texts(), names, strict=True):
+        text.set_parse_math(False)  # a $ is a dollar
+        text.set_text(name)
     return result
 
 
@@ -76,10 +84,12 @@ def save_figure(runs: Sequence[RunSummary], path: Path) -> None:
             remedy=f"Give a file name that ends in one of {', '.join(FORMATS)}.",
         )
     # Letters stay letters in PDF and SVG files: they can be searched and edited.
-    with rc_context({"svg.fonttype": "none", "pdf.fonttype": 42}):
+    with rc_context({"svg.fonttype": "none", "pdf.fonttype": 42, "text.usetex": False}):
         drawn = figure(runs)
-        kind = path.suffix.lower()[1:]
-        commit_file(path, lambda draft: drawn.savefig(draft, format=kind))
+        content = io.BytesIO()  # the writer of PDF has an error of its own for a full disk
+        drawn.savefig(content, format=path.suffix.lower()[1:])
+    with claim_file(path, on_busy=lambda: None):
+        commit_file(path, lambda draft: draft.write_bytes(content.getbuffer()))
 
 
 def _looks(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:

@@ -77,8 +77,8 @@ def _rates(
     root = setting.folder / "base"
     manifests = {"train": scan("folder", root, "train").manifest}
     (result,) = extract(manifests, root, out, config)
-    run = result.split.summary["run"]
-    yield "JPEG files", run["images_per_s"], run["bound"]
+    run = result.split.summary.run
+    yield "JPEG files", run.images_per_s or 0.0, run.bound
 
 
 def _step(

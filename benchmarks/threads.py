@@ -179,7 +179,7 @@ class Workload:
                     self.folder / "x.npy",
                     self.folder / "y.npy",
                     self.folder / "features" / side,
-                    ImportConfig(split=split, classes=names, head=own),
+                    ImportConfig(backbone="made", split=split, classes=names, head=own),
                 )
 
     def _make_images(self) -> None:

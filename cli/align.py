@@ -11,6 +11,7 @@ from clinit.cli.choices import Device, Loss, Precision
 from clinit.cli.claim import claimed_file
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, note, say
+from clinit.cli.interruption import keeps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from clinit.headtrain.source import Source
 
 
+@keeps("No half of a file is left: it is written whole or not at all.")
 def align(
     cache: Annotated[
         Path, typer.Argument(help="Feature cache of the base classes.", show_default=False)

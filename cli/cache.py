@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.console import out, say
+from clinit.cli.console import err, out, say
 from clinit.cli.extract_output import size_megabytes
+from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from clinit.extract.cache import CacheSplit
+    from clinit.extract.summary import HeadFacts, RunFacts
 
 app = typer.Typer(no_args_is_help=True, help="Show and verify feature caches.")
 
@@ -28,11 +30,12 @@ def show(cache: CacheArgument) -> None:
     from rich.text import Text
 
     from clinit.extract.cache import open_cache
+    from clinit.extract.fingerprint import backbone_fields
 
     opened = open_cache(cache)
-    table = Table("", *opened.splits, title=Text(str(cache)), title_justify="left")
+    table = Table("", *opened.splits, title=Text(visible(str(cache))), title_justify="left")
     splits = list(opened.splits.values())
-    table.add_row("data set", *(s.plan.dataset for s in splits))
+    table.add_row("data set", *(visible(s.plan.dataset) for s in splits))
     table.add_row("rows", *(f"{s.num_rows:,}" for s in splits))
     table.add_row("without features", *(f"{s.num_rows - s.num_valid:,}" for s in splits))
     table.add_row(
@@ -41,13 +44,12 @@ def show(cache: CacheArgument) -> None:
     table.add_row("features", *(f"{s.dim} x {s.dtype}" for s in splits))
     table.add_row("shards", *(f"{s.plan.num_shards:,}" for s in splits))
     table.add_row("size", *(f"{size_megabytes(s.path):,.1f} MB" for s in splits))
-    table.add_row("top-1 of the stored head", *(_top1(s.summary["head"]) for s in splits))
-    table.add_row("images/s", *(_rate(s.summary["run"]) for s in splits))
-    table.add_row("bound", *(str(s.summary["run"].get("bound", "")) for s in splits))
+    table.add_row("top-1 of the stored head", *(_top1(s.summary.head) for s in splits))
+    table.add_row("images/s", *(_rate(s.summary.run) for s in splits))
+    table.add_row("bound", *(visible(str(s.summary.run.bound or "")) for s in splits))
     out.print(table)
-    for name, value in splits[0].fingerprint.items():
-        if name != "manifest":
-            say(f"{name:>12}  {value}")
+    for name, value in backbone_fields(splits[0].fingerprint).items():
+        say(f"{name:>12}  {value}")
     if opened.head is None:
         say(f"{'head':>12}  none")
     else:
@@ -58,28 +60,34 @@ def show(cache: CacheArgument) -> None:
 
 @app.command()
 def verify(cache: CacheArgument) -> None:
-    """Compare every shard with its digests, byte by byte."""
-    from rich.progress import track
+    """Compare everything in a cache with its digests: features, manifests, head and views."""
+    from rich.markup import escape
+    from rich.progress import Progress
 
-    from clinit.cli.console import err
     from clinit.errors import CacheError
-    from clinit.extract.cache import open_cache, verify_shard
+    from clinit.extract.verify import verify as check
 
-    problems: list[str] = []
-    opened = open_cache(cache)
-    for split in (*opened.splits.values(), *opened.views):
-        name, shards = split.plan.title, range(split.plan.num_shards)
-        found = [verify_shard(split, i) for i in track(shards, name, console=err, transient=True)]
-        problems += [problem for problem in found if problem is not None]
-        plural = "s" if len(shards) > 1 else ""
-        say(f"{name}: {len(shards):,} shard{plural}, {split.num_rows:,} rows read")
-    if problems:
+    remedies: list[str] = []
+    with Progress(console=err, transient=True) as progress:
+        bar = progress.add_task("", visible=False)
+
+        def show_shard(title: str, done: int, total: int) -> None:
+            name = escape(visible(title))
+            progress.update(bar, description=name, completed=done, total=total, visible=True)
+
+        for part in check(cache, on_shard=show_shard):
+            if part.told:
+                say(part.told)
+            for problem in part.problems:
+                say(f"  {problem}")
+                remedies.append(problem.remedy)
+    if remedies:
+        plural = "s" if len(remedies) > 1 else ""
         raise CacheError(
-            f"{len(problems)} damaged: " + "; ".join(problems),
-            remedy="Run the `clinit extract` command of this cache again: it computes these"
-            " shards anew and keeps the others.",
+            f"{len(remedies):,} problem{plural} in {cache}",
+            remedy="\n".join(dict.fromkeys(remedies)),
         )
-    say("Every shard is as it was written.")
+    say("Everything is as it was written.")
 
 
 def _print_views(views: Sequence[CacheSplit]) -> None:
@@ -93,13 +101,12 @@ def _print_views(views: Sequence[CacheSplit]) -> None:
     say(f"{'':>12}  {fingerprint['augmentation']}")
 
 
-def _top1(head: Mapping[str, Any]) -> str:
-    percent = head["top1_percent"]
+def _top1(head: HeadFacts) -> str:
+    percent = head.top1.percent
     if percent is None:
-        return "its rows have no names" if head["class_names"] == "unknown" else "other classes"
-    return f"{percent:.2f} % of {head['total']:,}"
+        return "its rows have no names" if head.class_names == "unknown" else "other classes"
+    return f"{percent:.2f} % of {head.total:,}"
 
 
-def _rate(run: Mapping[str, Any]) -> str:
-    rate = run.get("images_per_s")
-    return "" if rate is None else f"{rate:,.0f}"
+def _rate(run: RunFacts) -> str:
+    return "" if run.images_per_s is None else f"{run.images_per_s:,.0f}"

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from clinit.cli.console import err, say, warn
+from clinit.cli.console import err, note, say, warn
+from clinit.cli.interruption import keeps
 
 
 class Split(StrEnum):
@@ -18,6 +19,13 @@ class Split(StrEnum):
     val = "val"
 
 
+def _name_of_an_extractor(name: str) -> str:
+    if name in ("", "imported"):
+        raise typer.BadParameter("say what computed the features, such as clip-vit-b-32")
+    return name
+
+
+@keeps("Written shards are kept: the same command goes on after them.")
 def import_(
     features: Annotated[
         Path,
@@ -28,24 +36,30 @@ def import_(
         typer.Argument(help="A .npy file of integers from 0, or of text.", show_default=False),
     ],
     out: Annotated[Path, typer.Option(help="Folder of the cache.", show_default=False)],
+    backbone: Annotated[
+        str,
+        typer.Option(
+            help="Name of what computed the features, such as clip-vit-b-32. Caches of equal"
+            " names can be used together, so name the weights too.",
+            show_default=False,
+            callback=_name_of_an_extractor,
+        ),
+    ],
     split: Annotated[Split, typer.Option(help="Which split these rows are.")] = Split.train,
     classes: Annotated[
         Path | None,
-        typer.Option(help="Class names, one a line.", show_default="the labels themselves"),
+        typer.Option(help="Class names, one per line.", show_default="the labels themselves"),
     ] = None,
     head: Annotated[
         Path | None, typer.Option(help="Head file (.safetensors) to store as the pretrained one.")
     ] = None,
-    backbone: Annotated[
-        str,
-        typer.Option(help="Name of what computed the features; only equal names are mixed."),
-    ] = "imported",
     dataset: Annotated[str, typer.Option(help="Name of the data set.")] = "imported",
 ) -> None:
     """Make a cache of features that were computed elsewhere: CLIP, DINO, audio, text.
 
-    Run it once a split, with the same --classes. Then `clinit train-head` and
-    `clinit diagnose` work as with features of `clinit extract`.
+    Run it once per split, with the same --backbone and --classes; killed, it
+    goes on. Then `clinit train-head` and `clinit diagnose` work as with features
+    of `clinit extract`.
     """
     from rich.progress import Progress
 
@@ -61,6 +75,7 @@ def import_(
             labels,
             out,
             config,
+            on_note=note,
             on_rows=lambda done, total: progress.update(bar, completed=done, total=total),
         )
     say(
@@ -69,6 +84,6 @@ def import_(
     )
     if written.num_valid < written.num_rows:
         warn(f"{written.num_rows - written.num_valid:,} rows are not finite: marked invalid")
-    top1 = written.summary["head"]["top1_percent"]
+    top1 = written.summary.head.top1.percent
     if top1 is not None:
         say(f"top-1 of the head on these features: {top1:.2f} %")

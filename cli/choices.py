@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+MaxPixels = Annotated[
+    int,
+    typer.Option(
+        min=1, help="Largest image that is decoded, width x height; a larger one is a bad image."
+    ),
+]
 
 
 class Init(StrEnum):

@@ -22,7 +22,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from clinit.cli.config_section import GRID, Commands, Section, Settings, section_of, words
+from clinit.cli.config_section import GRID, Commands, Section, Settings, kind, section_of, words
 from clinit.cli.context import Context
 from clinit.cli.recipes import open_text
 from clinit.errors import ConfigFileError
@@ -41,7 +41,7 @@ def read_config(context: Context, path: Path | None) -> Path | None:
     if path is not None and not context.resilient_parsing:  # resilient: a shell completes a word
         command, commands = str(context.command.name), commands_with_files()
         section = section_of(open_config(path), command, commands)
-        context.default_map = cast(Any, _Defaults(context, section, commands[command]))
+        context.default_map = cast(Any, Defaults(context, section, commands[command]))
     return path
 
 
@@ -71,15 +71,20 @@ class ConfigFile:
         """Read TOML.
 
         Raises:
-            ConfigFileError: If it is none.
+            ConfigFileError: If it is none, or nested without end.
         """
         try:
             return cls(name, tomllib.loads(text))
         except tomllib.TOMLDecodeError as error:
-            raise ConfigFileError(
-                f"{name} is not TOML: {error}",
-                remedy='Write one option a line, as in `iterations = 600` or `init = ["random"]`.',
-            ) from error
+            problem = f"is not TOML: {error}"
+        except RecursionError:
+            problem = "nests lists or tables too deep, expected options of one value or a list"
+        except ValueError:
+            problem = "holds a number of thousands of digits"
+        raise ConfigFileError(
+            f"{name} {problem}",
+            remedy='Write one option a line, as in `iterations = 600` or `init = ["random"]`.',
+        )
 
     @property
     def grids(self) -> list[Settings]:
@@ -100,9 +105,11 @@ class ConfigFile:
             )
         for name, value in given:
             tables: list[Settings] = value if isinstance(value, list) else [value]
-            if not all(isinstance(table, dict) and table for table in tables) or not tables:
+            wrong = [each for each in tables if not (isinstance(each, dict) and each)]
+            if wrong or not tables:
+                found = f"a {kind(wrong[0])}" if wrong and wrong[0] != {} else "empty"
                 raise ConfigFileError(
-                    f"{self.name} has a {name} that is empty or no table",
+                    f"{self.name} has a {name} that is {found}, expected fields and their values",
                     remedy=f'Write {name} and below it lines such as lr = "1e-4..1e-2:log5".',
                 )
             return tables
@@ -157,7 +164,7 @@ def commands_with_files() -> Commands:
     }
 
 
-class _Defaults(Mapping[str, Any]):
+class Defaults(Mapping[str, Any]):
     """Defaults by parameter name, looked up one by one while a command line is read.
 
     Words of the command line are read before what is not on it, wherever they stand. So the
@@ -167,6 +174,11 @@ class _Defaults(Mapping[str, Any]):
     def __init__(self, context: Context, section: Section, options: Mapping[str, Any]) -> None:
         self._context, self._section = context, section
         self._options = {option.name: (key, option) for key, option in options.items()}
+
+    @property
+    def file(self) -> str:
+        """The file that they are from."""
+        return self._section.file
 
     def __getitem__(self, name: str) -> str | list[str]:
         key, option = self._options[name]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from clinit.cli import method_options, top_options
 from clinit.errors import ConfigFileError
+from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from clinit.cli.config_file import ConfigFile
@@ -33,6 +34,8 @@ GRID = "grid"
 """A section of a sweep that needs none around it."""
 RUNS = "train-head"
 """The command whose section holds the defaults of a sweep's runs."""
+_DIGITS = 18
+"""Of a whole number at most."""
 _PLACES = ("base", "new", "head")
 """What a sweep takes from that section for itself."""
 
@@ -185,7 +188,8 @@ def words(file: str, key: str, value: object, *, several: bool) -> str | list[st
     """Return a value as on the command line, so that it is checked like there.
 
     Raises:
-        ConfigFileError: If it is of a kind that no option takes.
+        ConfigFileError: If it is of a kind that no option takes, or not to be printed: the help
+            shows it as a default.
     """
     values = value if isinstance(value, list) else [value]
     if not several and isinstance(value, list):
@@ -196,8 +200,18 @@ def words(file: str, key: str, value: object, *, several: bool) -> str | list[st
     for each in values:
         if not isinstance(each, str | int | float):
             raise ConfigFileError(
-                f"{file} gives {key!r} a {_kind(each)}, expected a string, a number, true or false",
+                f"{file} gives {key!r} a {kind(each)}, expected a string, a number, true or false",
                 remedy="Write options one a line, at the top of the file or in a section.",
+            )
+        if isinstance(each, int) and abs(each) >= 10**_DIGITS:
+            raise ConfigFileError(
+                f"{file} gives {key!r} a number of more than {_DIGITS} digits",
+                remedy="Write a number that the option takes; its help names the range.",
+            )
+        if isinstance(each, str) and visible(each) != each:
+            raise ConfigFileError(
+                f"{file} gives {key!r} a string with control characters: {visible(each)}",
+                remedy="Write the value without them.",
             )
     texts = [str(each) for each in values]
     return texts if several else texts[0]
@@ -218,6 +232,10 @@ def _listed(names: Iterable[str], word: str = "and") -> str:
     return f"{', '.join(first)} {word} {last}" if first else last
 
 
-def _kind(value: object) -> str:
-    names: dict[type, str] = {dict: "table", list: "list in a list"}
+def kind(value: object) -> str:
+    """Return the kind of a TOML value in words."""
+    names: dict[type, str] = {
+        **{dict: "table", list: "list in a list", str: "string", bool: "true or false"},
+        **{int: "number", float: "number"},
+    }
     return names.get(type(value), type(value).__name__)

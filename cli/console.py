@@ -1,25 +1,124 @@
-"""The two consoles of the command line, and its notes and warnings.
+"""The two consoles of the command line: the one door of everything that it prints.
 
-Text, not markup: a path may contain [brackets], and a long one must not be wrapped.
+No control character of the data passes it, see `clinit.extract.visible`. Text, not markup: a path
+may contain [brackets], and a long one must not be wrapped.
 """
 
-from rich.console import Console
-from rich.text import Text
+from __future__ import annotations
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+import os
+import re
+import sys
+from collections.abc import Iterable, MutableMapping
+from itertools import accumulate
+
+from rich.console import Console as RichConsole
+from rich.console import ConsoleDimensions, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Span, Text
+
+from clinit.extract.visible import OBEYED, visible
+
+_JSON_UNSAFE = re.compile(f"(?![\\n\\t])[{OBEYED}]")
+_NOT_ASCII = re.compile("[^\\n\\t -~]")
+_WIDTHS = range(20, 1001)
+"""Columns of terminals. Tables of fewer show nothing, and those of more are mostly blanks."""
+_USUAL = 80
+
+
+def forget_odd_sizes(environment: MutableMapping[str, str]) -> None:
+    """Remove COLUMNS and LINES that no terminal has, whoever reads them: rich, typer, plotext."""
+    for name, sizes in (("COLUMNS", _WIDTHS), ("LINES", range(1, 10_000))):
+        if name in environment and environment[name] not in map(str, sizes):
+            del environment[name]
+
+
+forget_odd_sizes(os.environ)  # before the consoles below read them
+
+
+class Console(RichConsole):
+    """A console of rich that prints no control characters but its own, line breaks and tabs."""
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        """The size; a width that no terminal has is taken for none."""
+        width, height = super().size
+        return ConsoleDimensions(width if width in _WIDTHS else _USUAL, height)
+
+    @size.setter
+    def size(self, new_size: tuple[int, int]) -> None:
+        self._width, self._height = new_size
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render as rich does; every part of every output comes through here."""
+        if isinstance(renderable, Text):  # before it is wrapped and cut
+            renderable = _shown(renderable)
+        for segment in super().render(renderable, options):
+            shown = segment.text if segment.control else visible(segment.text, lines=True)
+            yield segment if shown == segment.text else Segment(shown, segment.style)
+
+
+def _shown(text: Text) -> Text:
+    """Return a text with its control characters written out, its styles where they were."""
+    plain = text.plain
+    if visible(plain, lines=True) == plain:
+        return text
+    parts = [visible(letter, lines=True) for letter in plain]
+    starts = [0, *accumulate(map(len, parts))]
+    shown = text.blank_copy("".join(parts))
+    last = len(plain)
+    shown.spans = [
+        Span(starts[min(span.start, last)], starts[min(span.end, last)], span.style)
+        for span in text.spans
+    ]
+    return shown
+
+
+out = Console(highlight=False, markup=False, emoji=False)
+err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def note(message: str) -> None:
-    """Say something that the user may want to know."""
-    err.print(Text.assemble(("Note: ", "bold cyan"), message), soft_wrap=True)
+    """Say something that the user may want to know, in one line."""
+    err.print(Text.assemble(("Note: ", "bold cyan"), visible(message)), soft_wrap=True)
 
 
 def warn(message: str) -> None:
-    """Say something that is probably not what the user wanted."""
-    err.print(Text.assemble(("Warning: ", "bold yellow"), message), soft_wrap=True)
+    """Say something that is probably not what the user wanted, in one line."""
+    err.print(Text.assemble(("Warning: ", "bold yellow"), visible(message)), soft_wrap=True)
 
 
 def say(message: str = "") -> None:
     """Print a line as it is."""
-    out.print(Text(message), soft_wrap=True)
+    out.print(Text(visible(message)), soft_wrap=True)
+
+
+def print_json(text: str) -> None:
+    r"""Print JSON for programs, with \u escapes for what a terminal would obey.
+
+    They stand in strings alone, where they mean the same. An output that is not UTF-8 gets them
+    for all that is not ASCII.
+    """
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    is_unicode = encoding.lower().startswith("utf")
+    escaped = (_JSON_UNSAFE if is_unicode else _NOT_ASCII).sub(_json_escape, text)
+    _write(escaped + "\n")
+
+
+def print_csv(text: str) -> None:
+    """Print CSV for programs: as it is into a file or a pipe, visible on a terminal."""
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()
+    _write(visible(text, lines=True) if on_terminal else text)
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
+
+
+def _write(text: str) -> None:
+    if sys.stdout is not None:  # closed by whoever started the command
+        sys.stdout.write(text)
+        sys.stdout.flush()

@@ -12,7 +12,9 @@ import typer
 from rich.text import Text
 
 from clinit.cli.console import err, out, say
+from clinit.cli.interruption import keeps
 from clinit.errors import ClinitError
+from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +26,7 @@ _EPOCHS = 12
 _MARKER = ".clinit-demo"
 
 
+@keeps("The demo starts anew when it is run again.")
 def demo(
     folder: Annotated[
         Path, typer.Option("--out", help="Folder for everything that the demo writes.")
@@ -65,7 +68,8 @@ def demo(
     _announce("The same answers again, from the records alone, with curves")
     _run("report", runs)
     say()
-    say(_conclusion(load_report([runs]).rows()))
+    for line in _conclusion(load_report([runs]).rows()):
+        say(line)
 
 
 def _prepare(folder: Path) -> None:
@@ -115,7 +119,7 @@ def _run(*arguments: object) -> None:
     from clinit.cli.main import app
 
     words = [str(argument) for argument in arguments]
-    out.print(Text("$ " + shlex.join(["clinit", *words]), style="green"), soft_wrap=True)
+    out.print(Text(visible("$ " + shlex.join(["clinit", *words])), style="green"), soft_wrap=True)
     typed, sys.argv = sys.argv, ["clinit", *words]  # what the records keep as their command
     try:
         app(words, standalone_mode=False)
@@ -123,15 +127,15 @@ def _run(*arguments: object) -> None:
         sys.argv = typed
 
 
-def _conclusion(rows: Sequence[dict[str, Any]]) -> str:
+def _conclusion(rows: Sequence[dict[str, Any]]) -> tuple[str, str]:
     random, least_square = (
         next(row for row in rows if row["init"] == name) for name in ("random", "least-square")
     )
     before, after = (row["tasks"][0]["acc_new_start"] for row in (random, least_square))
     return (
         f"When the first new digits arrived, random rows recognised {before:.0f} % of them before"
-        f" any training, least-square rows {after:.0f} %.\n"
+        f" any training, least-square rows {after:.0f} %.",
         f"Averaged over the three tasks, least-square rows had {least_square['acc_new']:.0f} % on"
         f" new digits (random {random['acc_new']:.0f} %) and {least_square['acc_all']:.0f} % on all"
-        f" digits seen so far (random {random['acc_all']:.0f} %)."
+        f" digits seen so far (random {random['acc_all']:.0f} %).",
     )

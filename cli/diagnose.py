@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from clinit.cli.choices import Device
-from clinit.cli.console import err, note, out, say
+from clinit.cli.console import err, note, out, print_json, say
+from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from clinit.extract.cache import Cache
@@ -66,10 +69,12 @@ def diagnose(
     from clinit.extract.device import choose_device
     from clinit.headtrain.record import finite
 
+    if not math.isfinite(lam):
+        raise typer.BadParameter(f"--lambda takes a finite number, got {lam}")
     opened = open_cache(cache)
     name = split.value if split else ("train" if "train" in opened.splits else "val")
     chosen = _head(head, opened)
-    with err.status(f"Reading {cache} …"):
+    with err.status(Text(visible(f"Reading {cache} …"))):
         found = diagnose_split(
             opened.split(name),
             chosen,
@@ -79,7 +84,7 @@ def diagnose(
         )
     if output is Format.json:
         content = {"cache": str(cache), "split": name, "head": head, **found.content()}
-        out.print_json(json.dumps(finite(content), ensure_ascii=False, allow_nan=False))
+        print_json(json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False))
         return
     collapse = found.collapse
     say(f"{cache}, split {name}, head {head}")

@@ -10,12 +10,14 @@ import typer
 
 from clinit.cli.claim import claimed_file
 from clinit.cli.console import err, note, say
+from clinit.cli.interruption import keeps
 
 if TYPE_CHECKING:
     from clinit.extract.top1 import Top1
     from clinit.headtrain.export import Export
 
 
+@keeps("No half of a file is left: it is written whole or not at all.")
 def export(
     run: Annotated[
         Path,

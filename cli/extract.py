@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import Autocast, Device, Dtype, Split, TransformKind
+from clinit.cli.choices import Autocast, Device, Dtype, MaxPixels, Split, TransformKind
 from clinit.cli.config_file import ConfigOption
-from clinit.cli.console import err, warn
+from clinit.cli.console import err, note, warn
 from clinit.cli.context import Context, overridden
 from clinit.cli.extract_output import print_split, print_view, print_views, progress_bars
+from clinit.cli.interruption import keeps
+from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from clinit.extract.split_run import SplitResult
 
 
+@keeps("Finished shards are kept: the same command goes on after them.")
 def extract(
     context: Context,
     root: Annotated[Path, typer.Option(help="Folder of the images.", show_default=False)],
@@ -72,7 +75,9 @@ def extract(
     ] = TransformKind.timm,
     input_size: Annotated[
         int | None,
-        typer.Option(min=1, help="Side of the network's input in pixels.", show_default="model's"),
+        typer.Option(
+            min=1, max=4096, help="Side of the network's input in pixels.", show_default="model's"
+        ),
     ] = None,
     mean: Annotated[
         str | None,
@@ -81,7 +86,7 @@ def extract(
     std: Annotated[
         str | None, typer.Option(help="Pixel deviation, likewise.", show_default="model's")
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images a forward pass.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, max=10**9, help="Images a forward pass.")] = 64,
     workers: Annotated[
         int | None,
         typer.Option(min=1, help="Threads that read and decode.", show_default="usable CPUs"),
@@ -96,17 +101,27 @@ def extract(
         typer.Option(min=1, help="Only the first images of each class.", show_default="all"),
     ] = None,
     shard_rows: Annotated[
-        int, typer.Option(min=1, help="Rows a shard: what a killed run loses at most.")
+        int, typer.Option(min=1, max=10**9, help="Rows a shard: what a killed run loses at most.")
     ] = 4096,
     views: Annotated[
         int,
         typer.Option(
             min=0,
+            max=1000,
             help="Random crops of every training image, mirrored half of the time, stored beside"
             " the plain features for `clinit align`; those that are there are kept.",
         ),
     ] = 0,
     view_seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the views.")] = 0,
+    max_pixels: MaxPixels = MAX_PIXELS,
+    retry_invalid: Annotated[
+        bool,
+        typer.Option(
+            "--retry-invalid",
+            help="Read the images of invalid rows again, once what kept them from being read is"
+            " mended; their shards are computed anew.",
+        ),
+    ] = False,
     strict: Annotated[
         bool,
         typer.Option(
@@ -119,12 +134,14 @@ def extract(
     """Run a frozen backbone once over a data set and store its penultimate features.
 
     Killed or interrupted, it goes on when the same command is run again. An unreadable image
-    keeps its row, marked invalid, and is listed at the end.
+    keeps its row, marked invalid, and is listed at the end. Where the machine fails (memory,
+    rights, storage) the run stops, and no row is marked for it.
 
     clinit extract --dataset imagenet1k --root /data/imagenet --out caches/imagenet1k
     """
-    from clinit.extract.backbone import BackboneConfig, parse_model_args
+    from clinit.extract.backbone import BackboneConfig
     from clinit.extract.device import choose_device
+    from clinit.extract.model_args import parse_model_args
     from clinit.extract.run import ExtractConfig
     from clinit.extract.run import extract as run
     from clinit.extract.views import view_folders
@@ -146,6 +163,8 @@ def extract(
         dtype=dtype.value,
         shard_rows=shard_rows,
         strict=strict,
+        max_pixels=max_pixels,
+        retry_invalid=retry_invalid,
         head_classes=head_classes,
         views=views,
         view_seed=view_seed,
@@ -158,7 +177,7 @@ def extract(
     plain: dict[str, SplitResult] = {}
     seen: list[SplitResult] = []
     with progress_bars() as on_progress:
-        for result in run(manifests, root, out, config, on_progress=on_progress):
+        for result in run(manifests, root, out, config, on_progress=on_progress, on_note=note):
             if len(plain) < len(manifests):
                 plain[result.split.plan.split] = result
                 print_split(result)

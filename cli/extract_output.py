@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from clinit.cli.console import err, note, say, warn
+from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from clinit.extract.cache import CacheSplit
     from clinit.extract.split_run import Progress, SplitResult
+    from clinit.extract.summary import InvalidRow
 
 _BAD_IMAGES_SHOWN = 20
 
@@ -29,7 +31,7 @@ def progress_bars() -> Iterator[Callable[[Progress], None]]:
     )
 
     bar = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
@@ -46,7 +48,7 @@ def progress_bars() -> Iterator[Callable[[Progress], None]]:
                 for title, task in tasks.items():
                     bar.update(task, visible="view" not in title)
                 tasks[progress.split] = bar.add_task(
-                    progress.split, total=progress.rows_total, rate="", shares=""
+                    visible(progress.split), total=progress.rows_total, rate="", shares=""
                 )
             bar.update(
                 tasks[progress.split],
@@ -70,12 +72,13 @@ def print_split(result: SplitResult) -> None:
     if not result.computed_rows:
         say("  already complete: every shard verified, nothing to do")
     else:
-        shares = _shares(split.summary["run"]["shares"])
-        say(f"  {_rate(result)}: {shares}; the bound is {split.summary['run']['bound']}")
+        run = split.summary.run
+        say(f"  {_rate(result)}: {_shares(run.shares)}; the bound is {run.bound}")
     if split.dtype != split.plan.dtype:
-        note("some features exceed the range of float16: their shards are stored in float32")
+        note("some features are too large or too small for float16: their shards are in float32")
+    _print_retried(result)
     _print_top1(result)
-    _print_bad(split, split.summary["invalid"])
+    _print_bad(split, split.summary.invalid)
 
 
 def print_view(result: SplitResult, plain: SplitResult) -> None:
@@ -85,8 +88,9 @@ def print_view(result: SplitResult, plain: SplitResult) -> None:
     accuracy = f"; stored head: top-1 {percent:.2f} %" if percent is not None else ""
     say(f"{split.plan.title}: {done}{accuracy}")
     _print_replaced(result)
-    known = {entry["row"] for entry in plain.split.summary["invalid"]}
-    _print_bad(split, [entry for entry in split.summary["invalid"] if entry["row"] not in known])
+    _print_retried(result)
+    known = {entry.row for entry in plain.split.summary.invalid}
+    _print_bad(split, [entry for entry in split.summary.invalid if entry.row not in known])
 
 
 def print_views(results: Sequence[SplitResult], present: int) -> None:
@@ -94,9 +98,7 @@ def print_views(results: Sequence[SplitResult], present: int) -> None:
     fingerprint, folder = results[0].split.fingerprint, results[0].split.path.parent
     size = sum(size_megabytes(result.split.path) for result in results)
     seconds = sum(
-        sum(result.split.summary["run"]["seconds"].values())
-        for result in results
-        if result.computed_rows
+        sum(result.split.summary.run.seconds.values()) for result in results if result.computed_rows
     )
     say(
         f"{len(results)} view{'s' if len(results) > 1 else ''} of the training images, seed"
@@ -122,7 +124,7 @@ def _shares(shares: Mapping[str, float], *, short: bool = False) -> str:
 def _rate(result: SplitResult) -> str:
     found = result.split.num_rows - result.computed_rows
     resumed = f" ({found:,} found from an earlier run)" if found else ""
-    rate = result.split.summary["run"]["images_per_s"]
+    rate = result.split.summary.run.images_per_s or 0
     return f"{result.computed_rows:,} images at {rate:,.0f} images/s{resumed}"
 
 
@@ -131,28 +133,42 @@ def _print_replaced(result: SplitResult) -> None:
         note(f"computed again: {reason}")
 
 
-def _print_bad(split: CacheSplit, entries: Sequence[Mapping[str, Any]]) -> None:
+def _print_retried(result: SplitResult) -> None:
+    """Say what became of the invalid rows that were to be read again."""
+    if result.retried_rows is None:
+        return
+    if not result.retried_rows:
+        say("  no row was invalid: none was read again")
+        return
+    left = len(result.split.summary.invalid)
+    say(f"  invalid rows read again: {result.retried_rows:,}; invalid now: {left:,}")
+
+
+def _print_bad(split: CacheSplit, entries: Sequence[InvalidRow]) -> None:
     if not entries:
         return
-    warn(f"{len(entries):,} of {split.num_rows:,} images have no features:")
+    warn(
+        f"{len(entries):,} of {split.num_rows:,} images have no features"
+        " (--retry-invalid reads them again):"
+    )
     for entry in entries[:_BAD_IMAGES_SHOWN]:
-        say(f"    row {entry['row']:,}  {entry['path']}: {entry['reason']}")
+        say(f"    row {entry.row:,}  {entry.path}: {entry.reason}")
     if len(entries) > _BAD_IMAGES_SHOWN:
         say(f"    … all of them are listed in {split.path / 'cache.json'}")
 
 
 def _print_top1(result: SplitResult) -> None:
-    head = result.split.summary["head"]
+    head = result.split.summary.head
     percent = result.top1.percent
     if percent is not None:
         say(
             f"  stored head: top-1 {percent:.2f} % of {result.top1.total:,} images"
-            f" (its classes: {head['class_names']})"
+            f" (its classes: {head.class_names})"
         )
-    elif head["class_names"] == "unknown":
+    elif head.class_names == "unknown":
         note(
             "the stored head's rows have no names, so its accuracy is unknown and `clinit"
             " train-head` cannot use it: name them with --head-classes"
         )
     else:
-        say(f"  stored head: knows none of these classes (its classes: {head['class_names']})")
+        say(f"  stored head: knows none of these classes (its classes: {head.class_names})")

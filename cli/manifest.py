@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli.choices import Split
-from clinit.cli.console import err, out, say, warn
+from clinit.cli.console import err, note, out, say, warn
+from clinit.cli.interruption import keeps
+from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from clinit.extract.dataset import Dataset, Layout
@@ -20,6 +22,7 @@ _ROWS_SHOWN = 5
 
 
 @app.command()
+@keeps("No half of a file is left: it is written whole or not at all.")
 def build(
     dataset: Annotated[
         str,
@@ -31,7 +34,9 @@ def build(
     ],
     root: Annotated[Path, typer.Option(help="Folder that holds the data set.", show_default=False)],
     split: Annotated[Split, typer.Option(help="Split to list.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Parquet file to write.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option(help="Parquet file to write.", dir_okay=False, show_default=False)
+    ],
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at what would be a warning.")
     ] = False,
@@ -39,10 +44,12 @@ def build(
     """List the images of a split with their labels, and check their number."""
     from rich.text import Text
 
+    from clinit.extract.lock import claim_file
     from clinit.extract.manifest import write_manifest
     from clinit.extract.scan import scan
 
-    with err.status(Text(f"Scanning {root}")):
+    scanning = Text(visible(f"Scanning {root}"))
+    with claim_file(out, on_unlocked=note), err.status(scanning):
         scanned = scan(dataset, root, split.value, strict=strict)
         write_manifest(scanned.manifest, out)
     for warning in scanned.warnings:
@@ -98,8 +105,8 @@ def _print_manifest(manifest: Manifest) -> None:
     counts = manifest.class_counts()
     present = counts.filter(pl.col("images") > 0)
     table = Table("", "", show_header=False)
-    table.add_row("data set", Text(manifest.dataset))
-    table.add_row("split", Text(manifest.split))
+    table.add_row("data set", Text(visible(manifest.dataset)))
+    table.add_row("split", Text(visible(manifest.split)))
     table.add_row("images", f"{len(manifest.table):,}")
     table.add_row("classes", f"{len(counts):,}")
     table.add_row("classes without images", f"{len(counts) - len(present):,}")
@@ -107,7 +114,7 @@ def _print_manifest(manifest: Manifest) -> None:
     for title, descending in (("smallest class", False), ("largest class", True)):
         ordered = present.sort("images", "label", descending=[descending, False])
         for _, name, images in ordered.head(1).iter_rows():
-            table.add_row(title, Text(f"{name} ({images:,})"))
+            table.add_row(title, Text(f"{visible(name)} ({images:,})"))
     table.add_row("size", _readable_size(int(manifest.table["size_bytes"].sum())))
     out.print(table)
     say(f"digest {manifest.digest}")

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from clinit.cli.choices import Device
-from clinit.cli.console import err, note, out, say, warn
+from clinit.cli.choices import Device, MaxPixels
+from clinit.cli.console import err, note, out, print_json, say, warn
+from clinit.cli.interruption import keeps
+from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,6 +29,7 @@ COLUMNS = ("image", "rank", "class", "title", "probability", "task", "error")
 """Of the CSV file."""
 
 
+@keeps("No half of a file is left: it is written whole or not at all.")
 def predict(
     model: Annotated[
         Path, typer.Argument(help="Model file of `clinit export`.", show_default=False)
@@ -53,6 +57,7 @@ def predict(
         Device, typer.Option(help="Where to compute; auto takes CUDA where there is one.")
     ] = Device.auto,
     batch_size: Annotated[int, typer.Option(min=1, help="Images a forward pass.")] = 64,
+    max_pixels: MaxPixels = MAX_PIXELS,
 ) -> None:
     """Name what is in images, with an exported model: the likeliest classes of each.
 
@@ -69,12 +74,18 @@ def predict(
         paths = find_images(images)
     with _progress(len(paths)) as on_images:
         predictions = list(
-            classifier.predict(paths, top=top, batch_size=batch_size, on_images=on_images)
+            classifier.predict(
+                paths,
+                top=top,
+                batch_size=batch_size,
+                max_pixels=max_pixels,
+                on_images=on_images,
+            )
         )
     if csv_file is not None:
         _write_csv(predictions, csv_file)
     if as_json:
-        typer.echo(json.dumps([_as_json(each) for each in predictions], ensure_ascii=False))
+        print_json(json.dumps([_as_json(each) for each in predictions], ensure_ascii=False))
     elif csv_file is not None:
         say(f"{len(predictions):,} images at {csv_file}")
     else:
@@ -105,7 +116,7 @@ def _show(classifier: Classifier, predictions: Sequence[Prediction]) -> None:
     folder = _common_folder([each.path for each in good])
     above = printable(good[0].path) if len(good) == 1 else printable(folder or "")
     if above:
-        out.print(Text(above, style="bold"), soft_wrap=True)
+        out.print(Text(visible(above), style="bold"), soft_wrap=True)
     out.print(_table(good, folder))
     if classifier.caution is not None:
         note(classifier.caution)
@@ -125,7 +136,7 @@ def _table(predictions: Sequence[Prediction], folder: str | None) -> Table:
     table.add_column("probability", justify="right", no_wrap=True)
     table.add_column("since", no_wrap=True)
     for prediction in predictions:
-        image = Text(_shown(prediction.path, folder), style="bold" if below else "")
+        image = Text(visible(_shown(prediction.path, folder)), style="bold" if below else "")
         if below:
             table.add_row(image)
         for guess in prediction.guesses:
@@ -139,8 +150,8 @@ def _table(predictions: Sequence[Prediction], folder: str | None) -> Table:
 def _cells(guess: Guess, indent: int) -> tuple[Text, Text, Text]:
     name = Text.assemble(
         " " * indent,
-        guess.title,
-        (f" ({guess.name})", "dim") if guess.title != guess.name else "",
+        visible(guess.title),
+        (f" ({visible(guess.name)})", "dim") if guess.title != guess.name else "",
     )
     since = Text(f"task {guess.task}", style="green") if guess.task else Text("base")
     return name, Text(f"{100 * guess.probability:.1f} %"), since
@@ -180,6 +191,7 @@ def _as_json(prediction: Prediction) -> dict[str, Any]:
 
 def _write_csv(predictions: Sequence[Prediction], path: Path) -> None:
     from clinit.extract.commit import commit_file
+    from clinit.extract.lock import claim_file
     from clinit.extract.tree import printable
 
     text = io.StringIO(newline="")
@@ -193,7 +205,8 @@ def _write_csv(predictions: Sequence[Prediction], path: Path) -> None:
         if prediction.reason is not None:
             writer.writerow([image, *[""] * 5, prediction.reason])
     content = text.getvalue().encode()
-    commit_file(path, lambda draft: draft.write_bytes(content))
+    with claim_file(path, on_busy=lambda: None):
+        commit_file(path, lambda draft: draft.write_bytes(content))
 
 
 def _report_bad(bad: Sequence[Prediction], total: int) -> None:
@@ -203,5 +216,6 @@ def _report_bad(bad: Sequence[Prediction], total: int) -> None:
         return
     warn(f"{len(bad):,} of {total:,} images cannot be read:")
     for prediction in bad:
-        err.print(Text(f"    {printable(prediction.path)}: {prediction.reason}"), soft_wrap=True)
+        line = f"    {printable(prediction.path)}: {prediction.reason}"
+        err.print(Text(visible(line)), soft_wrap=True)
     raise typer.Exit(1)

@@ -36,4 +36,6 @@ def show(
 
     clinit recipe show table2-last-layer > mine.toml
     """
-    typer.echo(recipe(name), nl=False)
+    from rich.text import Text
+
+    out.print(Text(recipe(name)), end="", soft_wrap=True)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.console import note, out, say
+from clinit.cli.console import note, out, print_csv, print_json, say
+from clinit.cli.interruption import keeps
+from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from clinit.analysis.report import Report
@@ -33,6 +35,7 @@ class GainReading(StrEnum):
     RANDOM_BEST = "random-best"
 
 
+@keeps("No half of a file is left: it is written whole or not at all.")
 def report(
     runs: Annotated[
         list[Path],
@@ -83,9 +86,9 @@ def report(
         loaded.save_figure(plot)
         note(f"the curves are drawn in {plot}")
     if format is Format.JSON:
-        typer.echo(loaded.json())
+        print_json(loaded.json())
     elif format is Format.CSV:
-        typer.echo(loaded.csv(per_task=per_task), nl=False)
+        print_csv(loaded.csv(per_task=per_task))
     else:
         show(loaded, gain=gain, per_task=per_task, by_seed=by_seed, curves=curves)
 
@@ -118,7 +121,7 @@ def show(
     for remark in report.notes:
         if remark in said:
             continue
-        out.print(Text.assemble(("Note: ", "bold cyan"), remark))
+        out.print(Text.assemble(("Note: ", "bold cyan"), visible(remark)))
     if curves:
         say()
         out.print(report.curves(width=min(out.width, WIDEST_PLOT)))

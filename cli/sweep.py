@@ -13,6 +13,7 @@ import typer
 from clinit.cli.claim import claimed_folder
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, note, say
+from clinit.cli.interruption import keeps
 from clinit.cli.sweep_grids import grids_of
 from clinit.cli.sweep_progress import progress
 from clinit.cli.sweep_search import SearchOptions, run_search
@@ -37,6 +38,7 @@ class Direction(StrEnum):
     minimize = "minimize"
 
 
+@keeps("Recorded runs are kept: the same command trains those that are left.")
 def sweep(
     base: Annotated[
         Path, typer.Option(help="Feature cache of the base classes.", show_default=False)

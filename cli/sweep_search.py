@@ -74,6 +74,7 @@ def run_search(
     from clinit.headtrain.sweep.folder import hold_folder
     from clinit.headtrain.sweep.held_out import hold_out
     from clinit.headtrain.sweep.plan import bank_limit
+    from clinit.headtrain.sweep.run import Run
     from clinit.headtrain.sweep.runner import train_here
     from clinit.headtrain.sweep.search import STUDY, SearchConfig, Space, search
 
@@ -90,7 +91,7 @@ def run_search(
     dim, classes = data.base.train.dim, data.num_classes
     first = space.fixed.get("device") or ExperimentConfig().device
     limit = bank_limit(
-        ExperimentConfig(device=str(first)), num_classes=classes, dim=dim, asked=bank_size
+        Run.of({"device": first}).experiment, num_classes=classes, dim=dim, asked=bank_size
     )
     say(
         f"{config.trials:,} trials of {len(space.seeds):,} seeds, {config.batch(limit):,} at a"

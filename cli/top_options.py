@@ -86,6 +86,7 @@ class Images:
     budget: int
     """Bytes of stored activations."""
     workers: int | None
+    max_pixels: int
 
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}

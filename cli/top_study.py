@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from clinit.cli.console import err, note, say
 from clinit.cli.top_options import Images
+from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from clinit.extract.head import Head
@@ -65,6 +66,7 @@ def read_study(
     storage = Storage(
         folder=images.trunk_cache,
         budget=images.budget,
+        max_pixels=images.max_pixels,
         **({} if images.workers is None else {"workers": images.workers}),
     )
     with _part_progress() as on_progress:
@@ -132,7 +134,7 @@ def _part_progress() -> Iterator[Any]:
     from rich.progress import Progress as Bar
 
     bar = Bar(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
         TextColumn("images"),
@@ -146,7 +148,7 @@ def _part_progress() -> Iterator[Any]:
 
         def show(name: str, progress: Progress) -> None:
             if name not in rows:
-                rows[name] = bar.add_task(f"Activations of {name}", rate="")
+                rows[name] = bar.add_task(f"Activations of {visible(name)}", rate="")
             bar.update(
                 rows[name],
                 completed=progress.rows_done,

@@ -28,6 +28,7 @@ from clinit.cli.claim import claimed_folder
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, say
 from clinit.cli.context import Context, overridden
+from clinit.cli.interruption import keeps
 from clinit.cli.method_options import reject_meaningless
 from clinit.cli.training_progress import training_progress
 
@@ -47,6 +48,7 @@ _DIAGNOSIS_LAMBDA = 0.05
 _PAPER_INITS = [Init.random, Init.class_mean, Init.least_square]
 
 
+@keeps("Heads in training are lost; written records are kept, and the same command skips them.")
 def train_head(
     context: Context,
     base: Annotated[

@@ -17,6 +17,7 @@ from clinit.cli.choices import (
     HeadWidth,
     Init,
     Loss,
+    MaxPixels,
     Mix,
     Scale,
     Weighting,
@@ -25,9 +26,11 @@ from clinit.cli.claim import claimed_folder
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import say
 from clinit.cli.context import Context, overridden
+from clinit.cli.interruption import keeps
 from clinit.cli.top_study import open_sides, read_study, starting_head
 from clinit.cli.train_head import lambda_value
 from clinit.cli.training_progress import training_progress
+from clinit.extract.image_size import MAX_PIXELS
 
 if TYPE_CHECKING:
     from clinit.extract.head import Head
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 _PAPER_INITS = [Init.random, Init.class_mean, Init.least_square]
 
 
+@keeps("Finished runs and the last checkpoint are kept: the same command goes on from there.")
 def train_top(
     context: Context,
     base: given_as.Base,
@@ -92,6 +96,7 @@ def train_top(
     no_trunk_cache: given_as.NoTrunkCache = False,
     trunk_budget: given_as.TrunkBudget = "20GB",
     workers: given_as.Workers = None,
+    max_pixels: MaxPixels = MAX_PIXELS,
     checkpoint_every: given_as.CheckpointEvery = 100,
     config_file: ConfigOption = None,
     verbose: given_as.Verbose = False,
@@ -176,6 +181,7 @@ def train_top(
         trunk_cache=trunk_cache or out / "trunk-cache",
         budget=budget,
         workers=workers,
+        max_pixels=max_pixels,
     )
     with claimed_folder(out):
         base_side, new_side = open_sides(images)

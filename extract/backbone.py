@@ -7,16 +7,16 @@ anything is extracted; a model where classifier(penultimate) is not the model's 
 
 from __future__ import annotations
 
-import ast
 import difflib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import timm
 import timm.data
@@ -26,9 +26,13 @@ from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from clinit.errors import BackboneError
+from clinit.errors import BackboneError, ClinitError, MachineError
 from clinit.extract.device import choose_device
 from clinit.extract.head import Head
+from clinit.extract.machine import out_of_memory
+from clinit.extract.model_args import check_model_args
+from clinit.extract.network_size import NetworkSize, check_size
+from clinit.extract.readable import check_readable
 
 AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -42,7 +46,7 @@ class BackboneConfig:
     weights: Path | None = None
     """A safetensors or PyTorch checkpoint; None downloads timm's pretrained weights."""
     model_args: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments of `timm.create_model`."""
+    """Keyword arguments of `timm.create_model`, of those in `model_args.ALLOWED`."""
     device: str = "cpu"
     """`cpu`, `cuda` or `cuda:<index>`."""
     autocast: str = "off"
@@ -96,44 +100,24 @@ class Backbone:
         return logits.float()
 
 
-def parse_model_args(arguments: Sequence[str]) -> dict[str, Any]:
-    """Turn `["pad_type=same", "depths=[1, 1, 2, 1]"]` into keyword arguments.
-
-    A value that is a Python literal is read as one, any other is a string.
-
-    Raises:
-        BackboneError: If an argument is not `name=value`.
-    """
-    parsed: dict[str, Any] = {}
-    for argument in arguments:
-        name, equals, text = argument.partition("=")
-        if not equals or not name.isidentifier():
-            raise BackboneError(
-                f"model argument {argument!r} is not of the form name=value",
-                remedy="Write for example `--model-arg pad_type=same`.",
-            )
-        try:
-            parsed[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            parsed[name] = text
-    return parsed
-
-
 def load_backbone(config: BackboneConfig) -> Backbone:
     """Build the network, load its weights and set its classifier apart.
 
     Raises:
-        BackboneError: If timm does not know the name, the weights cannot be had or do not fit,
-            or the classifier is not one linear layer.
+        BackboneError: If timm does not know the name, an argument is none of an architecture, the
+            weights cannot be had, do not fit or are not finite, or the classifier is not one
+            linear layer.
+        MachineError: If the memory does not suffice.
         DeviceError: If the device is absent.
     """
     choose_device(config.device)
-    if config.name.split(".")[0] not in timm.list_models():
-        near = difflib.get_close_matches(config.name.split(".")[0], timm.list_models(), n=5)
+    _check_name(config.name)
+    try:
+        check_model_args(config.model_args)
+    except ValueError as error:
         raise BackboneError(
-            f"timm {timm.__version__} has no model {config.name!r}",
-            remedy=f"Models like it: {', '.join(near)}." if near else "See `timm.list_models()`.",
-        )
+            f"{config.name}: {error}", remedy="Give other arguments, or build it without them."
+        ) from error
     _refuse_two_classifiers(config.name)
     network = _pretrained(config) if config.weights is None else _from_file(config)
     classifier = network.get_classifier()  # type: ignore[operator]
@@ -144,6 +128,7 @@ def load_backbone(config: BackboneConfig) -> Backbone:
             " convnextv2_femto, vit_tiny_patch16_224 or resnet18.",
         )
     network.eval().requires_grad_(False)
+    _refuse_broken_classifier(config, classifier)
     weight = classifier.weight.detach().float().numpy().copy()
     bias = None if classifier.bias is None else classifier.bias.detach().float().numpy().copy()
     head = Head(
@@ -151,11 +136,32 @@ def load_backbone(config: BackboneConfig) -> Backbone:
         bias=np.zeros(len(weight), np.float32) if bias is None else bias,
         class_names=None if config.weights is None else _stored_names(config.weights, len(weight)),
     )
-    sha256 = state_sha256(network)
+    sha256 = state_sha256(network.state_dict())
     # Channels last: 1.3 to 1.6 times the rate of convolutions on a CPU too, the same for others.
     network.to(device=config.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     data_config = timm.data.resolve_model_data_config(network)
     return Backbone(config, network, head, data_config, sha256)
+
+
+def _check_name(name: str) -> None:
+    """Refuse all but a model of timm's own, with its tag or without: no address, no folder."""
+    architecture, _, tag = name.partition(".")
+    if architecture not in timm.list_models():
+        near = difflib.get_close_matches(architecture, timm.list_models(), n=5)
+        raise BackboneError(
+            f"timm {timm.__version__} has no model {name!r}",
+            remedy=f"Models like it: {', '.join(near)}." if near else "See `timm.list_models()`.",
+        )
+    try:
+        timm.get_pretrained_cfg(name, allow_unregistered=True)
+    except RuntimeError as error:
+        tags = timm.list_models(f"{architecture}.*", pretrained=True)
+        raise BackboneError(
+            f"timm {timm.__version__} has no weights {tag!r} of {architecture}",
+            remedy=f"Those that it has: {', '.join(tags)}."
+            if tags
+            else f"Give a checkpoint with `--weights FILE`, and the name {architecture}.",
+        ) from error
 
 
 def _refuse_two_classifiers(name: str) -> None:
@@ -166,6 +172,17 @@ def _refuse_two_classifiers(name: str) -> None:
         )
 
 
+def _refuse_broken_classifier(config: BackboneConfig, classifier: nn.Linear) -> None:
+    if all(torch.isfinite(parameter).all() for parameter in classifier.parameters()):
+        return
+    origin = "timm's pretrained weights" if config.weights is None else str(config.weights)
+    raise BackboneError(
+        f"{origin}: the classifier of {config.name} holds values that are not finite",
+        remedy="Give an undamaged checkpoint with `--weights FILE`; the training of this one has"
+        " probably diverged.",
+    )
+
+
 def check_penultimate(backbone: Backbone, batch: Float[Tensor, "batch 3 height width"]) -> None:
     """Check on one batch that the classifier of the penultimate features is the model's output.
 
@@ -174,11 +191,12 @@ def check_penultimate(backbone: Backbone, batch: Float[Tensor, "batch 3 height w
     """
     try:
         features, expected = backbone.features(batch), backbone.logits(batch)
-    except (RuntimeError, AssertionError, ValueError, TypeError) as error:
+    except Exception as error:  # whatever a size or an argument leads to
         size = " x ".join(map(str, batch.shape[2:]))
-        raise BackboneError(
-            f"{backbone.config.name} cannot process images of {size} pixels: {_first_line(error)}",
-            remedy="Leave out `--input-size`, or check `--model-arg`.",
+        raise _failure(
+            error,
+            f"{backbone.config.name} cannot process images of {size} pixels",
+            "Leave out `--input-size`, or check `--model-arg`.",
         ) from error
     if features.ndim != 2 or features.shape[1] != backbone.dim:
         raise BackboneError(
@@ -196,7 +214,9 @@ def check_penultimate(backbone: Backbone, batch: Float[Tensor, "batch 3 height w
     scale = float(expected.abs().max().clamp(min=1))
     # Autocast rounds the model's own logits, but not the product formed here.
     tolerance = 1e-3 if backbone.config.autocast == "off" else 3e-2
-    if found.shape != expected.shape or float((found - expected).abs().max()) > tolerance * scale:
+    if found.shape != expected.shape or not (
+        float((found - expected).abs().max()) <= tolerance * scale  # not true of NaN either
+    ):
         raise BackboneError(
             f"the classifier of {backbone.config.name}, applied to its penultimate features,"
             " does not give the model's own logits",
@@ -205,12 +225,15 @@ def check_penultimate(backbone: Backbone, batch: Float[Tensor, "batch 3 height w
 
 
 def _pretrained(config: BackboneConfig) -> nn.Module:
+    if config.model_args:
+        _check_size(config.name, config.model_args, None)
     try:
         network: nn.Module = timm.create_model(config.name, pretrained=True, **config.model_args)
     except Exception as error:  # timm and its hub client raise a dozen types
-        raise BackboneError(
-            f"timm cannot give pretrained weights of {config.name}: {_first_line(error)}",
-            remedy="Give a checkpoint with `--weights FILE`, or check the network connection.",
+        raise _failure(
+            error,
+            f"timm cannot give pretrained weights of {config.name}",
+            "Give a checkpoint with `--weights FILE`, or check the network connection.",
         ) from error
     return network
 
@@ -222,33 +245,51 @@ def _from_file(config: BackboneConfig) -> nn.Module:
         raise BackboneError(
             f"no weights at {path}", remedy="Give a .safetensors or .pth file with `--weights`."
         )
+    check_readable(path, BackboneError)
     try:
         state = timm.models.load_state_dict(str(path), weights_only=True)
     except Exception as error:  # unpickling and safetensors raise many types
-        raise BackboneError(
-            f"{path} cannot be read as weights: {_first_line(error)}",
-            remedy="A checkpoint is a safetensors file, or a .pth file that holds tensors only"
+        raise _failure(
+            error,
+            f"{path} cannot be read as weights",
+            "A checkpoint is a safetensors file, or a .pth file that holds tensors only"
             " (`weights_only=True`): code in a checkpoint is never run.",
         ) from error
     arguments = dict(config.model_args)
     rows = _classifier_rows(config.name, state)
     if rows is not None:
         arguments.setdefault("num_classes", rows)
+    _check_size(config.name, arguments, NetworkSize.of_state(state))
     try:
         network: nn.Module = timm.create_model(config.name, pretrained=False, **arguments)
-    except (TypeError, ValueError, RuntimeError, KeyError) as error:
-        raise BackboneError(
-            f"timm cannot build {config.name} with {arguments}: {_first_line(error)}",
-            remedy="Check `--backbone` and `--model-arg`.",
-        ) from error
+    except Exception as error:
+        raise _not_built(error, config.name, arguments) from error
     try:
         timm.models.load_checkpoint(network, str(path), strict=True, weights_only=True)
     except Exception as error:  # checkpoint filters raise what they meet
-        raise BackboneError(
-            f"{path} does not fit {config.name}: {' '.join(str(error).split())[:300]}",
-            remedy="Check `--backbone` and `--model-arg` against the model that was saved.",
+        raise _failure(
+            error,
+            f"{path} does not fit {config.name}",
+            "Check `--backbone` and `--model-arg` against the model that was saved.",
         ) from error
     return network
+
+
+def _check_size(name: str, arguments: Mapping[str, Any], weights: NetworkSize | None) -> None:
+    try:
+        check_size(name, arguments, weights)
+    except ClinitError:
+        raise
+    except Exception as error:  # an index that is none, a division by zero, whatever they lead to
+        raise _not_built(error, name, arguments) from error
+
+
+def _not_built(error: Exception, name: str, arguments: Mapping[str, Any]) -> ClinitError:
+    return _failure(
+        error,
+        f"timm cannot build {name} with {dict(arguments)}",
+        "Check `--backbone` and `--model-arg`.",
+    )
 
 
 def _classifier_rows(name: str, state: Mapping[str, Any]) -> int | None:
@@ -265,11 +306,12 @@ def _stored_names(path: Path, rows: int) -> tuple[str, ...] | None:
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
-        names = json.loads(metadata.get("class_names", "null"))
+        found = json.loads(metadata.get("class_names", "null"))
         if "clinit_model" in metadata:  # a model of `clinit export` is a backbone too
-            names = json.loads(metadata["clinit_model"]).get("class_names")
-    except (SafetensorError, ValueError, AttributeError):
-        return None
+            found = json.loads(metadata["clinit_model"])["class_names"]
+        names = msgspec.convert(found, tuple[str | int, ...] | None)
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError):
+        return None  # whoever wrote the weights names no classes in our way
     if names is not None and len(names) != rows:
         raise BackboneError(
             f"{path} names {len(names)} classes, its classifier has {rows} rows",
@@ -278,14 +320,27 @@ def _stored_names(path: Path, rows: int) -> tuple[str, ...] | None:
     return None if names is None else tuple(map(str, names))
 
 
-def state_sha256(network: nn.Module) -> str:
-    """Return the SHA-256 over the names, types, shapes and bytes of the state dict."""
+def state_sha256(state: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 over the names, types, shapes and bytes of a state dict."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(network.state_dict().items()):
+    for name, tensor in sorted(state.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+def _failure(error: Exception, what: str, remedy: str) -> ClinitError:
+    """Return what is to be said of an error of timm: it is the machine's where memory is short."""
+    if out_of_memory(error):
+        return MachineError(
+            f"not enough memory: {what}",
+            remedy="Free memory, or choose a smaller backbone; then run the same command again.",
+        )
+    return BackboneError(f"{what}: {_reason(error)}", remedy=remedy)
+
+
+def _reason(error: Exception) -> str:
+    """Return the message of an error as one line, with its type where that says more."""
+    text = " ".join(str(error).split())[:300]
+    plain = isinstance(error, RuntimeError | ValueError | OSError | AssertionError)
+    return text if text and plain else f"{type(error).__name__}: {text}".rstrip(": ")

@@ -8,12 +8,12 @@ folder too: the training images once more, randomly cropped.
 
 from __future__ import annotations
 
-import json
+import re
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -21,15 +21,23 @@ from jaxtyping import Bool, Float, Int
 from clinit.errors import CacheError, ManifestError
 from clinit.extract.dataset import SPLITS
 from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head, read_head
+from clinit.extract.fingerprint import MANIFEST, backbone_fields
+from clinit.extract.head import Head, read_head, tensors_sha256
 from clinit.extract.manifest import Manifest, read_manifest
-from clinit.extract.plan import Plan, backbone_identifier, read_plan, shard_name
-from clinit.extract.shard import Shard, file_sha256, read_shard
+from clinit.extract.plan import (
+    WRITE_AGAIN,
+    Plan,
+    backbone_identifier,
+    read_plan,
+    shard_name,
+)
+from clinit.extract.shard import Shard, file_sha256, file_size, read_shard
+from clinit.extract.summary import FILE as SUMMARY_FILE
+from clinit.extract.summary import Summary, read_summary
 from clinit.extract.views import VIEWS_FOLDER, check_view, view_folders
 
 HEAD_FILE = "head.safetensors"
-_SUMMARY_FIELDS = {"num_rows", "num_valid", "dim", "dtype", "shards", "invalid", "head", "run"}
-_EXTRACT_AGAIN = "Run the `clinit extract` command of this cache again: it writes the file anew."
+_SHARD_NAME = re.compile(r"shard-\d{5,}\.h5")
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +46,7 @@ class CacheSplit:
 
     path: Path
     plan: Plan
-    summary: Mapping[str, Any]
+    summary: Summary
     """The content of `cache.json`."""
 
     @property
@@ -49,7 +57,7 @@ class CacheSplit:
     @property
     def num_valid(self) -> int:
         """Number of rows that hold features."""
-        return int(self.summary["num_valid"])
+        return self.summary.num_valid
 
     @property
     def dim(self) -> int:
@@ -59,7 +67,7 @@ class CacheSplit:
     @property
     def dtype(self) -> str:
         """Type of the features: float32 as soon as one shard is."""
-        return str(self.summary["dtype"])
+        return self.summary.dtype
 
     @property
     def fingerprint(self) -> Mapping[str, str]:
@@ -77,11 +85,13 @@ class CacheSplit:
         try:
             manifest = read_manifest(path)
         except ManifestError as error:
-            raise CacheError(str(error), remedy=_EXTRACT_AGAIN) from error
-        if manifest.digest != self.plan.fingerprint["manifest"]:
+            raise CacheError(str(error), remedy=WRITE_AGAIN) from error
+        found = (manifest.digest, manifest.dataset, manifest.split, len(manifest.table))
+        plan = self.plan
+        if found != (plan.fingerprint.get(MANIFEST), plan.dataset, plan.split, plan.num_rows):
             raise CacheError(
                 f"{path} is not the manifest that was extracted into {self.path}",
-                remedy=_EXTRACT_AGAIN,
+                remedy=WRITE_AGAIN,
             )
         return manifest
 
@@ -98,9 +108,13 @@ class CacheSplit:
     @cached_property
     def valid(self) -> Bool[np.ndarray, " rows"]:
         """Which rows hold features."""
-        valid = np.ones(self.num_rows, dtype=bool)
-        valid[[entry["row"] for entry in self.summary["invalid"]]] = False
+        valid = np.ones(len(self.labels), dtype=bool)
+        valid[self._invalid_rows] = False
         return valid
+
+    @cached_property
+    def _invalid_rows(self) -> list[int]:
+        return [entry.row for entry in self.summary.invalid]
 
     def shards(self) -> Iterator[Shard]:
         """Yield the shards in order, verified.
@@ -114,13 +128,43 @@ class CacheSplit:
     def shard(self, index: int) -> Shard:
         """Read one shard, verified; see `shards`."""
         path, rows = self.path / shard_name(index), self.plan.rows(index)
-        shard = read_shard(path, plan_identifier=self.plan.identifier)
+        shard = read_shard(path, self.plan, index)
+        if self._told_of(index) != (str(shard.features.dtype), shard.reasons):
+            raise CacheError(
+                f"type or invalid rows of {path} are not those that cache.json beside it names",
+                remedy=WRITE_AGAIN,
+            )
         if not np.array_equal(shard.labels, self.labels[rows.start : rows.stop]):
             raise CacheError(
                 f"the labels in {path} are not those of the manifest beside it",
                 remedy="Run the `clinit extract` command of this cache into a new folder.",
             )
         return shard
+
+    def _told_of(self, index: int) -> tuple[str, dict[int, str]]:
+        """Return what `cache.json` says of a shard: type, and reasons of its invalid rows."""
+        rows = self.plan.rows(index)
+        first, last = (bisect_left(self._invalid_rows, row) for row in (rows.start, rows.stop))
+        entries = self.summary.invalid[first:last]
+        reasons = {entry.row - rows.start: entry.reason for entry in entries}
+        return self.summary.shards[index].dtype, reasons
+
+    def check_size(self) -> None:
+        """Check that the shards are as large as the rows that the plan names.
+
+        Whoever reserves memory for all rows asks first: a plan can name any number.
+
+        Raises:
+            CacheError: If one is missing, or they are smaller.
+        """
+        item = 2 if self.dtype == "float16" else 4
+        shards = (self.path / shard_name(index) for index in range(self.plan.num_shards))
+        if sum(map(file_size, shards)) < self.num_valid * self.dim * item:
+            raise CacheError(
+                f"the shards in {self.path} are smaller than {self.num_valid:,} rows of"
+                f" {self.dim:,} numbers",
+                remedy=WRITE_AGAIN,
+            )
 
     def blocks(
         self, max_rows: int = 65_536
@@ -134,7 +178,12 @@ class CacheSplit:
                 yield features[start : start + max_rows], labels[start : start + max_rows]
 
     def load(self) -> FeatureSet:
-        """Read the features and labels of all valid rows, in order, into memory."""
+        """Read the features and labels of all valid rows, in order, into memory.
+
+        Raises:
+            CacheError: If a shard is missing, damaged or of another plan.
+        """
+        self.check_size()
         features = np.empty((self.num_valid, self.dim), dtype=self.dtype)
         labels = np.empty(self.num_valid, dtype=np.int64)
         start = 0
@@ -142,11 +191,7 @@ class CacheSplit:
             features[start : start + len(block)] = block
             labels[start : start + len(block)] = block_labels
             start += len(block)
-        if start != self.num_valid:
-            raise CacheError(
-                f"{self.path} holds {start:,} valid rows, its cache.json says {self.num_valid:,}",
-                remedy="Run the `clinit extract` command of this cache again.",
-            )
+        assert start == self.num_valid, "each shard agrees with cache.json"
         return FeatureSet(features, labels, self.class_names)
 
 
@@ -195,32 +240,15 @@ def open_split(path: Path) -> CacheSplit:
         CacheError: If it is missing or its extraction has not been finished.
     """
     plan = read_plan(path)
-    summary_path = path / "cache.json"
-    if not summary_path.is_file():
-        present = sum((path / shard_name(i)).is_file() for i in range(plan.num_shards))
+    if not (path / SUMMARY_FILE).is_file():
+        present = sum(_SHARD_NAME.fullmatch(file.name) is not None for file in path.iterdir())
         raise CacheError(
             f"{path} holds {present:,} of {plan.num_shards:,} shards:"
             " its extraction was interrupted",
-            remedy="Run the same `clinit extract` command again; it resumes.",
+            remedy="Run the same command again (`clinit extract` or `clinit cache import`); it"
+            " resumes.",
         )
-    try:
-        summary = json.loads(summary_path.read_text(encoding="utf-8"))
-        known = summary["plan"] == plan.identifier
-        if missing := _SUMMARY_FIELDS - set(summary):
-            raise ValueError(f"it lacks {', '.join(sorted(missing))}")
-        if len(summary["shards"]) != plan.num_shards:
-            raise ValueError(f"it lists {len(summary['shards'])} of {plan.num_shards} shards")
-    except (ValueError, KeyError, TypeError) as error:
-        raise CacheError(
-            f"{summary_path} is damaged: {error}",
-            remedy="Run the same `clinit extract` command again; it writes the file anew.",
-        ) from error
-    if not known:
-        raise CacheError(
-            f"{summary_path} and the plan beside it belong to different extractions",
-            remedy="Run the `clinit extract` command of this cache into a new folder.",
-        )
-    return CacheSplit(path, plan, summary)
+    return CacheSplit(path, plan, read_summary(path, plan))
 
 
 def open_cache(path: Path) -> Cache:
@@ -229,7 +257,21 @@ def open_cache(path: Path) -> Cache:
     Raises:
         CacheError: If there is none at `path`, or a split is incomplete.
     """
-    found = [name for name in SPLITS if (path / name / "plan.json").is_file()]
+    splits = {name: open_split(path / name) for name in split_names(path)}
+    head_path = path / HEAD_FILE
+    head = read_head(head_path) if head_path.is_file() else None
+    check_one_backbone(path, splits, head)
+    return Cache(path, splits, head)
+
+
+def split_names(path: Path) -> list[str]:
+    """Return which splits are in a cache, complete or not.
+
+    Raises:
+        CacheError: If there is none at `path`.
+    """
+    marks = ("plan.json", SUMMARY_FILE)
+    found = [name for name in SPLITS if any((path / name / mark).is_file() for mark in marks)]
     if not found:
         parent = path.parents[1] if path.parent.name == VIEWS_FOLDER else path.parent
         hint = (
@@ -239,47 +281,73 @@ def open_cache(path: Path) -> Cache:
             " `clinit cache import`."
         )
         raise CacheError(f"no feature cache at {path}", remedy=hint)
-    head_path = path / HEAD_FILE
-    head = read_head(head_path) if head_path.is_file() else None
-    splits = {name: open_split(path / name) for name in found}
-    _check_one_backbone(path, splits, head)
-    return Cache(path, splits, head)
+    return found
 
 
-def _check_one_backbone(path: Path, splits: Mapping[str, CacheSplit], head: Head | None) -> None:
+def check_one_backbone(path: Path, splits: Mapping[str, CacheSplit], head: Head | None) -> None:
+    """Check that the splits of a cache and its head belong together.
+
+    Args:
+        path: The cache.
+        splits: At least one.
+        head: The pretrained head, if it is there.
+
+    Raises:
+        CacheError: If the splits are of different backbones, or the head is not the one that
+            was judged on them.
+    """
     first, *others = splits.values()
+    plain = backbone_fields(first.fingerprint)
     for other in others:
-        for name in sorted({*first.fingerprint, *other.fingerprint} - {"manifest"}):
-            texts = [split.fingerprint.get(name, "nothing") for split in (first, other)]
+        fields = backbone_fields(other.fingerprint)
+        for name in sorted({*plain, *fields}):
+            texts = [of.get(name, "nothing") for of in (plain, fields)]
             if texts[0] != texts[1]:
                 raise CacheError(
                     f"the splits of {path} hold features of different backbones: {name} ="
                     f" {texts[0]} in {first.path.name}, {texts[1]} in {other.path.name}",
                     remedy="Extract both splits into one folder by one `clinit extract` command.",
                 )
-    if head is not None and head.fingerprint not in ("", backbone_identifier(first.fingerprint)):
+    if head is None:
+        return
+    if head.fingerprint not in ("", backbone_identifier(first.fingerprint)):
         raise CacheError(
             f"{path / HEAD_FILE} belongs to another backbone than the features beside it",
-            remedy=_EXTRACT_AGAIN,
+            remedy=WRITE_AGAIN,
+        )
+    # The tensors alone: a later command may have named its rows.
+    digests = {split.summary.head.tensors for split in splits.values()} - {None}
+    if digests - {tensors_sha256(head)}:
+        raise CacheError(
+            f"{path / HEAD_FILE} is not the head that was stored with the features beside it",
+            remedy=WRITE_AGAIN,
         )
 
 
-def shard_problem(path: Path, plan: Plan) -> str | None:
-    """Return what is wrong with the content of a shard, None where it is whole."""
+def shard_problem(path: Path, plan: Plan, index: int) -> str | None:
+    """Return what is wrong with the content of a shard, None where it is whole.
+
+    Raises:
+        StorageError: If it cannot be read.
+    """
     try:
-        read_shard(path, plan_identifier=plan.identifier)
+        read_shard(path, plan, index)
     except CacheError as error:
         return str(error)
     return None
 
 
 def verify_shard(split: CacheSplit, shard: int) -> str | None:
-    """Compare a shard with its digests, byte by byte; return what is wrong, or None."""
+    """Compare a shard with its digests, byte by byte; return what is wrong, or None.
+
+    Raises:
+        StorageError: If it cannot be read.
+    """
     path = split.path / shard_name(shard)
     try:
         split.shard(shard)
     except CacheError as error:
         return str(error)
-    if file_sha256(path) != split.summary["shards"][shard]["sha256"]:
+    if file_sha256(path) != split.summary.shards[shard].sha256:
         return f"{path} has changed since it was written"
     return None

@@ -1,24 +1,46 @@
-"""Files of class names: one a line, in label order."""
+"""Files of class names: one per line, in label order."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from clinit.errors import CacheError
+from clinit.extract.text_file import TextFileError, read_text
+
+MAX_NAME = 4096
+"""Characters of a class name."""
 
 
 def read_class_names(path: Path) -> tuple[str, ...]:
-    """Read class names, UTF-8, one a line; empty lines are left out.
+    """Read class names, UTF-8, one per line; empty lines are left out.
 
     Raises:
-        CacheError: If the file cannot be read, or names a class twice.
+        CacheError: If it cannot be read, is no text, or names no class or one twice.
     """
     try:
-        names = tuple(filter(None, map(str.strip, path.read_text(encoding="utf-8").splitlines())))
-    except (OSError, UnicodeDecodeError) as error:
-        raise CacheError(
-            f"cannot read the class names in {path}: {error}", remedy="Write one name a line."
-        ) from error
+        text = read_text(path)
+    except TextFileError as error:
+        raise _unusable(path, str(error)) from error
+    names = tuple(filter(None, map(str.strip, text.splitlines())))
+    if not names:
+        raise _unusable(path, "the file names none")
+    if (longest := max(map(len, names))) > MAX_NAME:
+        raise _unusable(path, f"one has {longest:,} characters, expected at most {MAX_NAME:,}")
     if len(set(names)) != len(names):
         raise CacheError(f"a name occurs twice in {path}", remedy="Write every name once.")
     return names
+
+
+def is_text(name: str) -> bool:
+    """Return whether a text can be written as UTF-8: it holds no half characters."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _unusable(path: Path, why: str) -> CacheError:
+    return CacheError(
+        f"cannot read the class names in {path}: {why}", remedy="Write one name per line."
+    )

@@ -6,14 +6,22 @@ too. A writer removes its own draft alone; what a killed one leaves is removed b
 process that claims the folder or the file (`lock`).
 """
 
+import hashlib
 import json
 import os
 import secrets
+import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from clinit.errors import ClinitError
+
+_NAME_BYTES = 255
+"""Longest name of Linux and macOS."""
+_STEM_BYTES = _NAME_BYTES - len("..tmp-0123456789abcdef")
+_DIGEST_DIGITS = 16
 
 
 def draft_of(path: Path) -> Path:
@@ -21,7 +29,20 @@ def draft_of(path: Path) -> Path:
 
     It is random: process identifiers repeat in containers that share a folder.
     """
-    return path.with_name(f".{path.name}.tmp-{secrets.token_hex(8)}")
+    return path.with_name(f".{hidden_stem(path.name)}.tmp-{secrets.token_hex(8)}")
+
+
+def hidden_stem(name: str) -> str:
+    """Return what names the draft and the lock of the file `name`: itself, if it fits into them.
+
+    A longer name is cut, and its digest tells it from others that begin alike. What is no name
+    of a file stays, so that the system refuses it before anything is written.
+    """
+    encoded = os.fsencode(name)
+    if not _STEM_BYTES < len(encoded) <= _NAME_BYTES:
+        return name
+    begin = encoded[: _STEM_BYTES - _DIGEST_DIGITS - 1].decode("utf-8", "ignore")
+    return f"{begin}-{hashlib.sha256(encoded).hexdigest()[:_DIGEST_DIGITS]}"
 
 
 def flush_folder(folder: Path) -> None:
@@ -48,6 +69,7 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> None:
         ClinitError: If the folder cannot be written or the disk is full. `path` is then what
             it was before.
     """
+    _refuse_other_than_file(path)
     draft = draft_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,17 +79,38 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> None:
         draft.replace(path)
         flush_folder(path.parent)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        _remove(draft)
         raise ClinitError(
             f"cannot write {path}: {error.strerror or error}",
             remedy="Free space or choose a folder you can write, then run the same command again.",
         ) from error
     except BaseException:
-        draft.unlink(missing_ok=True)
+        _remove(draft)
         raise
+
+
+def _remove(draft: Path) -> None:
+    with suppress(OSError):  # what is wrong with its name or its folder has been raised already
+        draft.unlink()
+
+
+def _refuse_other_than_file(path: Path) -> None:
+    """Refuse a device or a pipe: the rename would remove it from the system.
+
+    Raises:
+        ClinitError: If there is one, or a folder.
+    """
+    with suppress(OSError):  # there is nothing, or what is wrong is told at the writing
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            found = "folder" if stat.S_ISDIR(mode) else "device or a pipe"
+            raise ClinitError(
+                f"cannot write {path}: it is a {found}", remedy="Give the name of a file."
+            )
 
 
 def commit_json(path: Path, content: Any) -> None:
     """Create or replace `path` by `content` as JSON (indented, keys in their given order)."""
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    commit_file(path, lambda draft: draft.write_text(text, encoding="utf-8"))
+    content = text.encode("utf-8", "backslashreplace")  # undecodable bytes of a path: \udcff
+    commit_file(path, lambda draft: draft.write_bytes(content))

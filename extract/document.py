@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,13 +19,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from clinit.errors import ClinitError
+from clinit.errors import LOOK_AT_STORAGE, ClinitError, StorageError
 from clinit.extract.commit import commit_file
 
 T = TypeVar("T")
 
-MAX_BYTES = 512 * 2**20
-"""Of a document. The longest name every bad image of a large data set."""
 _SEAL = "sha256"
 
 
@@ -36,11 +35,13 @@ class DocumentKind:
     """With its article: `the plan of a feature cache`."""
     format: str
     """The format that is written; it is sealed."""
-    older: tuple[str, ...] = ()
-    """Formats that are read too, from before there was a seal."""
+    older: tuple[str | None, ...] = ()
+    """Formats that are read too, from before there was a seal; None: without any format."""
     error: type[ClinitError]
     remedy: str
     """What to do about a damaged one."""
+    max_bytes: int = 2**24
+    """Of a document in a file; reading takes some twenty times as much memory."""
 
     def seal(self, content: Mapping[str, Any]) -> dict[str, Any]:
         """Return `content` with its format before it and its digest behind it."""
@@ -57,15 +58,16 @@ class DocumentKind:
         Raises:
             ClinitError: If it cannot be written.
         """
-        text = self.text(content) + "\n"
-        commit_file(path, lambda draft: draft.write_text(text, encoding="utf-8"))
+        # A path that is no UTF-8 has half characters, which JSON can hold escaped alone.
+        text = (self.text(content) + "\n").encode(errors="backslashreplace")
+        commit_file(path, lambda draft: draft.write_bytes(text))
 
     def read(self, path: Path, content: type[T]) -> T:
         """Read the document at `path` as `content`, a dataclass or a typed dictionary.
 
         Raises:
-            ClinitError: Of this kind's type, if it is absent, unreadable, damaged or of another
-                format.
+            ClinitError: Of this kind's type, if it is absent, damaged or of another format.
+            StorageError: If it is there and cannot be read.
         """
         return self.convert(self.load(path), content, origin=str(path))
 
@@ -78,13 +80,15 @@ class DocumentKind:
         try:
             if not path.is_file():
                 raise self._refusal(f"there is no {path.name} in {path.parent}")
-            if (size := path.stat().st_size) > MAX_BYTES:
+            if (size := path.stat().st_size) > self.max_bytes:
                 raise self._refusal(
-                    f"{path} is {size:,} bytes long, expected at most {MAX_BYTES:,}"
+                    f"{path} is {size:,} bytes long, expected at most {self.max_bytes:,}"
                 )
             text = path.read_text(encoding="utf-8")
         except OSError as error:
-            raise self._refusal(f"cannot read {path}: {error.strerror or error}") from error
+            raise StorageError(
+                f"cannot read {path}: {error.strerror or error}", remedy=LOOK_AT_STORAGE
+            ) from error
         except UnicodeDecodeError as error:
             raise self._damaged(str(path), "it is not UTF-8 text") from error
         return self.parse(text, origin=str(path))
@@ -100,7 +104,7 @@ class DocumentKind:
             ClinitError: As in `read`.
         """
         try:
-            content = json.loads(text, parse_constant=_refuse_constant)
+            content = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
         except RecursionError as error:
             raise self._damaged(origin, "it is nested too deeply") from error
         except ValueError as error:
@@ -115,7 +119,7 @@ class DocumentKind:
             )
         if (seal is not None or found == self.format) and seal != content_sha256(content):
             raise self._damaged(origin, "it has changed since it was written")
-        del content["format"]
+        content.pop("format", None)
         return content
 
     def convert(self, content: Mapping[str, Any], kind: type[T], *, origin: str) -> T:
@@ -149,6 +153,8 @@ def described(error: Exception, content: Any) -> str:
     field = place.rstrip("`").lstrip(".")
     if lacking := _LACKING.fullmatch(what):
         return f"{field + ' lacks' if field else 'it lacks'} `{lacking['field']}`"
+    if what.startswith("Invalid enum value"):
+        what = "Expected another value"
     if not field or not what.startswith("Expected"):  # a constructor says more itself
         return what
     what = what[0].lower() + what[1:]
@@ -180,3 +186,9 @@ def _shown(value: object) -> str:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"it holds {name}, which is no JSON")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"it holds {_shown(text)}, which no float64 holds")
+    return number

@@ -1,14 +1,16 @@
 """Classifier heads and their file format.
 
 A head file is a safetensors file with `weight` (classes, dim) and `bias` (classes,) in
-float32; its metadata holds, under `clinit_head`, a JSON object with the class names and the
-fingerprint of the features that the head reads. One key, because safetensors writes several in
-a random order, and equal heads should be equal files.
+float32; its metadata holds, under `clinit_head`, a sealed JSON document with the class names,
+the fingerprint of the features that the head reads and the digest of the tensors. One key,
+because safetensors writes several in a random order, and equal heads should be equal files.
+
+Heads from elsewhere serve too: without metadata, or with class names alone.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +20,23 @@ import numpy as np
 from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
+from torch import Tensor
 
-from clinit.errors import HeadError
+from clinit.errors import LOOK_AT_STORAGE, HeadError, StorageError
+from clinit.extract.class_names import is_text
 from clinit.extract.commit import commit_file
+from clinit.extract.document import DocumentKind
+from clinit.extract.lock import claim_file
+
+_KEY = "clinit_head"
+_SEALED = "clinit-head/2"
+_DOCUMENT = DocumentKind(
+    title="the description of a head",
+    format=_SEALED,
+    older=(None,),
+    error=HeadError,
+    remedy="Run the command that wrote this head again, or give another one.",
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,7 +46,7 @@ class Head:
     weight: Float[np.ndarray, "classes dim"]
     bias: Float[np.ndarray, " classes"]
     class_names: tuple[str, ...] | None = None
-    """One name a row; None when nobody has said what the rows stand for."""
+    """One name per row; None when nobody has said what the rows stand for."""
     fingerprint: str = ""
     """Identifier of the backbone's fingerprint; empty when unknown."""
     alignment: Mapping[str, Any] | None = None
@@ -51,39 +67,80 @@ class Head:
         return int(self.weight.shape[1])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """The document in the metadata."""
+
+    class_names: tuple[str | int, ...] | None = None
+    fingerprint: str = ""
+    alignment: Mapping[str, Any] | None = None
+    tensors: str | None = None
+    """Digest; None in files of earlier versions and from elsewhere."""
+
+
+def tensors_sha256(head: Head) -> str:
+    """Return the SHA-256 (hex) of weight and bias, as a head file stores them."""
+    digest = hashlib.sha256()
+    for tensor in _stored(head).values():
+        digest.update(str(tensor.shape).encode())
+        digest.update(tensor.data)
+    return digest.hexdigest()
+
+
 def write_head(head: Head, path: Path) -> None:
-    """Write `head` to `path`, atomically."""
-    facts: dict[str, Any] = {"fingerprint": head.fingerprint, "class_names": head.class_names}
+    """Write `head` to `path`, atomically.
+
+    Raises:
+        ClinitError: If it cannot be written.
+    """
+    facts: dict[str, Any] = {
+        "fingerprint": head.fingerprint,
+        "class_names": head.class_names,
+        "tensors": tensors_sha256(head),
+    }
     if head.alignment is not None:
         facts["alignment"] = dict(head.alignment)
-    metadata = {"clinit_head": json.dumps(facts, ensure_ascii=False)}
-    tensors = {
-        "weight": np.ascontiguousarray(head.weight, dtype=np.float32),
-        "bias": np.ascontiguousarray(head.bias, dtype=np.float32),
-    }
+    metadata = {_KEY: _DOCUMENT.text(facts, indent=None)}
     # As bytes: save_file would make the file readable by its owner alone.
-    content = save(tensors, metadata=metadata)
+    content = save(_stored(head), metadata=metadata)
     commit_file(path, lambda draft: draft.write_bytes(content))
+
+
+def store_head(head: Head, path: Path) -> None:
+    """Write `head` to `path`, where other processes may be about to write the same.
+
+    Raises:
+        ClinitError: If it cannot be written.
+    """
+    with claim_file(path, on_busy=lambda: None):
+        write_head(head, path)
 
 
 def read_head(path: Path) -> Head:
     """Read a head file.
 
     Raises:
-        HeadError: If the file is absent, is not a head file or holds values that are not finite.
+        HeadError: If the file is absent, is not a head file, has changed since it was written
+            or holds values that are not finite.
+        StorageError: If it is there and cannot be read.
     """
-    if not path.is_file():
-        raise HeadError(
-            f"no head file at {path}",
-            remedy="`clinit extract` stores the pretrained head as head.safetensors in its cache.",
-        )
     try:
-        with safe_open(path, framework="numpy") as file:
-            facts = json.loads((file.metadata() or {}).get("clinit_head", "{}"))
-            weight = file.get_tensor("weight").astype(np.float32)
-            bias = file.get_tensor("bias").astype(np.float32)
-        names = facts.get("class_names")
-    except (SafetensorError, OSError, ValueError, AttributeError) as error:
+        if not path.is_file():
+            raise HeadError(
+                f"no head file at {path}",
+                remedy="`clinit extract` stores the pretrained head as head.safetensors in its"
+                " cache.",
+            )
+        path.open("rb").close()  # safetensors says of any file it cannot open that it is absent
+    except OSError as error:
+        raise StorageError(
+            f"cannot read {path}: {error.strerror or error}", remedy=LOOK_AT_STORAGE
+        ) from error
+    try:
+        with safe_open(path, framework="pt") as file:  # numpy has no bfloat16
+            metadata = dict(file.metadata() or {})
+            weight, bias = _tensor(file, "weight"), _tensor(file, "bias")
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise HeadError(
             f"{path} is not a head file: {error}",
             remedy="A head file is a safetensors file with `weight` (classes, dim) and `bias`.",
@@ -94,20 +151,46 @@ def read_head(path: Path) -> Head:
             " expected (classes, dim) and (classes,)",
             remedy="Write the head again with the shapes given above.",
         )
+    facts = _read_facts(metadata, path)
+    if facts.tensors is not None and facts.tensors != tensors_sha256(Head(weight, bias)):
+        raise HeadError(f"{path} has changed since it was written", remedy=_DOCUMENT.remedy)
     if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
         raise HeadError(
             f"{path} holds weights that are not finite",
             remedy="Write the head again; its training has probably diverged.",
         )
+    names = None if facts.class_names is None else tuple(map(str, facts.class_names))
+    if not is_text("".join(names or ())):
+        raise HeadError(f"{path} has class names that are no text", remedy=_DOCUMENT.remedy)
     if names is not None and len(names) != len(weight):
         raise HeadError(
             f"{path} names {len(names)} classes but holds {len(weight)} rows",
-            remedy="Write the head again with one class name a row.",
+            remedy="Write the head again with one class name per row.",
         )
-    return Head(
-        weight=weight,
-        bias=bias,
-        class_names=tuple(map(str, names)) if names is not None else None,
-        fingerprint=facts.get("fingerprint", ""),
-        alignment=facts.get("alignment"),
-    )
+    return Head(weight, bias, names, facts.fingerprint, facts.alignment)
+
+
+def _tensor(file: Any, name: str) -> Float[np.ndarray, ...]:
+    """Read a tensor of floating point numbers as float32."""
+    dtype = file.get_slice(name).get_dtype()
+    if dtype not in ("F64", "F32", "F16", "BF16"):
+        raise ValueError(f"{name} is of type {dtype}, expected floats of 16, 32 or 64 bits")
+    tensor: Tensor = file.get_tensor(name)
+    return tensor.float().numpy()
+
+
+def _stored(head: Head) -> dict[str, np.ndarray]:
+    """Return the tensors of the file."""
+    tensors = {"weight": head.weight, "bias": head.bias}
+    return {name: np.ascontiguousarray(t, dtype=np.float32) for name, t in tensors.items()}
+
+
+def _read_facts(metadata: Mapping[str, str], path: Path) -> _Facts:
+    """Return what the metadata say; a document of ours under another key is a changed key."""
+    if _KEY not in metadata and not any(_SEALED in text for text in metadata.values()):
+        return _Facts()
+    origin = f"the description in {path}"
+    if _KEY not in metadata:
+        raise HeadError(f"{path} has changed since it was written", remedy=_DOCUMENT.remedy)
+    content = _DOCUMENT.parse(metadata[_KEY], origin=origin)
+    return _DOCUMENT.convert(content, _Facts, origin=origin)

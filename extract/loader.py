@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +17,15 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from clinit.errors import ImageError
+from clinit.errors import ImageError, MachineError
 from clinit.extract.augment import View
-from clinit.extract.decode import decode, read_image_file
+from clinit.extract.decode import check_pixels, decode, memory_error, read_image_file
+from clinit.extract.image_size import MAX_PIXELS, ImageSize
+from clinit.extract.machine import out_of_memory
 from clinit.extract.transform import Transform
 
 _BATCHES_AHEAD = 3
+_NOW = " after resizing"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,28 +49,63 @@ def load_batches(
     transform: Transform,
     *,
     workers: int,
+    sizes: Sequence[int] | None = None,
+    max_pixels: int = MAX_PIXELS,
+    need_rights: bool = True,
     pin_memory: bool = False,
     view: View | None = None,
 ) -> Generator[ImageBatch]:
     """Yield the images of `batches` (ranges of indices into `paths`) in order.
 
-    They go through `transform`, or are random crops where a `view` is given.
+    Args:
+        root: The folder that the paths start from.
+        paths: Of all images.
+        batches: Which of them.
+        transform: What they go through, where no `view` is given.
+        workers: Threads.
+        sizes: Of the files in bytes; 0 is unknown, and None where none is known.
+        max_pixels: What is larger, decoded or resized, is a bad image.
+        need_rights: See `read_image_file`.
+        pin_memory: Whether the batches are for a CUDA device.
+        view: Random crops instead.
 
     Raises:
-        ManifestError: If the folder of an image has vanished or the storage fails.
+        ManifestError: If the folder of an image has vanished, or the file has another size.
+        MachineError: If memory, rights or open files are missing, or the storage fails.
     """
     height, width = transform.crop
 
     def to_input(image: Tensor, row: int) -> Tensor:
-        return transform.to_input(image) if view is None else view.to_input(image, row)
+        if view is not None:
+            return view.to_input(image, row)
+        resized = transform.resized(image.shape[1], image.shape[2])
+        check_pixels(ImageSize(resized[1], resized[0], resized[0] * resized[1]), max_pixels, _NOW)
+        return transform.to_input(image)
+
+    def load(target: Tensor, row: int) -> tuple[str | None, float, float]:
+        """Fill `target` with the pixels of one image; return its problem and its seconds."""
+        path, size = root / paths[row], None if sizes is None else sizes[row] or None
+        started = read = time.perf_counter()
+        reason = None
+        try:
+            content = read_image_file(path, root, size=size, need_rights=need_rights)
+            read = time.perf_counter()
+            target.copy_(to_input(decode(content, max_pixels=max_pixels), row))
+        except ImageError as error:
+            reason = str(error)
+        except (MemoryError, RuntimeError, OSError, ImportError) as error:
+            _raise_machine_error(error, path)
+            raise
+        return reason, read - started, time.perf_counter() - read
 
     def submit(rows: range) -> tuple[range, Tensor, list[Future[tuple[str | None, float, float]]]]:
         shape = (len(rows), 3, height, width)
-        pixels = torch.zeros(shape, dtype=torch.uint8, pin_memory=pin_memory)
-        jobs = [
-            pool.submit(_load_into, pixels[i], root / paths[row], root, to_input, row)
-            for i, row in enumerate(rows)
-        ]
+        try:
+            pixels = torch.zeros(shape, dtype=torch.uint8, pin_memory=pin_memory)
+            jobs = [pool.submit(load, pixels[i], row) for i, row in enumerate(rows)]
+        except (MemoryError, RuntimeError) as error:
+            _raise_machine_error(error, root / paths[rows.start])
+            raise
         return rows, pixels, jobs
 
     pool = ThreadPoolExecutor(workers, "decode", initializer=torch.set_num_threads, initargs=(1,))
@@ -92,16 +130,13 @@ def load_batches(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _load_into(
-    target: Tensor, path: Path, root: Path, to_input: Callable[[Tensor, int], Tensor], row: int
-) -> tuple[str | None, float, float]:
-    """Fill `target` with the pixels of one image; return its problem, and the seconds it took."""
-    started = read = time.perf_counter()
-    reason = None
-    try:
-        content = read_image_file(path, root)
-        read = time.perf_counter()
-        target.copy_(to_input(decode(content), row))
-    except ImageError as error:
-        reason = str(error)
-    return reason, read - started, time.perf_counter() - read
+def _raise_machine_error(error: Exception, path: Path) -> None:
+    """Raise what is to be said where the machine cannot prepare an image; else nothing."""
+    if out_of_memory(error):
+        raise memory_error(path) from error
+    if isinstance(error, OSError | ImportError):  # of a decoder; HEIC needs a library of its own
+        raise MachineError(
+            f"cannot decode {path}: {error}",
+            remedy="Install what is missing, then run the same command again: `clinit extract`"
+            " resumes.",
+        ) from error

@@ -1,8 +1,9 @@
 """One writer at a time: claims on folders, and on files that are to be written.
 
 A claim is a lock of the kernel on an empty file: `.lock` in the folder, `.NAME.lock` beside the
-file. The kernel gives it back when the process ends, however it ends. The lock file is never
-followed where it is a link and never written to, so that nobody can have another file emptied.
+file (a long NAME is cut as in its drafts: `commit.hidden_stem`). The kernel gives it back when the
+process ends, however it ends. The lock file is never followed where it is a link and never written
+to, so that nobody can have another file emptied.
 
 A claim saves work, and tells whose drafts are left over; that no reader sees half a file and no
 finished file is lost rests on the renames of `commit`. So storage that cannot lock serves too.
@@ -22,9 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clinit.errors import ClinitError
+from clinit.extract.commit import hidden_stem
 
 _CANNOT_LOCK = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
-_DRAFT = re.compile(r"\.(?P<name>.+)\.tmp-[0-9a-f]{16}")
+_DRAFT = re.compile(r"\.(?P<stem>.+)\.tmp-[0-9a-f]{16}")
 _WAIT = "Wait until it has finished, or end it; then run this command again."
 
 
@@ -32,6 +34,7 @@ _WAIT = "Wait until it has finished, or end it; then run this command again."
 def claim_folder(
     folder: Path,
     *,
+    within: Path | None = None,
     on_busy: Callable[[], None] | None = None,
     on_unlocked: Callable[[str], None] = lambda note: None,
 ) -> Iterator[None]:
@@ -39,6 +42,8 @@ def claim_folder(
 
     Args:
         folder: Made where it does not exist.
+        within: A folder above it, which the user has named: nothing from there on may be a
+            link, or whoever made the folder would say where this command writes.
         on_busy: Called if another process holds the claim, before this one waits for it; None
             does not wait.
         on_unlocked: Told why where the storage cannot lock: the folder is then not claimed.
@@ -48,6 +53,8 @@ def claim_folder(
             or it has been removed or replaced before the end.
     """
     try:
+        if within is not None:
+            _refuse_links(folder, within)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _cannot_write(folder, error) from error
@@ -73,14 +80,14 @@ def claim_file(
 
     Its folder is made where it does not exist; arguments and errors as in `claim_folder`.
     """
-    lock = path.with_name(f".{path.name}.lock")
+    lock = path.with_name(f".{hidden_stem(path.name)}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _cannot_write(path, error) from error
     with _claim(lock, path, on_busy=on_busy, on_unlocked=on_unlocked) as claim:
         if claim.locked:
-            _sweep(path.parent, path.name)
+            _sweep(path.parent, hidden_stem(path.name))
         try:
             yield
         finally:
@@ -151,12 +158,18 @@ def _hold(
         if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
             raise _cannot_write(claimed, error) from error
         if on_busy is None:
-            raise ClinitError(
-                f"another process is writing {'into ' * claimed.is_dir()}{claimed}", remedy=_WAIT
-            ) from error
+            where = f"into {claimed}" if claimed.is_dir() else str(claimed)
+            raise ClinitError(f"another process is writing {where}", remedy=_WAIT) from error
         on_busy()
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _wait(descriptor, claimed)
     return True
+
+
+def _wait(descriptor: int, claimed: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:  # such as a server that has gone meanwhile
+        raise _cannot_write(claimed, error) from error
 
 
 def _names(path: Path, descriptor: int) -> bool:
@@ -167,14 +180,14 @@ def _names(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _sweep(folder: Path, name: str | None = None) -> None:
+def _sweep(folder: Path, stem: str | None = None) -> None:
     """Remove drafts in a claimed folder, or those of one claimed file in it."""
     with os.scandir(folder) as entries:
         found = [(entry, match) for entry in entries if (match := _DRAFT.fullmatch(entry.name))]
     for entry, match in found:
-        if name is None and _is_claimed(folder / f".{match['name']}.lock"):
+        if stem is None and _is_claimed(folder / f".{match['stem']}.lock"):
             continue  # by the writer of that file
-        if name in (None, match["name"]):
+        if stem in (None, match["stem"]):
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
             else:
@@ -184,8 +197,10 @@ def _sweep(folder: Path, name: str | None = None) -> None:
 def _is_claimed(lock: Path) -> bool:
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+    except FileNotFoundError:
         return False
+    except OSError:  # it is there, perhaps another user's
+        return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -193,6 +208,18 @@ def _is_claimed(lock: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def _refuse_links(folder: Path, within: Path) -> None:
+    for part in (folder, *folder.parents):
+        if part == within:
+            return
+        if part.is_symlink():
+            raise ClinitError(
+                f"{part} is a link: nothing is written through a link inside of {within}",
+                remedy=f"Put a folder in its place; {within} itself may be a link.",
+            )
+    raise ValueError(f"{folder} is not within {within}")
 
 
 def _not_a_lock(lock: Path) -> ClinitError:

@@ -1,4 +1,4 @@
-"""How many CPUs and how much memory this process may use.
+"""How many CPUs and how much memory this process may use, and how a shortage shows.
 
 A container shows the processors and the memory of its host. What it allows is written in the
 files of its control groups (cgroups): those of the process and of every group above, of which
@@ -9,6 +9,7 @@ Source: the Linux kernel's documentation of cgroup-v2, cgroup-v1/memory, sched-b
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import re
@@ -16,6 +17,18 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 _ROOT = Path("/")
+_SHORTAGE = re.compile(
+    r"ca(n't|nnot) allocate|DefaultCPUAllocator|(out of|insufficient|not enough) memory|bad_alloc"
+    r"|CUBLAS_STATUS_ALLOC_FAILED|start new thread|failed to map segment from shared object",
+    re.IGNORECASE,
+)
+"""What PyTorch, CUDA, the image libraries, Python and the loader of libraries say where the memory,
+or a thread, is refused."""
+_SHORTAGE_TYPES = {"MemoryError", "OutOfMemoryError"}
+"""By name: the libraries that have the latter are not loaded for it."""
+_OF_RUST = {"PanicException", "PolarsError", "SafetensorError"}
+_NUMBER = re.compile(r"\(os error (\d+)\)|\berrno = (\d+)")
+"""How Rust and HDF5 write the number of an error of the system."""
 
 
 def cpu_count(root: Path = _ROOT) -> int:
@@ -55,6 +68,37 @@ def free_memory(root: Path = _ROOT) -> int:
     else:
         available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     return min([available, *(n for group in _groups("memory", root) for n in _memory_left(group))])
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Return whether an error tells of a shortage of memory.
+
+    Words count where a library or the system speaks. An OSError with a number has said what it
+    is, and other errors (`ValueError`) may repeat words of the data.
+    """
+    if _types(error) & _SHORTAGE_TYPES:
+        return True
+    if number := error_number(error):
+        return number == errno.ENOMEM
+    spoken = isinstance(error, RuntimeError | OSError | ImportError)
+    return spoken and _SHORTAGE.search(str(error)) is not None
+
+
+def error_number(error: BaseException) -> int:
+    """Return the system's number (`errno`) of an error, 0 where it has none.
+
+    Polars, safetensors and HDF5 have it in their message alone.
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    if not (isinstance(error, OSError) or _types(error) & _OF_RUST):
+        return 0
+    found = _NUMBER.search(str(error))
+    return int(found[1] or found[2]) if found else 0
+
+
+def _types(error: BaseException) -> set[str]:
+    return {base.__name__ for base in type(error).__mro__}
 
 
 def _groups(controller: str, root: Path) -> Iterator[Path]:

@@ -3,29 +3,42 @@
 A manifest file is a Parquet file with the columns `path` (relative to the root of the data
 set, `/` between folders), `label`, `class_name` and `size_bytes`, sorted by (label, path) in
 code point order. The key-value metadata hold `format`, `dataset`, `split`, `class_names`
-(JSON) and `digest`. Row i of a feature cache is row i of its manifest.
+(JSON), `digest`, and `sha256` of those five. Row i of a feature cache is row i of its manifest.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
 import numpy as np
 import polars as pl
 
-from clinit.errors import ManifestError
+from clinit.errors import LOOK_AT_STORAGE, ManifestError, StorageError
+from clinit.extract.class_names import MAX_NAME
 from clinit.extract.commit import commit_file
+from clinit.extract.contrast import DIGEST_LETTERS, contrast
 from clinit.extract.dataset import SPLITS
+from clinit.extract.document import content_sha256
+from clinit.extract.parquet_size import parquet_size
 
-FORMAT = "clinit-manifest/1"
+FORMAT = "clinit-manifest/2"
+OLDER = "clinit-manifest/1"
+"""Without `sha256`."""
 SCHEMA = pl.Schema(
     {"path": pl.String, "label": pl.Int64, "class_name": pl.String, "size_bytes": pl.Int64}
 )
 # An absolute path (of Windows too), a step up, or a name that the digest could not tell apart.
 _LEAVES_ROOT = r"^$|^[/\\]|^[A-Za-z]:[/\\]|(^|[/\\])\.\.([/\\]|$)|\x00"
+_SEAL = "sha256"
+_SEALED = ("format", "dataset", "split", "class_names", "digest")
+_ClassNames = tuple[Annotated[str, msgspec.Meta(max_length=MAX_NAME)], ...]
 _BUILD_AGAIN = "Build the manifest again with `clinit manifest build`."
 
 
@@ -99,12 +112,11 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
         "class_names": json.dumps(manifest.class_names, ensure_ascii=False),
         "digest": manifest.digest,
     }
-
-    def write(draft: Path) -> None:
-        with draft.open("wb") as file:
-            manifest.table.write_parquet(file, metadata=metadata)
-
-    commit_file(path, write)
+    metadata[_SEAL] = content_sha256(metadata)
+    # In memory: polars has errors of its own for a full disk.
+    content = io.BytesIO()
+    manifest.table.write_parquet(content, metadata=metadata)
+    commit_file(path, lambda draft: draft.write_bytes(content.getbuffer()))
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -113,50 +125,85 @@ def read_manifest(path: Path) -> Manifest:
     Raises:
         ManifestError: If the file is absent, is not a manifest, was changed after it was
             written, or names a path that leaves its root.
+        StorageError: If it is there and cannot be read.
     """
-    if not path.is_file():
-        raise ManifestError(
-            f"no manifest file at {path}",
-            remedy="Write it with `clinit manifest build DATASET --root DIR --split train"
-            f" --out {path}`.",
-        )
     try:
-        # Through a file object: polars takes the brackets in a name for a pattern.
-        with path.open("rb") as file:
-            metadata = pl.read_parquet_metadata(file)
-        with path.open("rb") as file:
-            table = pl.read_parquet(file)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise ManifestError(
-            f"{path} is not a Parquet file: {error}", remedy=_BUILD_AGAIN
+        if not path.is_file():
+            raise ManifestError(
+                f"no manifest file at {path}",
+                remedy="Write it with `clinit manifest build DATASET --root DIR --split train"
+                f" --out {path}`.",
+            )
+        content = path.read_bytes()
+    except OSError as error:
+        raise StorageError(
+            f"cannot read {path}: {error.strerror or error}", remedy=LOOK_AT_STORAGE
         ) from error
-    if metadata.get("format") != FORMAT:
+    try:
+        page_bytes = parquet_size(content).page_bytes
+        metadata = pl.read_parquet_metadata(content)
+        columns = pl.DataFrame(schema=pl.read_parquet_schema(content))
+    except (ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise ManifestError(
+            f"{path} cannot be read as a Parquet file: {error}", remedy=_BUILD_AGAIN
+        ) from error
+    if metadata.get("format") not in (FORMAT, OLDER):
         raise ManifestError(
             f"{path} is not a manifest: its format is {metadata.get('format', 'not given')!r},"
             f" expected {FORMAT!r}",
             remedy=_BUILD_AGAIN,
         )
+    seal = metadata.get(_SEAL)
+    if (seal is not None or metadata["format"] == FORMAT) and seal != content_sha256(
+        {name: metadata.get(name) for name in _SEALED}
+    ):
+        raise ManifestError(
+            f"the metadata of {path} were changed after it was written", remedy=_BUILD_AGAIN
+        )
     try:
-        names = tuple(map(str, json.loads(metadata["class_names"])))
-        manifest = Manifest(metadata["dataset"], metadata["split"], names, table)
-        written = metadata["digest"]
-    except (KeyError, ValueError) as error:
+        if problem := _wrong_columns(columns):
+            raise ValueError(problem)
+        table = pl.read_parquet(content)
+        # Each path is another one: if they are longer than the pages, some come again and again.
+        if table["path"].str.len_bytes().sum() > page_bytes:
+            raise ValueError("a path occurs twice")
+        manifest, written = _of(table, metadata), metadata["digest"]
+    except (
+        KeyError,
+        ValueError,
+        msgspec.DecodeError,
+        RecursionError,
+        pl.exceptions.PolarsError,
+        pl.exceptions.PanicException,
+    ) as error:
         raise ManifestError(
             f"{path} is not a valid manifest: {error}", remedy=_BUILD_AGAIN
         ) from error
     if manifest.digest != written:
+        found, told = contrast(manifest.digest, written, letters=DIGEST_LETTERS)
         raise ManifestError(
-            f"{path} was changed after it was written: its digest is {manifest.digest[:12]}…,"
-            f" its metadata say {written[:12]}…",
+            f"{path} was changed after it was written: its digest is {found}, its metadata say"
+            f" {told}",
             remedy=_BUILD_AGAIN,
         )
     return manifest
 
 
+def _of(table: pl.DataFrame, metadata: Mapping[str, str]) -> Manifest:
+    names = msgspec.json.decode(metadata["class_names"], type=_ClassNames)
+    return Manifest(metadata["dataset"], metadata["split"], names, table)
+
+
+def _wrong_columns(table: pl.DataFrame) -> str | None:
+    if table.schema == SCHEMA:
+        return None
+    return f"the columns are {dict(table.schema)}, expected {dict(SCHEMA)}"
+
+
 def _problem(table: pl.DataFrame, class_names: tuple[str, ...]) -> str | None:
     """Return what is wrong with a table of images, or None."""
-    if table.schema != SCHEMA:
-        return f"the columns are {dict(table.schema)}, expected {dict(SCHEMA)}"
+    if problem := _wrong_columns(table):
+        return problem
     if len(set(class_names)) != len(class_names):
         return "two classes have the same name"
     if table.is_empty():

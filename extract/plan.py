@@ -16,8 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from clinit.errors import CacheError
+from clinit.extract.dataset import SPLITS
 from clinit.extract.document import DocumentKind
+from clinit.extract.fingerprint import backbone_fields
 from clinit.extract.views import NUMBER
+
+_MOST = 2**40
+WRITE_AGAIN = (
+    "Run the command that wrote this cache again (`clinit extract` or `clinit cache import`): it"
+    " writes anew what is damaged and keeps the rest."
+)
+"""Remedy for what a cache loses without loss."""
 
 _DOCUMENT = DocumentKind(
     title="the plan of a feature cache",
@@ -48,11 +57,12 @@ class Plan:
     """`cpu` or `cuda`: the last bits differ, so one split is computed on one kind of device."""
 
     def __post_init__(self) -> None:
-        if self.num_rows < 1 or self.shard_rows < 1 or self.batch_size < 1:
-            raise ValueError("num_rows, shard_rows and batch_size must be positive")
-        if not all(isinstance(text, str) for text in dict(self.fingerprint).values()):
-            raise ValueError("the fingerprint must be texts by name")
-        if self.shape and math.prod(self.shape) != self.dim:
+        for name in ("num_rows", "dim", "shard_rows", "batch_size"):
+            if not 1 <= getattr(self, name) <= _MOST:
+                raise ValueError(f"{name} must be in [1, {_MOST:,}], got {getattr(self, name):,}")
+        if self.split not in SPLITS:
+            raise ValueError(f"split must be {' or '.join(SPLITS)}, got {self.split!r}")
+        if self.shape and (min(self.shape) < 1 or math.prod(self.shape) != self.dim):
             raise ValueError(f"a row of shape {self.shape} does not hold {self.dim} numbers")
         if self.dtype not in ("float16", "float32"):
             raise ValueError(f"dtype must be float16 or float32, got {self.dtype!r}")
@@ -83,11 +93,11 @@ class Plan:
 
 
 def backbone_identifier(fingerprint: Mapping[str, str]) -> str:
-    """Return the SHA-256 of a fingerprint without its manifest.
+    """Return the SHA-256 of the fields of a fingerprint that say which backbone.
 
     Features of equal identifiers come from one backbone and may be mixed.
     """
-    return _sha256({name: text for name, text in fingerprint.items() if name != "manifest"})
+    return _sha256(backbone_fields(fingerprint))
 
 
 def shard_name(shard: int) -> str:
@@ -106,8 +116,9 @@ def settle_plan(plan: Plan, folder: Path) -> None:
         _DOCUMENT.write(path, asdict(plan))
         return
     found, wanted = asdict(read_plan(folder)), asdict(plan)
-    for name, value in found.pop("fingerprint").items():
-        _refuse_difference(path, name, value, wanted["fingerprint"].get(name, "nothing"))
+    there, here = found.pop("fingerprint"), wanted.pop("fingerprint")
+    for name in {**there, **here}:
+        _refuse_difference(path, name, there.get(name, "nothing"), here.get(name, "nothing"))
     for name, value in found.items():
         _refuse_difference(path, name, value, wanted[name])
 
@@ -119,7 +130,7 @@ def read_plan(folder: Path) -> Plan:
         CacheError: If there is none, or it is not a plan.
     """
     path = folder / "plan.json"
-    if not path.exists():
+    if not path.exists() and not (folder / "cache.json").exists():
         raise CacheError(f"no feature cache at {folder}", remedy="Write one with `clinit extract`.")
     return _DOCUMENT.read(path, Plan)
 

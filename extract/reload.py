@@ -6,15 +6,18 @@ they come from, they count only if their hash is the one in the fingerprint.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from clinit.errors import BackboneError, CacheError
 from clinit.extract.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.cache import CacheSplit
+from clinit.extract.contrast import DIGEST_LETTERS, contrast
 from clinit.extract.device import choose_device
+from clinit.extract.model_args import read_model_args
 from clinit.extract.transform import Transform
 
 _RIGHT_FILE = (
@@ -60,14 +63,8 @@ def rebuild(
         DeviceError: If the device is absent.
     """
     _check_extracted(fingerprint, origin)
-    transform, model_args = _parse(fingerprint, origin)
-    config = BackboneConfig(
-        name=fingerprint["backbone"],
-        weights=weights,
-        model_args=model_args,
-        device=str(choose_device(device)),
-        autocast=fingerprint.get("autocast", "off"),
-    )
+    transform, config = _parse(fingerprint, origin)
+    config = replace(config, weights=weights, device=str(choose_device(device)))
     try:
         backbone = load_backbone(config)
     except BackboneError as error:
@@ -76,9 +73,12 @@ def rebuild(
         raise BackboneError(str(error), remedy=_RIGHT_FILE) from error
     if backbone.weights_sha256 != fingerprint["weights"]:
         found = f"timm's pretrained weights of {config.name}" if weights is None else str(weights)
+        now, then = contrast(
+            backbone.weights_sha256, fingerprint["weights"], letters=DIGEST_LETTERS
+        )
         raise CacheError(
-            f"{found}: SHA-256 {backbone.weights_sha256[:12]}…, but the features of {origin}"
-            f" were extracted with weights of SHA-256 {fingerprint['weights'][:12]}…",
+            f"{found}: SHA-256 {now}, but the features of {origin} were extracted with weights of"
+            f" SHA-256 {then}",
             remedy=_RIGHT_FILE,
         )
     return backbone, transform
@@ -91,15 +91,14 @@ def stored_weights(split: CacheSplit) -> Path | None:
         CacheError: If nobody knows, or the file is gone.
     """
     _check_extracted(split.fingerprint, str(split.path))
-    try:
-        stored = split.summary["run"]["weights"]
-    except KeyError as error:
+    stored = split.summary.run.weights
+    if isinstance(stored, msgspec.UnsetType):
         raise CacheError(
             f"{split.path / 'cache.json'} was written by a version of clinit that did not keep"
             " where the weights are",
             remedy="Give them with `--weights FILE`, or run the `clinit extract` command of this"
             " cache again: it adds the path and computes nothing.",
-        ) from error
+        )
     if stored is not None and not Path(stored).is_file():
         raise CacheError(
             f"the weights of the features in {split.path} were at {stored}, where nothing is now",
@@ -117,12 +116,17 @@ def _check_extracted(fingerprint: Mapping[str, str], origin: str) -> None:
         )
 
 
-def _parse(fingerprint: Mapping[str, str], origin: str) -> tuple[Transform, dict[str, Any]]:
+def _parse(fingerprint: Mapping[str, str], origin: str) -> tuple[Transform, BackboneConfig]:
     try:
         transform = Transform.parse(fingerprint["transform"])
-        return transform, dict(ast.literal_eval(fingerprint["model_args"]))
-    except (ValueError, SyntaxError, KeyError, TypeError) as error:
+        config = BackboneConfig(
+            name=fingerprint["backbone"],
+            model_args=read_model_args(fingerprint["model_args"]),
+            autocast=fingerprint.get("autocast", "off"),
+        )
+    except (ValueError, KeyError, TypeError) as error:
         raise CacheError(
             f"the fingerprint of {origin} does not describe a network and a transform: {error}",
             remedy="Run the `clinit extract` command of the cache into a new folder.",
         ) from error
+    return transform, config

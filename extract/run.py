@@ -17,8 +17,10 @@ from clinit.extract.backbone import BackboneConfig, check_penultimate, load_back
 from clinit.extract.cache import HEAD_FILE
 from clinit.extract.dataset import SPLITS
 from clinit.extract.decode import decoder_version
+from clinit.extract.fingerprint import MANIFEST, backbone_fields
 from clinit.extract.head import Head, read_head
 from clinit.extract.head_names import name_rows
+from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.lock import claim_folder
 from clinit.extract.machine import cpu_count
 from clinit.extract.manifest import Manifest
@@ -51,6 +53,10 @@ class ExtractConfig:
     """Rows a shard: what a killed run loses at most."""
     strict: bool = False
     """Stop at the first unreadable image instead of marking its row invalid."""
+    max_pixels: int = MAX_PIXELS
+    """Largest image that is decoded, in pixels; a larger one is a bad image."""
+    retry_invalid: bool = False
+    """Read the images of invalid rows again."""
     head_classes: str | None = None
     """Names of the classifier's rows: a file, `dataset`, or None (see `name_rows`)."""
     views: int = 0
@@ -61,7 +67,7 @@ class ExtractConfig:
     def __post_init__(self) -> None:
         if self.views < 0:
             raise ValueError(f"views must be at least 0, got {self.views}")
-        for name in ("batch_size", "workers", "shard_rows"):
+        for name in ("batch_size", "workers", "shard_rows", "max_pixels"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
 
@@ -73,6 +79,7 @@ def extract(
     config: ExtractConfig,
     *,
     on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_note: Callable[[str], None] = lambda note: None,
 ) -> Iterator[SplitResult]:
     """Extract the splits of a data set into the cache `out`; yield a result a split and view.
 
@@ -85,6 +92,7 @@ def extract(
         out: The folder of the cache.
         config: How.
         on_progress: Called after every batch.
+        on_note: Told what the user may want to know of the storage.
 
     Raises:
         ClinitError: If the backbone does not serve, the cache belongs to another extraction,
@@ -133,7 +141,7 @@ def extract(
         if (part.folder / "plan.json").exists():
             settle_plan(part.plan, part.folder)  # refused now, not after hours
     for part in parts:
-        with claim_folder(part.folder):
+        with claim_folder(part.folder, within=out, on_unlocked=on_note):
             yield SplitRun(
                 plan=part.plan,
                 manifest=manifests[part.plan.split],
@@ -147,6 +155,8 @@ def extract(
                 names_given=config.head_classes is not None,
                 workers=config.workers,
                 strict=config.strict,
+                max_pixels=config.max_pixels,
+                retry_invalid=config.retry_invalid,
                 on_progress=on_progress,
             ).run()
 
@@ -172,7 +182,7 @@ def _parts(
 
     def part(folder: Path, split: str, view: View | None) -> _Part:
         manifest = manifests[split]
-        found = {**fingerprint, "manifest": manifest.digest}
+        found = {**fingerprint, MANIFEST: manifest.digest}
         if view is not None:
             found = view_fingerprint(found, view.describe(), seed=view.seed, number=view.number)
         plan = Plan(
@@ -217,11 +227,12 @@ def _refuse_other_backbone(out: Path, fingerprint: Mapping[str, str]) -> None:
     for split in SPLITS:
         if not (out / split / "plan.json").is_file():
             continue
-        stored = read_plan(out / split).fingerprint
-        for name, wanted in fingerprint.items():
-            if stored.get(name) != wanted:
+        stored = backbone_fields(read_plan(out / split).fingerprint)
+        for name in {**stored, **fingerprint}:
+            found, wanted = stored.get(name, "nothing"), fingerprint.get(name, "nothing")
+            if found != wanted:
                 raise CacheError(
-                    f"{out / split} holds features with {name} = {stored.get(name)},"
+                    f"{out / split} holds features with {name} = {found},"
                     f" this command has {name} = {wanted}",
                     remedy="Give the options it was begun with, or another folder with `--out`.",
                 )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -26,14 +26,16 @@ from clinit.extract.cache import (
     shard_problem,
     verify_shard,
 )
+from clinit.extract.commit import flush_folder
 from clinit.extract.decode import MISSING
-from clinit.extract.head import Head, write_head
+from clinit.extract.head import Head, store_head, tensors_sha256
+from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.loader import ImageBatch, load_batches
 from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.pipeline import Compute, features_of
 from clinit.extract.plan import Plan, settle_plan, shard_name
-from clinit.extract.shard import assemble, write_shard
-from clinit.extract.summary import write_summary
+from clinit.extract.shard import assemble, read_shard, write_shard
+from clinit.extract.summary import UNKNOWN, RunFacts, write_summary
 from clinit.extract.timing import Timing
 from clinit.extract.top1 import Top1
 from clinit.extract.transform import Transform
@@ -62,12 +64,13 @@ class SplitResult:
     """Rows extracted in this run; 0 where the split was complete."""
     replaced_shards: tuple[str, ...]
     """Why a shard that was there has been computed again."""
+    retried_rows: int | None = None
+    """Invalid rows whose images were read again; None where that was not asked for."""
 
     @property
     def top1(self) -> Top1:
         """Accuracy of the stored head, on the rows whose class it knows."""
-        head = self.split.summary["head"]
-        return Top1(head["correct"], head["total"])
+        return self.split.summary.head.top1
 
 
 @runtime_checkable
@@ -104,6 +107,10 @@ class SplitRun:
     """Whether this command names the head's rows."""
     workers: int
     strict: bool
+    max_pixels: int = MAX_PIXELS
+    """Of an image; see `decode`."""
+    retry_invalid: bool = False
+    """Whether shards with invalid rows are computed again."""
     on_progress: Callable[[Progress], None]
     timing: Timing = field(default_factory=Timing)
 
@@ -115,20 +122,32 @@ class SplitRun:
         """
         settle_plan(self.plan, self.folder)
         if self.head is not None and self.view is None:
-            write_head(self.head, self.folder.parent / HEAD_FILE)
+            store_head(self.head, self.folder.parent / HEAD_FILE)
         write_manifest(self.manifest, self.folder / "manifest.parquet")
         finished = self._finished()
         missing, replaced = self._missing_shards(finished)
+        retried = self._invalid_rows(missing) if self.retry_invalid else {}
+        retried_rows = sum(retried.values()) if self.retry_invalid else None
+        missing = sorted({*missing, *retried})
         if finished is not None and not missing:
-            return SplitResult(self._up_to_date(finished), 0, ())
+            return SplitResult(self._up_to_date(finished), 0, (), retried_rows)
         started = datetime.now(UTC)
         with closing(self._batches(missing)) as batches:
-            self._compute(missing, batches)
+            self._compute(missing, batches, replaced=retried.keys())
         computed = sum(len(self.plan.rows(shard)) for shard in missing)
         self._summarise(self.head_classes, self._facts(computed, started))
-        return SplitResult(open_split(self.folder), computed, tuple(replaced))
+        return SplitResult(open_split(self.folder), computed, tuple(replaced), retried_rows)
 
-    def _summarise(self, head_classes: str, run: Mapping[str, Any]) -> None:
+    def _invalid_rows(self, missing: list[int]) -> dict[int, int]:
+        """Return how many rows are invalid in each shard that is whole and has some."""
+        whole = [shard for shard in range(self.plan.num_shards) if shard not in missing]
+        found = {
+            shard: len(read_shard(self.folder / shard_name(shard), self.plan, shard).reasons)
+            for shard in whole
+        }
+        return {shard: count for shard, count in found.items() if count}
+
+    def _summarise(self, head_classes: str, run: RunFacts) -> None:
         write_summary(
             self.folder,
             self.plan,
@@ -139,12 +158,16 @@ class SplitRun:
         )
 
     def _up_to_date(self, finished: CacheSplit) -> CacheSplit:
-        """Judge the head again where its rows have got names; write down where the weights are."""
+        """Judge the head again where its rows have got names; write down where the weights are.
+
+        A summary of an earlier version learns which head it is about.
+        """
         nameless = self.head is None or self.head.class_names is None
-        known = "unknown" if nameless else self.head_classes
-        named = self.names_given or finished.summary["head"]["class_names"] == "unknown" != known
-        run = {**finished.summary["run"], "weights": self._weights}
-        if named or run != finished.summary["run"]:
+        known = UNKNOWN if nameless else self.head_classes
+        told, run = finished.summary, replace(finished.summary.run, weights=self._weights)
+        named = self.names_given or told.head.class_names == UNKNOWN != known
+        tensors = None if self.head is None else tensors_sha256(self.head)
+        if named or run != told.run or tensors != told.head.tensors:
             self._summarise(known, run)
             return open_split(self.folder)
         return finished
@@ -169,7 +192,7 @@ class SplitRun:
             if finished is not None:
                 problem = verify_shard(finished, shard)
             else:
-                problem = shard_problem(path, self.plan)
+                problem = shard_problem(path, self.plan, shard)
             if problem is not None:
                 missing.append(shard)
                 if path.exists():
@@ -190,11 +213,22 @@ class SplitRun:
             batches,
             self.transform,
             workers=self.workers,
+            sizes=self.manifest.table["size_bytes"].to_list(),
+            max_pixels=self.max_pixels,
             pin_memory=self.backbone.config.device.startswith("cuda"),
             view=self.view,
         )
 
-    def _compute(self, shards: list[int], batches: Iterator[ImageBatch]) -> None:
+    def _compute(
+        self, shards: list[int], batches: Iterator[ImageBatch], replaced: Collection[int]
+    ) -> None:
+        """Compute shards and write them.
+
+        Args:
+            shards: Which.
+            batches: Their images.
+            replaced: Those that are whole, and get other content.
+        """
         labels = self.manifest.table["label"].to_numpy()
         todo = sum(len(self.plan.rows(shard)) for shard in shards)
         rows_before, began = self.plan.num_rows - todo, time.perf_counter()
@@ -217,13 +251,26 @@ class SplitRun:
                     self._report(rows_before + done, done / (time.perf_counter() - began))
             self._refuse_wrong_root(shard == shards[0], rows, reasons)
             with self.timing.measure("write"):
+                if shard in replaced:
+                    self._withdraw_summary()
                 write_shard(
                     assemble(
                         features, labels[rows.start : rows.stop], reasons, dtype=self.plan.dtype
                     ),
                     self.folder / shard_name(shard),
-                    plan_identifier=self.plan.identifier,
+                    plan=self.plan,
+                    index=shard,
                 )
+
+    def _withdraw_summary(self) -> None:
+        """Remove `cache.json`: a kill must not leave digests of what is no longer there.
+
+        Not before a shard is computed: what stops the run earlier leaves the cache as it was.
+        """
+        path = self.folder / "cache.json"
+        if path.exists():
+            path.unlink()
+            flush_folder(self.folder)
 
     def _next(self, batches: Iterator[ImageBatch]) -> ImageBatch:
         clock = time.perf_counter()
@@ -258,18 +305,19 @@ class SplitRun:
             Progress(self.plan.title, rows_done, self.plan.num_rows, images_per_s, shares)
         )
 
-    def _facts(self, computed: int, started: datetime) -> dict[str, Any]:
+    def _facts(self, computed: int, started: datetime) -> RunFacts:
         seconds = self.timing.total
-        return {
-            "root": str(self.root),
-            "weights": self._weights,
-            "started": started.isoformat(timespec="seconds"),
-            "device": self.backbone.config.device,
-            "workers": self.workers,
-            "computed_rows": computed,
-            "images_per_s": computed / seconds if seconds else None,
-            "seconds": self.timing.seconds(),
-            "shares": dict(self.timing.shares()),
-            "bound": self.timing.bound,
-            "versions": {name: version(name) for name in ("clinit", "torch", "timm", "h5py")},
-        }
+        return RunFacts(
+            root=str(self.root),
+            weights=self._weights,
+            started=started.isoformat(timespec="seconds"),
+            device=self.backbone.config.device,
+            workers=self.workers,
+            max_pixels=self.max_pixels,
+            computed_rows=computed,
+            images_per_s=computed / seconds if seconds else None,
+            seconds=self.timing.seconds(),
+            shares=dict(self.timing.shares()),
+            bound=self.timing.bound,
+            versions={name: version(name) for name in ("clinit", "torch", "timm", "h5py")},
+        )

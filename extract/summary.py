@@ -1,20 +1,195 @@
 """`cache.json`: what a complete split holds.
 
-It is written last, so its presence means that the split is complete.
+It is written last, so its presence means that the split is complete. It is sealed, and what it
+says is compared with the plan and, where they are read, with the shards.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
-from clinit.extract.commit import commit_json
-from clinit.extract.head import Head
+import msgspec
+
+from clinit.errors import CacheError
+from clinit.extract.document import DocumentKind
+from clinit.extract.head import Head, tensors_sha256
 from clinit.extract.manifest import Manifest
-from clinit.extract.plan import Plan, shard_name
+from clinit.extract.plan import WRITE_AGAIN, Plan, shard_name
 from clinit.extract.shard import Shard, file_sha256, read_shard
 from clinit.extract.top1 import Top1, head_rows, top1
+
+FILE = "cache.json"
+UNKNOWN = "unknown"
+"""Where the class names of a head are from, when it has none."""
+_DOCUMENT = DocumentKind(
+    title="the summary of a feature cache",
+    format="clinit-cache/2",
+    older=("clinit-cache/1",),
+    error=CacheError,
+    remedy=WRITE_AGAIN,
+    max_bytes=2**29,  # it names every bad image of a large data set
+)
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Amount = Annotated[float, msgspec.Meta(ge=0)]
+_Type = Literal["float16", "float32"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardFacts:
+    """One shard, as it was written."""
+
+    name: str
+    rows: _Count
+    sha256: str
+    """Of the file."""
+    dtype: _Type
+    min: float | None
+    """Of the features of valid rows; None where there are none."""
+    max: float | None
+    non_finite: _Count
+    """Rows that are invalid because their features are not finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvalidRow:
+    """A row without features."""
+
+    row: _Count
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadFacts:
+    """The stored head on the features of the split."""
+
+    class_names: str
+    """Where they came from."""
+    correct: _Count
+    total: _Count
+    """Valid rows whose class is among those of the head."""
+    tensors: str | None = None
+    """SHA-256 of the head's tensors; None without a head, and in caches of earlier versions."""
+
+    def __post_init__(self) -> None:
+        if self.correct > self.total:
+            raise ValueError(f"the head has {self.correct:,} of {self.total:,} rows correct")
+
+    @property
+    def top1(self) -> Top1:
+        """Accuracy of the head."""
+        return Top1(self.correct, self.total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFacts:
+    """A file that features or labels were imported from."""
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """How the features came about; imported ones have neither a device nor a speed."""
+
+    root: str | None = None
+    """The folder of the images; None for imported features."""
+    weights: str | msgspec.UnsetType | None = msgspec.UNSET
+    """The file of the weights; None for timm's own; unset where nobody knows."""
+    started: str = ""
+    device: str = ""
+    workers: _Count | None = None
+    max_pixels: _Count | None = None
+    """Above which an image was invalid; None for an import, and where earlier versions wrote it."""
+    computed_rows: _Count | None = None
+    images_per_s: _Amount | None = None
+    seconds: Mapping[str, _Amount] = field(default_factory=dict)
+    """By phase."""
+    shares: Mapping[str, _Amount] = field(default_factory=dict)
+    """Of the time, by phase, in [0, 1]."""
+    bound: str = ""
+    """The phase that took most of it."""
+    features: FileFacts | None = None
+    """Of an import."""
+    labels: FileFacts | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Of the packages that took part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The content of `cache.json`."""
+
+    plan: str
+    """Identifier of the plan."""
+    num_rows: _Count
+    num_valid: _Count
+    """Rows that hold features."""
+    dim: _Count
+    dtype: _Type
+    """The widest of the shards."""
+    shards: tuple[ShardFacts, ...]
+    invalid: tuple[InvalidRow, ...]
+    """In order."""
+    head: HeadFacts
+    run: RunFacts
+
+    def __post_init__(self) -> None:
+        rows = [entry.row for entry in self.invalid]
+        if any(row >= later for row, later in itertools.pairwise(rows)):
+            raise ValueError("the rows of `invalid` are not in order")
+        if rows and rows[-1] >= self.num_rows:
+            raise ValueError(f"`invalid` names row {rows[-1]:,} of {self.num_rows:,}")
+        if self.num_valid != self.num_rows - len(rows):
+            raise ValueError(
+                f"num_valid is {self.num_valid:,}, but {len(rows):,} of {self.num_rows:,} rows"
+                " are invalid"
+            )
+        if self.head.total > self.num_valid:
+            raise ValueError(
+                f"the head was judged on {self.head.total:,} of {self.num_valid:,} valid rows"
+            )
+        if self.dtype != max((shard.dtype for shard in self.shards), default=self.dtype):
+            raise ValueError(f"dtype is {self.dtype}, that of the shards is another")
+
+
+def read_summary(folder: Path, plan: Plan) -> Summary:
+    """Read the summary of a complete split, and compare it with its plan.
+
+    Raises:
+        CacheError: If it is absent, damaged or of another plan.
+    """
+    path = folder / FILE
+    summary = _DOCUMENT.read(path, Summary)
+    if summary.plan != plan.identifier:
+        raise CacheError(
+            f"{path} and the plan beside it belong to different extractions",
+            remedy="Run the `clinit extract` command of this cache into a new folder.",
+        )
+    if problem := _problem(summary, plan):
+        raise CacheError(f"{path} is damaged: {problem}", remedy=WRITE_AGAIN)
+    return summary
+
+
+def _problem(summary: Summary, plan: Plan) -> str | None:
+    """Return what in a summary is not as planned, or None."""
+    for name in ("num_rows", "dim"):
+        if getattr(summary, name) != getattr(plan, name):
+            return f"{name} is {getattr(summary, name):,}, planned were {getattr(plan, name):,}"
+    if len(summary.shards) != plan.num_shards:
+        return f"it lists {len(summary.shards):,} of {plan.num_shards:,} shards"
+    for index, shard in enumerate(summary.shards):
+        if (shard.name, shard.rows) != (shard_name(index), len(plan.rows(index))):
+            return f"shard {index:,} is {shard.name} of {shard.rows:,} rows, not as planned"
+    if summary.dtype < plan.dtype:
+        return f"dtype is {summary.dtype}, planned was {plan.dtype}"
+    return None
 
 
 def write_summary(
@@ -24,7 +199,7 @@ def write_summary(
     *,
     head: Head | None,
     head_classes: str,
-    run: Mapping[str, Any],
+    run: RunFacts,
 ) -> None:
     """Read all shards once more, verified, and write `cache.json`.
 
@@ -38,51 +213,51 @@ def write_summary(
 
     Raises:
         CacheError: If a shard is missing or damaged.
+        StorageError: If one cannot be read.
     """
     rows_of_classes = head_rows(head, manifest.class_names) if head is not None else None
     paths = manifest.table["path"]
-    shards: list[dict[str, Any]] = []
-    invalid: list[dict[str, Any]] = []
+    shards: list[ShardFacts] = []
+    invalid: list[InvalidRow] = []
     accuracy = Top1(0, 0)
     for index in range(plan.num_shards):
         path, first = folder / shard_name(index), plan.rows(index).start
-        shard = read_shard(path, plan_identifier=plan.identifier)
+        shard = read_shard(path, plan, index)
         if head is not None and rows_of_classes is not None:
             kept = shard.features[shard.valid]
             accuracy += top1(head, kept, shard.labels[shard.valid], rows_of_classes)
         invalid += [
-            {"row": first + row, "path": paths[first + row], "reason": reason}
+            InvalidRow(row=first + row, path=paths[first + row], reason=reason)
             for row, reason in sorted(shard.reasons.items())
         ]
         shards.append(_describe(shard, path))
-    content = {
-        "format": "clinit-cache/1",
-        "plan": plan.identifier,
-        "num_rows": plan.num_rows,
-        "num_valid": plan.num_rows - len(invalid),
-        "dim": plan.dim,
-        "dtype": max((shard["dtype"] for shard in shards), default=plan.dtype),
-        "shards": shards,
-        "invalid": invalid,
-        "head": {
-            "class_names": head_classes,
-            "correct": accuracy.correct,
-            "total": accuracy.total,
-            "top1_percent": accuracy.percent,
-        },
-        "run": dict(run),
-    }
-    commit_json(folder / "cache.json", content)
+    summary = Summary(
+        plan=plan.identifier,
+        num_rows=plan.num_rows,
+        num_valid=plan.num_rows - len(invalid),
+        dim=plan.dim,
+        dtype=max(shard.dtype for shard in shards),
+        shards=tuple(shards),
+        invalid=tuple(invalid),
+        head=HeadFacts(
+            class_names=head_classes,
+            correct=accuracy.correct,
+            total=accuracy.total,
+            tensors=None if head is None else tensors_sha256(head),
+        ),
+        run=run,
+    )
+    _DOCUMENT.write(folder / FILE, msgspec.to_builtins(summary))
 
 
-def _describe(shard: Shard, path: Path) -> dict[str, Any]:
+def _describe(shard: Shard, path: Path) -> ShardFacts:
     valid = shard.features[shard.valid]
-    return {
-        "name": path.name,
-        "rows": len(shard.labels),
-        "sha256": file_sha256(path),
-        "dtype": str(shard.features.dtype),
-        "min": float(valid.min()) if len(valid) else None,
-        "max": float(valid.max()) if len(valid) else None,
-        "non_finite": sum("not finite" in reason for reason in shard.reasons.values()),
-    }
+    return ShardFacts(
+        name=path.name,
+        rows=len(shard.labels),
+        sha256=file_sha256(path),
+        dtype="float32" if shard.features.dtype == "float32" else "float16",
+        min=float(valid.min()) if len(valid) else None,
+        max=float(valid.max()) if len(valid) else None,
+        non_finite=sum("not finite" in reason for reason in shard.reasons.values()),
+    )

@@ -23,6 +23,11 @@ from torchvision.transforms.v2 import functional
 from clinit.errors import BackboneError
 
 KINDS = ("timm", "paper")
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic")
+MAX_CROP = 4096
+"""Pixels of a side of the network's input: four times the largest of timm's models."""
+MAX_RESIZE = 2 * MAX_CROP
+_MAX_TEXT = 400
 _DESCRIPTION = re.compile(
     r"resize (?P<height>\d+)(x(?P<width>\d+))? (?P<interpolation>\w+) antialias,"
     r" centre crop (?P<crop_height>\d+)x(?P<crop_width>\d+),"
@@ -32,17 +37,38 @@ _DESCRIPTION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """Resize, centre crop, normalise."""
+    """Resize, centre crop, normalise.
+
+    Raises:
+        ValueError: If a side, the interpolation, the mean or the deviation is beyond reason.
+    """
 
     resize: int | tuple[int, int]
     """Length of the shorter side, or (height, width) to squash to, in pixels."""
     crop: tuple[int, int]
     """(height, width) in pixels."""
     interpolation: str
-    """bilinear or bicubic."""
+    """One of INTERPOLATIONS."""
     mean: tuple[float, ...]
-    """A value a channel, of pixels in [0, 1]."""
+    """A value for each of three channels, of pixels in [0, 1]; finite."""
     std: tuple[float, ...]
+    """Likewise, positive."""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        resize = (self.resize,) * 2 if isinstance(self.resize, int) else self.resize
+        for name, sides, most in (("resize", resize, MAX_RESIZE), ("crop", self.crop, MAX_CROP)):
+            if len(sides) != 2 or not all(1 <= side <= most for side in sides):
+                raise ValueError(f"{name} must lie in [1, {most}] pixels, got {_cut(sides)}")
+        if self.interpolation not in INTERPOLATIONS:
+            known = ", ".join(INTERPOLATIONS)
+            raise ValueError(
+                f"interpolation must be one of {known}, got {_cut(self.interpolation)}"
+            )
+        if len(self.mean) != 3 or not all(map(math.isfinite, self.mean)):
+            raise ValueError(f"mean must be three finite numbers, got {_cut(self.mean)}")
+        if len(self.std) != 3 or not all(0 < value < math.inf for value in self.std):
+            raise ValueError(f"std must be three positive numbers, got {_cut(self.std)}")
 
     def describe(self) -> str:
         """Return the transform as it stands in a fingerprint."""
@@ -58,11 +84,11 @@ class Transform:
         """Return the transform that `describe` gave as `text`.
 
         Raises:
-            ValueError: If the text is of another form.
+            ValueError: If the text is of another form, or what it says is beyond reason.
         """
-        match = _DESCRIPTION.fullmatch(text)
+        match = _DESCRIPTION.fullmatch(text) if len(text) <= _MAX_TEXT else None
         if match is None:
-            raise ValueError(f"not the description of a transform: {text!r}")
+            raise ValueError(f"not the description of a transform: {_cut(text)}")
         height, width = match["height"], match["width"]
         return cls(
             resize=int(height) if width is None else (int(height), int(width)),
@@ -71,6 +97,13 @@ class Transform:
             mean=tuple(map(float, match["mean"].split("/"))),
             std=tuple(map(float, match["std"].split("/"))),
         )
+
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """Return height and width after resizing: those of a thin image can be huge."""
+        if not isinstance(self.resize, int):
+            return self.resize
+        scale = self.resize / min(height, width)
+        return round(scale * height), round(scale * width)
 
     def to_input(self, image: UInt8[Tensor, "3 _h _w"]) -> UInt8[Tensor, "3 height width"]:
         """Resize and crop one image; still uint8."""
@@ -124,10 +157,6 @@ def make_transform(
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
     height, width = (input_size, input_size) if input_size else config["input_size"][1:]
-    if std is not None and not all(0 < value < math.inf for value in std):
-        raise ValueError(f"std must be positive, got {_numbers(std)}")
-    if mean is not None and not all(math.isfinite(value) for value in mean):
-        raise ValueError(f"mean must be finite, got {_numbers(mean)}")
     moments = {
         "mean": _per_channel(mean if mean is not None else config["mean"]),
         "std": _per_channel(std if std is not None else config["std"]),
@@ -157,6 +186,12 @@ def _per_channel(values: Sequence[float]) -> tuple[float, ...]:
     if len(numbers) != 3:
         raise ValueError(f"expected one number or three, got {len(numbers)}")
     return numbers
+
+
+def _cut(value: object) -> str:
+    """Return a value as it is written, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
 
 
 def _numbers(values: Sequence[float]) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from clinit.errors import CacheError
+from clinit.extract.fingerprint import FEATURES
 
 VIEWS_FOLDER = "views"
 """Beside the splits; view k of the training images is the split folder `views/<k>`."""
 AUGMENTATION, SEED, NUMBER = "augmentation", "view_seed", "view"
 """The fields that the fingerprint of a view has more than that of the plain split."""
+_NUMBER = re.compile("0|[1-9][0-9]{0,9}")
+"""Of views and their seeds, as texts."""
 
 
 def view_fingerprint(
@@ -22,8 +26,10 @@ def view_fingerprint(
 
 def view_folders(cache: Path) -> list[Path]:
     """Return the folders of the views of a cache, begun or complete, in order."""
-    found = (path.parent for path in (cache / VIEWS_FOLDER).glob("*/plan.json"))
-    return sorted((f for f in found if f.name.isdecimal()), key=lambda folder: int(folder.name))
+    marks = ("plan.json", "cache.json")
+    marked = {path.parent for mark in marks for path in (cache / VIEWS_FOLDER).glob(f"*/{mark}")}
+    found = (folder for folder in marked if _NUMBER.fullmatch(folder.name))
+    return sorted(found, key=lambda folder: int(folder.name))
 
 
 def check_view(
@@ -44,7 +50,7 @@ def check_view(
         f"Remove {folder}, then run the `clinit extract` command of this cache with --views:"
         " it computes what is missing."
     )
-    for name in sorted({*plain, *fingerprint} - {AUGMENTATION, SEED, NUMBER}):
+    for name in sorted({*plain, *fingerprint} - {AUGMENTATION, SEED, NUMBER, FEATURES}):
         found, wanted = fingerprint.get(name, "nothing"), plain.get(name, "nothing")
         if found != wanted:
             raise CacheError(
@@ -54,9 +60,12 @@ def check_view(
             )
     expected = {**{name: first.get(name) for name in (AUGMENTATION, SEED)}, NUMBER: folder.name}
     for name, value in expected.items():
-        if fingerprint.get(name) != value or value is None:
+        kind = "text" if name == AUGMENTATION else "number"
+        if kind == "number" and not _NUMBER.fullmatch(value or ""):
+            value = None
+        if value is None or fingerprint.get(name) != value:
             raise CacheError(
                 f"{folder} holds features with {name} = {fingerprint.get(name, 'nothing')} where"
-                f" {name} = {value or 'a text'} is expected",
+                f" {name} = {value or f'a {kind}'} is expected",
                 remedy=remedy,
             )

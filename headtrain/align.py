@@ -34,7 +34,7 @@ from clinit.headtrain.array import torch_stream
 from clinit.headtrain.bank import Bank
 from clinit.headtrain.base_head import head_digest
 from clinit.headtrain.class_map import check_head, map_to_head
-from clinit.headtrain.config import DEVICES, HeadConfig
+from clinit.headtrain.config import DEVICES, MOST, HeadConfig
 from clinit.headtrain.evaluation import LabelledRows, count_correct
 from clinit.headtrain.init import Rows
 from clinit.headtrain.precision import PRECISIONS, check_precision
@@ -70,6 +70,8 @@ class AlignConfig:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            if getattr(self, name) > MOST:
+                raise ValueError(f"{name} must be at most {MOST:,}")
         if not 0 <= self.seed <= MAX_SEED:
             raise ValueError(f"seed must lie in [0, {MAX_SEED}], got {self.seed}")
         if self.device not in DEVICES:

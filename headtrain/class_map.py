@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from clinit.errors import CacheError, ExperimentError, HeadError
+from clinit.extract.contrast import DIGEST_LETTERS, contrast
 from clinit.extract.head import Head
 from clinit.extract.plan import backbone_identifier
 from clinit.headtrain.examples import examples
@@ -40,9 +41,10 @@ def check_head(head: Head, base: Source, new: Source) -> None:
     if head.fingerprint and base.fingerprint:
         expected = backbone_identifier(base.fingerprint)
         if head.fingerprint != expected:
+            its, features = contrast(head.fingerprint, expected, letters=DIGEST_LETTERS)
             raise HeadError(
-                f"the head belongs to the backbone {head.fingerprint[:12]}, the features of"
-                f" the base cache to {expected[:12]}",
+                f"the head belongs to the backbone {its}, the features of the base cache to"
+                f" {features}",
                 remedy="Use the head that `clinit extract` stored in the base cache.",
             )
 

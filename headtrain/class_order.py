@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from clinit.errors import ExperimentError
+from clinit.extract.text_file import TextFileError, read_text
 from clinit.headtrain.examples import examples
 
 
@@ -20,11 +21,10 @@ def read_class_order(path: Path) -> tuple[str, ...]:
         ExperimentError: If there is no such file, or it holds no name.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        lines = read_text(path).splitlines()
+    except TextFileError as error:
         raise ExperimentError(
-            f"cannot read the class order {path}: {reason}",
+            f"cannot read the class order {path}: {error}",
             remedy="Give a text file with the name of one new class a line.",
         ) from error
     names = tuple(line.strip() for line in lines if line.strip())

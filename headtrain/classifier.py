@@ -13,8 +13,10 @@ from pathlib import Path
 
 from clinit.errors import ImageError, ModelError
 from clinit.extract.backbone import Backbone, BackboneConfig, load_backbone
+from clinit.extract.contrast import DIGEST_LETTERS, contrast
 from clinit.extract.decode import MISSING
 from clinit.extract.device import choose_device
+from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.loader import ImageBatch, load_batches
 from clinit.extract.machine import cpu_count
 from clinit.extract.tree import IMAGE_SUFFIXES, printable
@@ -67,6 +69,7 @@ class Classifier:
         top: int = 5,
         batch_size: int = 64,
         workers: int | None = None,
+        max_pixels: int = MAX_PIXELS,
         on_images: Callable[[int], None] = lambda done: None,
     ) -> Iterator[Prediction]:
         """Yield a prediction an image, in order; a bad image does not stop the others.
@@ -76,10 +79,17 @@ class Classifier:
             top: Classes an image; all of them where there are fewer.
             batch_size: Images a forward pass.
             workers: Threads that read and decode; default: the CPUs that the process may use.
+            max_pixels: Largest image that is decoded; a larger one is a bad image.
             on_images: Called after every batch with the number of images done.
+
+        Raises:
+            MachineError: If the memory does not suffice, or the storage fails.
         """
-        if top < 1 or batch_size < 1:
-            raise ValueError(f"top and batch_size must be positive, got {top} and {batch_size}")
+        if min(top, batch_size, max_pixels) < 1:
+            raise ValueError(
+                "top, batch_size and max_pixels must be positive, got"
+                f" {top}, {batch_size} and {max_pixels}"
+            )
         paths = [Path(image) for image in images]
         there = [row for row, path in enumerate(paths) if _exists(path)]
         batches = load_batches(
@@ -91,6 +101,8 @@ class Classifier:
             ],
             self.facts.transform,
             workers=workers or cpu_count(),
+            max_pixels=max_pixels,
+            need_rights=False,  # the others are of no less use without it
             pin_memory=self.backbone.config.device.startswith("cuda"),
         )
         done = 0
@@ -156,9 +168,10 @@ def load_model(path: str | os.PathLike[str], *, device: str = "auto") -> Classif
     )
     backbone = load_backbone(config)
     if backbone.weights_sha256 != facts.weights:
+        found, exported = contrast(backbone.weights_sha256, facts.weights, letters=DIGEST_LETTERS)
         raise ModelError(
-            f"the weights in {path} are not those that were exported: SHA-256"
-            f" {backbone.weights_sha256[:12]}… instead of {facts.weights[:12]}…",
+            f"the weights in {path} are not those that were exported: SHA-256 {found} instead of"
+            f" {exported}",
             remedy="Export the run again; this file is damaged.",
         )
     return Classifier(facts, backbone)

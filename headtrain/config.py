@@ -19,6 +19,8 @@ HEAD_WIDTHS = ("grow", "full")
 DEVICES = ("auto", "cuda", "cpu")
 DEFAULT_BUFFER = 24_000
 INIT_ROWS = ("buffer", "new")
+MOST = 10**12
+"""Of whatever is counted: more than anybody has or waits for, and less than overflows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,6 +125,8 @@ class ExperimentConfig:
             value = getattr(self, name)
             if value is not None and value < minimum:
                 raise ValueError(f"{name} must be at least {minimum}, got {value}")
+            if value is not None and value > MOST:
+                raise ValueError(f"{name} must be at most {MOST:,}")
         if not 0 <= self.seed <= MAX_SEED:
             raise ValueError(f"seed must lie in [0, {MAX_SEED}], got {self.seed}")
         choices_of = {

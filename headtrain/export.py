@@ -19,6 +19,7 @@ from torch import nn
 from clinit.errors import CacheError, ModelError, RecordError
 from clinit.extract.backbone import Backbone, state_sha256
 from clinit.extract.cache import open_split
+from clinit.extract.fingerprint import backbone_fields
 from clinit.extract.head import Head
 from clinit.extract.reload import rebuild, stored_weights
 from clinit.extract.top1 import Top1
@@ -32,7 +33,6 @@ from clinit.headtrain.record import (
     find_records,
     read_record,
 )
-from clinit.headtrain.source import MANIFEST
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,7 +90,7 @@ def export_run(
         tasks=tuple(record.classes["task"]),
         transform=transform,
         autocast=backbone.config.autocast,
-        weights=state_sha256(network),
+        weights=state_sha256(network.state_dict()),
         fingerprint=record.info["base"]["fingerprint"],
         record={
             **{name: record.info.get(name) for name in ("id", "started", "config")},
@@ -136,7 +136,7 @@ def _backbone(
     record: RunRecord, base: Path | None, weights: Path | None
 ) -> tuple[Backbone, Transform]:
     """Load the backbone of the record; the cache is asked only for the place of its weights."""
-    recorded = record.info["base"]["fingerprint"]
+    recorded = backbone_fields(record.info["base"]["fingerprint"])
     origin = f"the run {record.info['id']}"
     if base is None and (weights is not None or "weights" not in recorded):
         return rebuild(recorded, weights, origin=origin)
@@ -148,8 +148,8 @@ def _backbone(
             " `--weights FILE`.",
         )
     split = open_split(folder / "train")
-    names = {*recorded, *split.fingerprint} - {MANIFEST}
-    if other := sorted(n for n in names if recorded.get(n) != split.fingerprint.get(n)):
+    fields = backbone_fields(split.fingerprint)
+    if other := sorted(n for n in {*recorded, *fields} if recorded.get(n) != fields.get(n)):
         raise CacheError(
             f"{folder} is not the cache that the run was trained on: its features are of another"
             f" {', '.join(other)}",

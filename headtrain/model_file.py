@@ -8,12 +8,11 @@ safetensors writes several in a random order, and equal models should be equal f
 
 from __future__ import annotations
 
-import ast
-import json
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -21,9 +20,18 @@ from torch import nn
 
 from clinit.errors import ModelError
 from clinit.extract.commit import commit_file
+from clinit.extract.document import DocumentKind
+from clinit.extract.model_args import read_model_args
+from clinit.extract.readable import check_readable
 from clinit.extract.transform import Transform
 
-FORMAT = "clinit-model/1"
+_DOCUMENT = DocumentKind(
+    title="the description of a model",
+    format="clinit-model/2",
+    older=("clinit-model/1",),
+    error=ModelError,
+    remedy="Export the run again with this version of clinit.",
+)
 METADATA = "clinit_model"
 
 
@@ -69,17 +77,31 @@ class ModelFacts:
         return f"timm.create_model({', '.join(arguments)})"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    """`ModelFacts` as the file holds them."""
+
+    backbone: str
+    model_args: str
+    class_names: tuple[str, ...]
+    tasks: tuple[int, ...]
+    transform: Transform
+    autocast: Literal["off", "bfloat16", "float16"]
+    weights: str
+    fingerprint: dict[str, str]
+    record: dict[str, Any]
+
+
 def write_model(network: nn.Module, facts: ModelFacts, path: Path) -> None:
     """Write the state of `network` and what is known of it to `path`, atomically."""
     content = {
-        "format": FORMAT,
         **asdict(facts),
         # JSON has no tuples; a Python literal comes back as it was.
         "model_args": repr(dict(facts.model_args)),
         "fingerprint": dict(facts.fingerprint),
         "record": dict(facts.record),
     }
-    metadata = {METADATA: json.dumps(content, ensure_ascii=False, allow_nan=False)}
+    metadata = {METADATA: _DOCUMENT.text(content, indent=None)}
     # Clones: tensors that share memory are not written.
     state = {name: value.cpu().contiguous().clone() for name, value in network.state_dict().items()}
     written = save(state, metadata=metadata)
@@ -101,6 +123,7 @@ def read_facts(path: Path) -> ModelFacts:
         raise ModelError(
             f"no model file at {path}", remedy="Write one with `clinit export RUN --out FILE`."
         )
+    check_readable(path, ModelError)
     try:
         with safe_open(path, framework="numpy") as file:
             text = (file.metadata() or {}).get(METADATA)
@@ -114,34 +137,20 @@ def read_facts(path: Path) -> ModelFacts:
             f"{path} does not say what its classes are: it is not a file of `clinit export`",
             remedy="Write one with `clinit export RUN --out FILE`.",
         )
+    origin = f"the description in {path}"
+    stored = _DOCUMENT.convert(_DOCUMENT.parse(text, origin=origin), _Stored, origin=origin)
+    fields = {field.name: getattr(stored, field.name) for field in dataclasses.fields(stored)}
     try:
-        return _parse(json.loads(text))
-    except (ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
+        return ModelFacts(**{**fields, "model_args": _model_args(path, stored.model_args)})
+    except ValueError as error:
+        raise ModelError(f"{origin} is damaged: {error}", remedy=_DOCUMENT.remedy) from error
+
+
+def _model_args(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return read_model_args(text)
+    except ValueError as error:
         raise ModelError(
-            f"{path} is a model file of another layout than {FORMAT}: {error!r}",
-            remedy="Export the run again with this version of clinit.",
+            f"{path} asks for what no model file may ask for: {error}",
+            remedy="Do not use this file. `clinit export` writes none that asks for this.",
         ) from error
-
-
-def _parse(content: dict[str, Any]) -> ModelFacts:
-    if content["format"] != FORMAT:
-        raise ValueError(content["format"])
-    transform = content["transform"]
-    resize = transform["resize"]
-    return ModelFacts(
-        backbone=str(content["backbone"]),
-        model_args=dict(ast.literal_eval(content["model_args"])),
-        class_names=tuple(map(str, content["class_names"])),
-        tasks=tuple(map(int, content["tasks"])),
-        transform=Transform(
-            resize=resize if isinstance(resize, int) else (int(resize[0]), int(resize[1])),
-            crop=(int(transform["crop"][0]), int(transform["crop"][1])),
-            interpolation=str(transform["interpolation"]),
-            mean=tuple(map(float, transform["mean"])),
-            std=tuple(map(float, transform["std"])),
-        ),
-        autocast=str(content["autocast"]),
-        weights=str(content["weights"]),
-        fingerprint=dict(content["fingerprint"]),
-        record=dict(content["record"]),
-    )

@@ -33,6 +33,7 @@ from safetensors.numpy import load, save
 from clinit.errors import ClinitError, RecordError
 from clinit.extract.commit import draft_of, flush_file, flush_folder
 from clinit.extract.head import Head, read_head, write_head
+from clinit.extract.readable import check_readable
 from clinit.headtrain.record_tables import TABLES, check_tables, parse_table, table_file
 from clinit.headtrain.run_info import DOCUMENT, check_info, damaged
 
@@ -237,6 +238,8 @@ def _unreadable(path: Path, error: OSError) -> RecordError:
 def _content(folder: Path, name: str, digests: Mapping[str, str] | None) -> bytes:
     """Return the content of one file of a record, compared with its digest."""
     path = folder / name
+    if path.exists():
+        check_readable(path, RecordError)  # a pipe would be waited for
     try:
         content = path.read_bytes()
     except OSError as error:

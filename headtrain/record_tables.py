@@ -16,6 +16,7 @@ import polars as pl
 from jaxtyping import Int
 
 from clinit.errors import RecordError
+from clinit.extract.parquet_size import parquet_size
 from clinit.headtrain.run_info import damaged
 
 TABLES: Mapping[str, Mapping[str, Any]] = {
@@ -67,8 +68,14 @@ def parse_table(name: str, content: bytes, path: Path) -> pl.DataFrame:
         RecordError: If `content`, which was read from `path`, is not this table.
     """
     try:
+        parquet_size(content)  # bounds what is reserved for it
         table = pl.read_parquet(io.BytesIO(content))
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, MemoryError) as error:
+    except (
+        ValueError,
+        pl.exceptions.PolarsError,
+        pl.exceptions.PanicException,
+        MemoryError,
+    ) as error:
         raise damaged(path, f"it is no table ({str(error).splitlines()[0]})") from error
     columns = TABLES[name]
     if dict(table.schema) != dict(columns):

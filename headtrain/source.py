@@ -13,10 +13,8 @@ import numpy as np
 from clinit.errors import CacheError
 from clinit.extract.cache import Cache, open_cache
 from clinit.extract.features import FeatureSet
+from clinit.extract.fingerprint import FEATURES, MANIFEST, backbone_fields, is_nameless
 from clinit.extract.head import Head
-
-MANIFEST = "manifest"
-"""The fingerprint field that differs between data sets of one backbone."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,9 +26,11 @@ class Source:
     """May have no row."""
     path: str = ""
     fingerprint: Mapping[str, str] = field(default_factory=dict)
-    """What the features depend on, by field; the manifest is that of the training rows."""
+    """What the features depend on, by field; those about rows are about the training rows."""
     val_manifest: str | None = None
     """Digest of the manifest of the validation rows."""
+    val_features: str | None = None
+    """Digest of the file that the validation rows were imported from."""
     head: Head | None = None
     """The pretrained head stored beside the features."""
     notes: tuple[str, ...] = ()
@@ -53,11 +53,16 @@ class Source:
     @property
     def description(self) -> dict[str, Any]:
         """What a run record says about this side."""
+        imported = {
+            "features_digest": self.fingerprint.get(FEATURES),
+            "val_features_digest": self.val_features,
+        }
         return {
             "path": self.path,
-            "fingerprint": {k: v for k, v in self.fingerprint.items() if k != MANIFEST},
+            "fingerprint": backbone_fields(self.fingerprint),
             "manifest_digest": self.fingerprint.get(MANIFEST),
             "val_manifest_digest": self.val_manifest,
+            **{name: digest for name, digest in imported.items() if digest is not None},
         }
 
 
@@ -73,20 +78,18 @@ def read_source(path: Path) -> Source:
     features = train.load()
     notes = _invalid_rows(cache)
     if "val" in cache.splits:
-        check_same_backbone(train.fingerprint, cache.splits["val"].fingerprint)
-        val = cache.splits["val"].load()
+        val, told = cache.splits["val"].load(), cache.splits["val"].fingerprint
     else:
         notes.append(f"{path} has no val split: none of its classes is evaluated")
         empty = np.empty((0, features.dim), dtype=features.features.dtype)
-        val = FeatureSet(empty, np.empty(0, dtype=np.int64), features.class_names)
+        val, told = FeatureSet(empty, np.empty(0, dtype=np.int64), features.class_names), {}
     return Source(
         train=features,
         val=val,
         path=str(path),
         fingerprint=dict(train.fingerprint),
-        val_manifest=cache.splits["val"].fingerprint.get(MANIFEST)
-        if "val" in cache.splits
-        else None,
+        val_manifest=told.get(MANIFEST),
+        val_features=told.get(FEATURES),
         head=cache.head,
         notes=tuple(notes),
         load_s=time.perf_counter() - started,
@@ -102,19 +105,26 @@ def _invalid_rows(cache: Cache) -> list[str]:
 
 
 def check_same_backbone(one: Mapping[str, str], other: Mapping[str, str]) -> None:
-    """Compare two fingerprints, all but the manifest.
+    """Compare the fingerprints of two caches, in what says which backbone it was.
 
     Raises:
-        CacheError: If a field differs; the message names all that do.
+        CacheError: If a field differs; the message names all that do. If nobody has said what
+            computed the features.
     """
-    names = [name for name in {**one, **other} if name != MANIFEST]
+    here, there = backbone_fields(one), backbone_fields(other)
     differing = [
-        f"{name} ({one.get(name, 'absent')} / {other.get(name, 'absent')})"
-        for name in names
-        if one.get(name) != other.get(name)
+        f"{name} ({here.get(name, 'absent')} / {there.get(name, 'absent')})"
+        for name in {**here, **there}
+        if here.get(name) != there.get(name)
     ]
     if differing:
         raise CacheError(
             f"the two caches hold features of different backbones: {', '.join(differing)}",
             remedy="Extract both with the same options of `clinit extract`.",
+        )
+    if is_nameless(one):
+        raise CacheError(
+            "the two caches hold imported features, and nobody has said what computed them: they"
+            " need not be of one backbone",
+            remedy="Import both again with `clinit cache import --backbone NAME`.",
         )

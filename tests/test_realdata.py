@@ -46,9 +46,9 @@ def test_the_stored_head_has_the_accuracy_of_its_weights(
 ) -> None:
     out = tmp_path / "cache"
     extract(name, "imagenet1k", "imagenet_mini", out, "--split=val", "--limit-per-class=12")
-    head = open_cache(out).split("val").summary["head"]
-    assert head["total"] == 120
-    assert head["top1_percent"] == pytest.approx(percent, abs=8)
+    head = open_cache(out).split("val").summary.head
+    assert head.total == 120
+    assert head.top1.percent == pytest.approx(percent, abs=8)
 
 
 def test_least_square_rows_know_new_scenes_before_any_training(tmp_path: Path) -> None:

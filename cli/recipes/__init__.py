@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from clinit.errors import ConfigFileError
+from clinit.extract.text_file import TextFileError, read_text
 
 
 def names() -> list[str]:
@@ -37,15 +38,11 @@ def open_text(path: Path) -> tuple[str, str]:
     if not path.is_file() and str(path) in names():
         return f"the recipe {path}", recipe(str(path))
     try:
-        return str(path), path.read_text(encoding="utf-8")
-    except OSError as error:
+        return str(path), read_text(path)
+    except TextFileError as error:
         raise ConfigFileError(
-            f"cannot read the options in {path}: {error.strerror}",
+            f"cannot read the options in {path}: {error}",
             remedy=_proposal(path.name.removesuffix(".toml")),
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ConfigFileError(
-            f"{path} is not TOML: {error}", remedy="Give a TOML file with --config."
         ) from error
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import types
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -21,6 +23,10 @@ OTHER_NAMES = {"lambda": "lam"}
 OWNERS = (ExperimentConfig, HeadConfig)
 _WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a word"}
 _TRUTH = {"true": True, "false": False}
+_DIGITS = 18
+"""Of a whole number at most: beyond them lie the 64 bits of arrays and files."""
+_LETTERS = 40
+"""Of a refused value that are repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +54,12 @@ class Field:
         for kind in (int, float):
             if kind in self.types:
                 try:
-                    return kind(text)
-                except ValueError:
+                    return _bounded(kind(text))
+                except ValueError:  # also of more digits than Python reads
                     continue
         if str in self.types:
             return text
-        raise self._refusal(repr(text))
+        raise self._refusal(text)
 
     def check(self, value: object) -> Value:
         """Return a value that already has a type, as a TOML file gives it.
@@ -66,11 +72,13 @@ class Field:
         if isinstance(value, bool):
             if bool in self.types:
                 return value
-        elif isinstance(value, int) and int in self.types:
-            return value
-        elif isinstance(value, int | float) and float in self.types:
-            return float(value)
-        raise self._refusal(repr(value))
+        elif isinstance(value, int | float):
+            with suppress(ValueError, OverflowError):
+                if isinstance(value, int) and int in self.types:
+                    return _bounded(value)
+                if float in self.types:
+                    return float(value)
+        raise self._refusal(value)
 
     @property
     def is_integer(self) -> bool:
@@ -82,11 +90,16 @@ class Field:
         """Whether the field takes numbers."""
         return int in self.types or float in self.types
 
-    def _refusal(self, found: str) -> ExperimentError:
+    def _refusal(self, found: object) -> ExperimentError:
         takes = [word for kind, word in _WORDS.items() if kind in self.types]
         takes += [repr(word) for word in self.words]
+        wanted, got = " or ".join(takes), repr(found)
+        if len(got) > _LETTERS:
+            got = f"{got[:_LETTERS]}…"
+        if isinstance(found, str) and re.fullmatch(rf"-?\d{{{_DIGITS + 1},}}", found):
+            wanted, got = f"at most {_DIGITS} digits", f"{len(found.strip('-')):,}"
         return ExperimentError(
-            f"{self.name} takes {' or '.join(takes)}, got {found}",
+            f"{self.name} takes {wanted}, got {got}",
             remedy=f"Write for example {self.name}={_shown(self.default)}.",
         )
 
@@ -139,6 +152,17 @@ def _alternatives(hint: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     if get_origin(hint) is Literal:
         return (), get_args(hint)
     return (hint,), ()
+
+
+def _bounded(number: int | float) -> int | float:
+    """Return `number`.
+
+    Raises:
+        ValueError: If it is a whole one of too many digits.
+    """
+    if isinstance(number, int) and abs(number) >= 10**_DIGITS:
+        raise ValueError(f"more than {_DIGITS} digits")
+    return number
 
 
 def _shown(value: Value) -> str:

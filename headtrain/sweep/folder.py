@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Required, TypedDict
 
 from clinit.errors import CacheError, RecordError
+from clinit.extract.contrast import contrast
 from clinit.extract.document import DocumentKind
 from clinit.extract.head import Head
 from clinit.extract.lock import claim_folder
@@ -211,7 +212,7 @@ def _check_sides(
     for side, mine in sides.items():
         theirs, own = _flat(_side(found.get(side) or {})), _flat(mine)
         differing += [
-            f"{side} {name} ({_short(theirs.get(name))} there, {_short(own.get(name))} now)"
+            f"{side} {name} ({_both(theirs.get(name), own.get(name))})"
             for name in {**theirs, **own}
             if theirs.get(name) != own.get(name)
         ]
@@ -230,7 +231,13 @@ def _replaced(where: str, differing: list[str], num_records: int) -> CacheError:
 def _side(description: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: description.get(name)
-        for name in ("fingerprint", "manifest_digest", "val_manifest_digest")
+        for name in (
+            "fingerprint",
+            "manifest_digest",
+            "val_manifest_digest",
+            "features_digest",
+            "val_features_digest",
+        )
     }
 
 
@@ -239,5 +246,7 @@ def _flat(side: Mapping[str, Any]) -> dict[str, Any]:
     return {**(side.get("fingerprint") or {}), **rest}
 
 
-def _short(value: object) -> str:
-    return "absent" if value is None else str(value)[:16]
+def _both(theirs: object, own: object) -> str:
+    there, now = ("absent" if value is None else str(value) for value in (theirs, own))
+    there, now = contrast(there, now)
+    return f"{there} there, {now} now"

@@ -22,9 +22,14 @@ import numpy as np
 from clinit.errors import ExperimentError
 from clinit.headtrain.sweep.fields import Field, Value, field_named
 
-_INTEGERS = re.compile(r"(-?\d+):(-?\d+)")
-_NUMBERS = re.compile(r"([^:]+?)\.\.([^:]+):(lin|log)(\d*)")
+# No more digits than 64 bits hold: Python refuses to read thousands of them.
+_INTEGERS = re.compile(r"(-?\d{1,18}):(-?\d{1,18})")
+_NUMBERS = re.compile(r"([^:]+?)\.\.([^:]+):(lin|log)(\d{0,18})")
 _RIVALS = {"buffer": "buffer_per_class", "buffer_per_class": "buffer"}
+LIMIT = 100_000
+"""Most combinations, and most values of a field: more is a slip of the pen. Each is a run of its
+own with a folder of six files; to list so many took 24 s and 0.6 GB (2026-11-21, one core of an
+AMD EPYC), before the first of them was trained."""
 _DIGITS = 6
 """Significant digits of the values of a range: a run's name then holds the value as it is."""
 
@@ -103,6 +108,29 @@ def merge(under: Grid, over: Grid) -> dict[str, Choice]:
     return merged
 
 
+def check_size(grids: Sequence[Grid]) -> None:
+    """Count the combinations of all grids, without making them.
+
+    Raises:
+        ExperimentError: If there are more than `LIMIT`.
+    """
+    sizes = [math.prod(len(c) for c in grid.values() if isinstance(c, tuple)) for grid in grids]
+    if sum(sizes) > LIMIT:
+        largest = grids[sizes.index(max(sizes))]
+        factors = [
+            f"{len(choice):,} of {name}"
+            for name, choice in largest.items()
+            if isinstance(choice, tuple) and len(choice) > 1
+        ]
+        where = f" in {len(grids)} grids, most of them" if len(grids) > 1 else ":"
+        raise ExperimentError(
+            f"{sum(sizes):,} combinations{where} {' x '.join(factors)}; a sweep trains at most"
+            f" {LIMIT:,}",
+            remedy="Give fewer values, split the grid into several sweeps, or let"
+            " `--search optuna` choose among them.",
+        )
+
+
 def _choice(field: Field, parts: Sequence[str]) -> Choice:
     values: list[Value] = []
     for part in (part.strip() for part in parts):
@@ -114,14 +142,25 @@ def _choice(field: Field, parts: Sequence[str]) -> Choice:
                 if len(parts) > 1:
                     raise _not_a_range(field, part, "a range without a count stands alone")
                 return interval
+            _check_count(field, part, len(values) + int(found[4]))
             values += _spread(field, interval, part, int(found[4]))
         elif field.is_number and (found := _INTEGERS.fullmatch(part)):
-            if int(found[1]) >= int(found[2]):
+            first, stop = int(found[1]), int(found[2])
+            if first >= stop:
                 raise _not_a_range(field, part, "holds no number")
-            values += range(int(found[1]), int(found[2]))
+            _check_count(field, part, len(values) + stop - first)
+            values += range(first, stop)
         else:
             values.append(field.parse(part))
     return _distinct(field, values)
+
+
+def _check_count(field: Field, part: str, count: int) -> None:
+    if count > LIMIT:
+        raise ExperimentError(
+            f"{field.name}={part} has {count:,} values; a sweep trains at most {LIMIT:,} runs",
+            remedy="Give fewer values: a:b for whole numbers below b, or a..b:log5 for five.",
+        )
 
 
 def _distinct(field: Field, values: Sequence[Value]) -> tuple[Value, ...]:

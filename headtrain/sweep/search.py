@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -186,8 +187,7 @@ def search(
         trials = study.get_trials()
     _check_trials(trials, space, folder, measure, study_path)
     while True:
-        with _storage(study_path):
-            waiting = _next_batch(study, space, config, size)
+        waiting = _next_batch(study, study_path, space, config, size)
         if not waiting:
             break
         runs = distinct(run for trial in waiting for run in space.runs(trial.params))
@@ -214,7 +214,7 @@ def _batch_size(study: optuna.Study, config: SearchConfig, batch: int) -> int:
 
 
 def _next_batch(
-    study: optuna.Study, space: Space, config: SearchConfig, size: int
+    study: optuna.Study, path: Path, space: Space, config: SearchConfig, size: int
 ) -> list[FrozenTrial]:
     """Return the trials that wait for a value, filled up to a whole batch."""
     import optuna
@@ -222,29 +222,32 @@ def _next_batch(
     from optuna.trial import TrialState, create_trial
 
     distributions = space.distributions()
-    for trial in study.get_trials(states=(TrialState.RUNNING,)):
-        if trial.params.keys() != distributions.keys():  # a killed search of an earlier version
-            study.tell(trial.number, state=TrialState.FAIL)
-    known = study.get_trials(deepcopy=False)
+    with _storage(path):
+        for trial in study.get_trials(states=(TrialState.RUNNING,)):
+            if trial.params.keys() != distributions.keys():  # a killed search: earlier version
+                study.tell(trial.number, state=TrialState.FAIL)
+        known = study.get_trials(deepcopy=False)
     waiting = any(trial.state is TrialState.RUNNING for trial in known)
     # Those of a search that was killed: up to the end of their batch, as it would have been.
     batches = -(-len(known) // size) if waiting else len(known) // size + 1
     numbers = range(len(known), min(batches * size, config.trials))
     if numbers:
         memory = optuna.create_study(direction=study.direction)
-        memory.add_trials(known)
+        with _storage(path):  # compares their values with their distributions
+            memory.add_trials(known)
     for number in numbers:
         memory.sampler = TPESampler(seed=config.seed * 1_000_003 + number, constant_liar=True)
         asked = memory.ask(distributions)
-        study.add_trial(
-            create_trial(
-                state=TrialState.RUNNING,
-                params=asked.params,
-                distributions=asked.distributions,
-                user_attrs={_DIGEST: content_sha256(asked.params)},
-            )
+        trial = create_trial(
+            state=TrialState.RUNNING,
+            params=asked.params,
+            distributions=asked.distributions,
+            user_attrs={_DIGEST: content_sha256(asked.params)},
         )
-    return study.get_trials(states=(TrialState.RUNNING,))
+        with _storage(path):
+            study.add_trial(trial)
+    with _storage(path):
+        return study.get_trials(states=(TrialState.RUNNING,))
 
 
 def _check_trials(
@@ -344,12 +347,21 @@ def _open_study(path: Path, space: Space, config: SearchConfig) -> optuna.Study:
 
 @contextmanager
 def _storage(path: Path) -> Iterator[None]:
-    """Turn whatever Optuna makes of a damaged file or a full disk into one error."""
+    """Turn what SQLite and Optuna say of a damaged file or a full disk into one error.
+
+    Optuna says RuntimeError of tables of another version, ValueError and KeyError of contents.
+    """
     try:
         yield
     except ClinitError:
         raise
     except Exception as error:
+        from optuna.exceptions import OptunaError
+        from sqlalchemy.exc import SQLAlchemyError
+
+        told = (SQLAlchemyError, OptunaError, OSError, RuntimeError, ValueError, KeyError)
+        if not isinstance(error, (sqlite3.Error, *told)):
+            raise
         cause = getattr(error, "orig", None) or error  # SQLAlchemy adds the whole statement
         why = (str(cause).splitlines() or [type(cause).__name__])[0]
         raise RecordError(

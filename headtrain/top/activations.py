@@ -19,6 +19,8 @@ from torch import Tensor
 
 from clinit.errors import ImageError
 from clinit.extract.cache import CacheSplit
+from clinit.extract.decode import is_too_large
+from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.loader import load_batches
 from clinit.extract.plan import shard_name
 from clinit.headtrain.top.trunk import Trunk
@@ -94,6 +96,7 @@ def _shape(split: CacheSplit) -> tuple[int, ...]:
 
 
 def _in_memory(split: CacheSplit) -> Reader:
+    split.check_size()
     values = np.empty((split.num_rows, *_shape(split)), dtype=split.dtype)
     for index, shard in enumerate(split.shards()):
         rows = split.plan.rows(index)
@@ -112,7 +115,8 @@ def _from_files(split: CacheSplit) -> Reader:
     @cache
     def shard(index: int) -> h5py.Dataset:
         # Without a chunk cache HDF5 reads the bytes of a row, not the chunk around it.
-        return h5py.File(split.path / shard_name(index), "r", rdcc_nbytes=0)["features"]
+        path = split.path / shard_name(index)
+        return h5py.File(path, "r", locking=False, rdcc_nbytes=0)["features"]
 
     def read(rows: np.ndarray, out: np.ndarray) -> None:
         for place, row in enumerate(rows.tolist()):
@@ -128,21 +132,35 @@ def whole_images() -> Iterator[None]:
     try:
         yield
     except ImageError as error:
-        raise ImageError(
-            str(error),
-            remedy="Its features were extracted from a whole image: put it back, or say where the"
-            " images are with --base-root and --new-root.",
-        ) from error
+        if is_too_large(str(error)):
+            remedy = "Give the `--max-pixels` that its features were extracted with, or more."
+        else:
+            remedy = (
+                "Its features were extracted from a whole image: put it back, or say where the"
+                " images are with --base-root and --new-root."
+            )
+        raise ImageError(str(error), remedy=remedy) from error
 
 
 class ImageRows:
     """Rows computed from their images whenever they are asked for."""
 
-    def __init__(self, paths: Sequence[str], root: Path, trunk: Trunk, *, workers: int) -> None:
+    def __init__(
+        self,
+        paths: Sequence[str],
+        root: Path,
+        trunk: Trunk,
+        *,
+        sizes: Sequence[int],
+        workers: int,
+        max_pixels: int = MAX_PIXELS,
+    ) -> None:
         self._paths = list(paths)
+        self._sizes = list(sizes)
         self._root = root
         self._trunk = trunk
         self._workers = workers
+        self._max_pixels = max_pixels
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -152,8 +170,10 @@ class ImageRows:
 
         Raises:
             ImageError: If an image cannot be read any more.
+            ManifestError: If one has another size in bytes than it had.
         """
-        paths = [self._paths[row] for rows in batches for row in rows.tolist()]
+        asked = [row for rows in batches for row in rows.tolist()]
+        paths = [self._paths[row] for row in asked]
         ends = np.cumsum([len(rows) for rows in batches]).tolist()
         ranges = [range(end - len(rows), end) for rows, end in zip(batches, ends, strict=True)]
         loaded = load_batches(
@@ -162,6 +182,8 @@ class ImageRows:
             ranges,
             self._trunk.transform,
             workers=self._workers,
+            sizes=[self._sizes[row] for row in asked],
+            max_pixels=self._max_pixels,
             pin_memory=self._trunk.config.device.startswith("cuda"),
         )
         with closing(loaded), whole_images():

@@ -8,7 +8,6 @@ before anything goes on from it.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,8 +22,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from clinit.errors import CheckpointError
+from clinit.extract.backbone import state_sha256
 from clinit.extract.commit import commit_file
 from clinit.extract.document import DocumentKind
+from clinit.extract.readable import check_readable
 from clinit.headtrain.init import Initialisation, LambdaCurve, Rows
 from clinit.headtrain.ledger import Point, TaskEntry
 from clinit.headtrain.run_info import Count, Digest, Number, Seconds
@@ -148,7 +149,7 @@ def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
         "iteration": checkpoint.iteration,
         "entries": told,
         "facts": dict(checkpoint.facts),
-        "tensors": _sha256(tensors),
+        "tensors": state_sha256(tensors),
     }
     # As bytes: a full disk is then an OSError like any other.
     file = save(tensors, {_KEY: _document(path).text(content, indent=None)})
@@ -163,18 +164,19 @@ def read_checkpoint(path: Path, run: str, device: torch.device) -> Checkpoint | 
     """
     if not path.is_file():
         return None
+    check_readable(path, CheckpointError)
     try:
         with safe_open(path, framework="pt") as file:
             text = (file.metadata() or {}).get(_KEY)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError) as error:
-        raise CheckpointError(f"cannot read {path}: {error}", remedy=_remedy(path)) from error
+    except (OSError, SafetensorError, ValueError, TypeError) as error:
+        raise misfit(path, error) from error
     if text is None:
         raise misfit(path, "it does not say what it holds")
     document = _document(path)
     content = document.parse(text, origin=str(path))
     document.convert(content, _Content, origin=str(path))
-    if content.get("tensors") not in (None, _sha256(tensors)):
+    if content.get("tensors") not in (None, state_sha256(tensors)):
         raise misfit(path, "its tensors have changed since they were written")
     if content["run"] != run:
         raise CheckpointError(
@@ -202,16 +204,6 @@ def read_checkpoint(path: Path, run: str, device: torch.device) -> Checkpoint | 
         facts=content["facts"],
         **parts,
     )
-
-
-def _sha256(tensors: Mapping[str, Tensor]) -> str:
-    """Return the SHA-256 of names, types, shapes and bytes."""
-    digest = hashlib.sha256()
-    for name, value in sorted(tensors.items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        if value.numel():
-            digest.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

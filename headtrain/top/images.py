@@ -27,14 +27,14 @@ def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
     """
     opened = open_cache(cache)
     train = opened.split("train")
-    stored = train.summary["run"].get("root")
+    stored = train.summary.run.root
     if root is None and stored is None:
         raise ExperimentError(
             f"no images are known for the features in {cache}: they were imported",
             remedy="Extract the images with `clinit extract`; imported features serve"
             " `clinit train-head`.",
         )
-    found = root if root is not None else Path(str(stored))
+    found = root if root is not None else Path(stored or "")
     # Not the first of all: a bad image may have been missing from the start.
     first = found / train.manifest.table["path"][int(train.valid.argmax())]
     if not first.is_file():

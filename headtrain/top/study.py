@@ -17,6 +17,7 @@ from torch import nn
 from clinit.extract.backbone import Backbone
 from clinit.extract.cache import Cache
 from clinit.extract.head import Head
+from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count
 from clinit.extract.split_run import Progress
 from clinit.extract.transform import Transform
@@ -50,6 +51,8 @@ class Storage:
     """Bytes; 0 computes all of them from the images each time."""
     workers: int = field(default_factory=cpu_count)
     """Threads that read and decode."""
+    max_pixels: int = MAX_PIXELS
+    """Largest image that is decoded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -156,7 +159,9 @@ def build_study(
     noise = torch.rand((2, 3, *transform.crop), generator=torch.Generator().manual_seed(0))
     with backbone.config.arithmetic():
         check_cut(halves, backbone.network, noise.to(backbone.config.device))
-    cache = TrunkCache(storage.folder, trunk, storage.budget, storage.workers)
+    cache = TrunkCache(
+        storage.folder, trunk, storage.budget, storage.workers, max_pixels=storage.max_pixels
+    )
     wanted = _parts(base, new, scenario, curriculum, top, random_only=random_only)
     keep = cache.chosen(wanted) if storage.budget else [False] * len(wanted)
     parts = tuple(

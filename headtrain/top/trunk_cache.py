@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ from jaxtyping import Float, Int
 
 from clinit.errors import CacheError
 from clinit.extract.cache import CacheSplit, open_split
+from clinit.extract.fingerprint import MANIFEST
+from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.lock import claim_folder
 from clinit.extract.machine import free_memory
 from clinit.extract.manifest import Manifest
@@ -83,6 +86,8 @@ class TrunkCache:
     workers: int
     batch_size: int = 64
     """Images a forward pass of the trunk."""
+    max_pixels: int = MAX_PIXELS
+    """Largest image that is decoded."""
 
     def plan(self, part: Part) -> Plan:
         """Return what is stored of a part."""
@@ -91,7 +96,7 @@ class TrunkCache:
         batches = max(1, SHARD_BYTES // (row_bytes * self.batch_size))
         fingerprint = {
             **part.split.fingerprint,
-            "manifest": manifest.digest,
+            MANIFEST: manifest.digest,
             "dtype": "float16",
             "cut": self.trunk.cut.blocks[0],
         }
@@ -110,7 +115,8 @@ class TrunkCache:
 
     def path(self, plan: Plan) -> Path:
         """Return the folder of a part."""
-        return self.folder / f"{plan.dataset}-{plan.split}-{plan.identifier[:16]}"
+        name = re.sub(r"[^\w.-]", "-", plan.dataset)  # whatever the manifest says: no path
+        return self.folder / f"{name}-{plan.split}-{plan.identifier[:16]}"
 
     def bytes(self, part: Part) -> int:
         """Return the size of a part in float16."""
@@ -185,7 +191,7 @@ class TrunkCache:
         except CacheError:  # not begun, not finished, or damaged
             pass
         self.from_images(part)  # checks them
-        with claim_folder(folder, on_busy=on_busy), whole_images():
+        with claim_folder(folder, within=self.folder, on_busy=on_busy), whole_images():
             result = SplitRun(
                 plan=plan,
                 manifest=part.manifest(),
@@ -198,6 +204,7 @@ class TrunkCache:
                 names_given=False,
                 workers=self.workers,
                 strict=True,
+                max_pixels=self.max_pixels,
                 on_progress=on_progress,
             ).run()
         # None of them, if the process that was waited for has computed all.
@@ -224,13 +231,20 @@ class TrunkCache:
             CacheError: If these are other images than those of the features.
             ImageError: If one cannot be read any more.
         """
-        paths = part.split.manifest.table["path"].to_numpy()[part.manifest_rows]
-        rows = ImageRows(paths.tolist(), part.root, self.trunk, workers=self.workers)
+        images = part.split.manifest.table[part.manifest_rows]
+        rows = ImageRows(
+            images["path"].to_list(),
+            part.root,
+            self.trunk,
+            sizes=images["size_bytes"].to_list(),
+            workers=self.workers,
+            max_pixels=self.max_pixels,
+        )
         check_images(part.name, rows, part.rows, part.features, self.trunk.cut.top)
         return rows
 
 
 def _seconds(split: CacheSplit) -> float | None:
     """Return what the rows take; a computation that was killed leaves some of them to the next."""
-    rate = split.summary["run"].get("images_per_s")
+    rate = split.summary.run.images_per_s
     return split.num_rows / rate if rate else None

@@ -3,8 +3,10 @@
     ClinitError
     ├── ManifestError     a data set on disk, its description or its manifest
     ├── ImageError        one image that cannot be decoded
+    ├── MachineError      what the machine lacks: memory, rights, open files, a disk that reads
     ├── BackboneError     a network that cannot serve as a frozen backbone
     ├── DeviceError       a device that is not there
+    ├── StorageError      a file that is there and cannot be read: its content is not to blame
     ├── CacheError        a feature cache: missing, incomplete, damaged, of another fingerprint
     ├── HeadError         a classifier head: missing, of another width, of other classes
     ├── StatisticsError   class statistics that cannot be merged or solved
@@ -29,6 +31,12 @@ class ClinitError(Exception):
         self.remedy = remedy
 
 
+LOOK_AT_STORAGE = (
+    "Look at the rights and at the disk or the network behind it, then run the same command again."
+)
+"""Remedy where a file cannot be read."""
+
+
 class ManifestError(ClinitError):
     """A data set on disk, its description or its manifest is not as expected."""
 
@@ -37,12 +45,20 @@ class ImageError(ClinitError):
     """One image cannot be decoded."""
 
 
+class MachineError(ClinitError):
+    """The machine fails: it lacks memory, rights or open files, or its storage does not read."""
+
+
 class BackboneError(ClinitError):
     """A network cannot serve as a frozen backbone."""
 
 
 class DeviceError(ClinitError):
     """A device was asked for that is not there."""
+
+
+class StorageError(ClinitError):
+    """A file is there and cannot be read; nothing is known against its content."""
 
 
 class CacheError(ClinitError):

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -90,6 +93,33 @@ def test_the_figure_is_written_in_the_format_of_its_suffix(
         assert ">least-square</text>" in path.read_text()
 
 
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from clinit.analysis.report import load_report
+from clinit.errors import ClinitError
+report = load_report([Path(sys.argv[1])])
+resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))  # no file grows beyond 2 kB
+for path in map(Path, sys.argv[2:]):
+    try:
+        report.save_figure(path)
+    except ClinitError as error:
+        print(error)
+"""
+
+
+def test_a_full_disk_is_told_whatever_the_format(three_inits: Path, tmp_path: Path) -> None:
+    # In a process of its own: the limit would also hold for what the tests print.
+    folder = tmp_path / "figures"
+    folder.mkdir()
+    paths = [folder / f"a.{suffix}" for suffix in ("png", "pdf", "svg")]
+    command = [sys.executable, "-c", FULL_DISK, str(three_inits), *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [f"cannot write {path}: File too large" for path in paths]
+    assert list(folder.iterdir()) == []
+
+
 def test_the_figure_shades_every_second_task_and_breaks_curves_between(three_inits: Path) -> None:
     left, right = load_report([three_inits]).figure().axes
     for axes in (left, right):
@@ -114,6 +144,30 @@ def test_colours_differ_in_lightness_or_hue_and_none_is_pale() -> None:
     lightness = [np.dot(to_rgb(colour), (0.2126, 0.7152, 0.0722)) for colour in COLOURS]
     assert max(lightness) < 0.75
     assert len(set(COLOURS)) == len(COLOURS)
+
+
+HOSTILE = ("_a$\\frac{$ %_^", "_$", "\x1b[31m&<b>")
+
+
+def test_names_are_drawn_letter_by_letter(
+    make_run: MakeRun, write_runs: WriteRuns, tmp_path: Path
+) -> None:
+    records = [make_run("random") for _ in HOSTILE]
+    for record, name in zip(records, HOSTILE, strict=True):
+        record.info["config"]["init"] = name
+    report = load_report([write_runs(*records)])
+    (legend,) = report.figure().legends
+    shown = [HOSTILE[0], HOSTILE[1], r"\x1b[31m&<b>"]
+    assert sorted(text.get_text() for text in legend.get_texts()) == sorted(shown)
+    for suffix in ("png", "pdf", "svg"):
+        report.save_figure(tmp_path / f"curves.{suffix}")
+    drawn = ElementTree.parse(tmp_path / "curves.svg").getroot().itertext()
+    assert set(shown) <= set(drawn)
+
+
+@pytest.mark.parametrize("width", [1, 9, 20])
+def test_curves_are_drawn_at_any_width(three_inits: Path, width: int) -> None:
+    assert "Iterations over all tasks" in load_report([three_inits]).curves(width=width).plain
 
 
 def test_another_suffix_is_refused(three_inits: Path, tmp_path: Path) -> None:

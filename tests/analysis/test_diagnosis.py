@@ -52,7 +52,7 @@ def cache(tmp_path: Path) -> Path:
     np.save(tmp_path / "features.npy", features)
     np.save(tmp_path / "labels.npy", np.array(NAMES)[labels])
     write_head(make_head(), tmp_path / "head.safetensors")
-    config = ImportConfig(head=tmp_path / "head.safetensors")
+    config = ImportConfig(backbone="clip", head=tmp_path / "head.safetensors")
     import_features(tmp_path / "features.npy", tmp_path / "labels.npy", tmp_path / "c", config)
     return tmp_path / "c"
 
@@ -164,12 +164,33 @@ def test_the_import_command_says_what_it_wrote(tmp_path: Path) -> None:
     np.save(tmp_path / "f.npy", features)
     np.save(tmp_path / "l.npy", labels)
     arguments = ["import", str(tmp_path / "f.npy"), str(tmp_path / "l.npy")]
-    arguments += ["--out", str(tmp_path / "new"), "--split", "val"]
+    arguments += ["--out", str(tmp_path / "new"), "--split", "val", "--backbone", "clip"]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0
     assert "200 rows of 5 classes, 8 x float32" in result.stdout
     assert "1 rows are not finite" in result.stderr
     assert open_cache(tmp_path / "new").split("val").num_valid == 199
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ([], "Missing option '--backbone'"),
+        (["--backbone", "imported"], "say what computed the features"),
+        (["--backbone", ""], "say what computed the features"),
+    ],
+)
+def test_an_import_says_what_computed_the_features(
+    tmp_path: Path, named: list[str], message: str
+) -> None:
+    features, labels = sample()
+    np.save(tmp_path / "f.npy", features)
+    np.save(tmp_path / "l.npy", labels)
+    files = [str(tmp_path / "f.npy"), str(tmp_path / "l.npy")]
+    result = CliRunner().invoke(app, ["import", *files, "--out", str(tmp_path / "new"), *named])
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_head_of_another_backbone_is_refused(split: CacheSplit) -> None:

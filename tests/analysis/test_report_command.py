@@ -82,3 +82,22 @@ def test_brackets_in_paths_and_settings_stay(make_run: Callable[..., RunRecord])
 def test_a_path_without_records_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="no run record at or below"):
         run(tmp_path)
+
+
+def test_a_report_of_hostile_names_prints_none_of_their_control_characters(
+    make_run: Callable[..., RunRecord], write_runs: Callable[..., Path]
+) -> None:
+    hostile = "\x1b]0;EVIL\x07\x9b31m\u202e"
+    records = [make_run("random"), make_run("least-square", notes=[hostile])]
+    for record in records:
+        record.info["config"]["loss"] = hostile
+        record.info["base"]["path"] = f"caches/{hostile}"
+        record.info["config"]["head_width"] = hostile + record.info["id"]
+    runs = write_runs(*records)
+    for words in ([], ["--per-task"], ["--by-seed"], ["--format", "json"]):
+        printed = CliRunner().invoke(app, [str(runs), *words])
+        assert printed.exit_code == 0
+        assert r"\x1b]0;EVIL\x07\x9b31m\u202e" in printed.output or "\\u001b]0;" in printed.output
+        assert not set("\x1b\x07\x9b\u202e") & set(printed.output)
+    csv = CliRunner().invoke(app, [str(runs), "--format", "csv"])
+    assert hostile in csv.output  # data, as it is, into a pipe

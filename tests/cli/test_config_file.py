@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -320,8 +321,39 @@ def test_a_file_that_is_missing_or_unreadable_is_named() -> None:
     assert str(caught.value) == "cannot read the options in no.toml: No such file or directory"
     assert caught.value.remedy == "Give a TOML file, or a recipe of `clinit recipe list`."
     Path("latin.toml").write_bytes(b"# \xe9")
-    with pytest.raises(ConfigFileError, match=r"latin\.toml is not TOML: 'utf-8' codec"):
+    with pytest.raises(ConfigFileError, match=r"options in latin\.toml: it is not UTF-8 text"):
         parse("align", None, "--config=latin.toml")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a = " + b"[" * 100_000, "hostile.toml nests lists or tables too deep"),
+        (b"a = " + b"{b = " * 100_000, "hostile.toml nests lists or tables too deep"),
+        (b"iterations = " + b"9" * 5000, "hostile.toml holds a number of thousands of digits"),
+        (b"iterations = 0x" + b"f" * 5000, "gives 'iterations' a number of more than 18 digits"),
+        (b"a = 1\0", "cannot read the options in hostile.toml: it is not text: it holds NUL"),
+        (b"a = 1\n# \xff", "hostile.toml: it is not UTF-8 text (line 2)"),
+        (b"#" * (16 * 2**20 + 1), "hostile.toml: it is larger than 16 MiB"),
+        (b'init = "\\u001b[31m"', r"gives 'init' a string with control characters: \x1b[31m"),
+        (b"init = [[1]]", "gives 'init' a list in a list, expected a string, a number"),
+        (b"lr = 2020-01-01", "sets 'lr' outside of a section"),
+        (b"train-head = 3", "gives 'train-head' a value, but it is the name of a section"),
+    ],
+)
+def test_a_hostile_file_is_refused_in_words(content: bytes, message: str) -> None:
+    Path("hostile.toml").write_bytes(content)
+    with pytest.raises(ConfigFileError) as caught:
+        parse("train-head", None, "--config=hostile.toml")
+    assert message in str(caught.value)
+
+
+def test_a_folder_and_a_pipe_are_no_files_of_options() -> None:
+    Path("folder.toml").mkdir()
+    os.mkfifo("pipe.toml")
+    for name, reason in (("folder", "it is a folder"), ("pipe", "it is a pipe, and nothing")):
+        with pytest.raises(ConfigFileError, match=rf"options in {name}\.toml: {reason}"):
+            parse("align", None, f"--config={name}.toml")
 
 
 @pytest.mark.parametrize("text", ["[align", "[train-top]\nlr = 1\n"])

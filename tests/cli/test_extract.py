@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
-from clinit.errors import CacheError, ManifestError
+from clinit.errors import BackboneError, CacheError, ManifestError
 
 ARGUMENTS = [
     "--backbone=convnextv2_atto",
@@ -133,8 +133,64 @@ def test_bad_images_are_listed_with_row_path_and_reason(
     (root / "train" / "b" / "2.png").write_text("no pixels")
     shown = extract("--dataset", "folder", "--root", root)
     assert shown.exit_code == 0
-    assert "Warning: 1 of 15 images have no features:" in shown.output
+    assert (
+        "Warning: 1 of 15 images have no features (--retry-invalid reads them again):"
+        in shown.output
+    )
     assert "row 7  train/b/2.png: not an image of a known format" in shown.output
+
+
+def test_invalid_rows_are_read_again_and_what_came_of_it_is_said(
+    extract: Callable[..., Result], make_tree: Callable[..., Path], tmp_path: Path
+) -> None:
+    root, path = make_tree(), tmp_path / "train.parquet"
+    run("manifest", "build", "folder", "--root", root, "--split=train", "--out", path)
+    for number in (1, 2):
+        (root / "train" / "b" / f"{number}.png").rename(tmp_path / f"{number}.png")
+    base = ["--manifest", path, "--root", root]
+    assert (
+        "Warning: 2 of 15 images have no features (--retry-invalid reads" in extract(*base).output
+    )
+    (tmp_path / "1.png").rename(root / "train" / "b" / "1.png")
+    assert "2 of 15 images have no features" in extract(*base).output
+    again = extract(*base, "--retry-invalid")
+    assert again.exit_code == 0, again.output
+    assert "  invalid rows read again: 2; invalid now: 1" in again.output
+    assert "row 7  train/b/2.png: the file is missing" in again.output
+    (tmp_path / "2.png").rename(root / "train" / "b" / "2.png")
+    assert (
+        "  invalid rows read again: 1; invalid now: 0" in extract(*base, "--retry-invalid").output
+    )
+    last = extract(*base, "--retry-invalid").output
+    assert "  no row was invalid: none was read again" in last
+    assert "already complete" in last
+
+
+def test_a_limit_of_pixels_makes_a_bad_image(
+    extract: Callable[..., Result], make_tree: Callable[..., Path]
+) -> None:
+    shown = extract("--dataset", "folder", "--root", make_tree(), "--max-pixels", 1000)
+    assert "21 of" not in shown.output
+    assert "Warning: 15 of 15 images have no features" in shown.output
+    text = "row 0  train/a/0.png: too large: 40 x 36 pixels, more than the 1,000 of --max-pixels"
+    assert text in shown.output
+
+
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [
+        ("checkpoint_path=evil.pth", "the model argument 'checkpoint_path' is none of those that"),
+        ("depths=[]", "timm cannot build convnextv2_atto with {'depths': []"),
+        ("img_size=1000000000", "the model argument img_size = 1000000000 lies beyond 65,536"),
+    ],
+)
+def test_a_wrong_model_argument_is_one_sentence(
+    extract: Callable[..., Result], make_tree: Callable[..., Path], argument: str, text: str
+) -> None:
+    shown = extract("--dataset", "folder", "--root", make_tree(), "--model-arg", argument)
+    assert isinstance(shown.exception, BackboneError)
+    assert text in str(shown.exception)
+    assert "--model-arg" in shown.exception.remedy
 
 
 def test_many_bad_images_are_counted_and_the_list_is_pointed_to(
@@ -144,7 +200,10 @@ def test_many_bad_images_are_counted_and_the_list_is_pointed_to(
     for number in range(25):
         (root / "train" / "b" / f"{number}.png").write_text("no pixels")
     shown = extract("--dataset", "folder", "--root", root)
-    assert "Warning: 25 of 75 images have no features:" in shown.output
+    assert (
+        "Warning: 25 of 75 images have no features (--retry-invalid reads them again):"
+        in shown.output
+    )
     assert shown.output.count("not an image of a known format") == 20
     assert f"all of them are listed in {tmp_path}/cache/train/cache.json" in shown.output
 
@@ -181,6 +240,8 @@ def test_a_head_without_names_says_how_to_name_it(
         (["--dataset", "folder", "--mean", "a"], "--mean takes one number or three, got 'a'"),
         (["--dataset", "folder", "--std", "1,2"], "--std takes one number or three, got '1,2'"),
         (["--dataset", "folder", "--batch-size", "0"], "greater than or equal to 1"),
+        (["--dataset", "folder", "--max-pixels", "0"], "greater than or equal to 1"),
+        (["--dataset", "folder", "--input-size", "5000"], "less than or equal to 4096"),
         (["--dataset", "folder", "--transform", "none"], "'none' is not one of"),
     ],
 )
@@ -210,15 +271,16 @@ def test_verify_finds_a_flipped_byte_and_says_what_to_do(
     extract: Callable[..., Result], make_tree: Callable[..., Path], tmp_path: Path
 ) -> None:
     extract("--dataset", "folder", "--root", make_tree())
-    assert "Every shard is as it was written." in run("cache", "verify", tmp_path / "cache").output
+    assert "Everything is as it was written." in run("cache", "verify", tmp_path / "cache").output
     path = tmp_path / "cache" / "train" / "shard-00001.h5"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
     failed = run("cache", "verify", tmp_path / "cache")
     assert isinstance(failed.exception, CacheError)
-    assert str(failed.exception).startswith(f"1 damaged: {path} ")
-    assert "computes these shards anew" in failed.exception.remedy
+    assert str(failed.exception) == f"1 problem in {tmp_path / 'cache'}"
+    assert f"\n  {path} " in failed.output
+    assert "writes anew what is damaged" in failed.exception.remedy
 
 
 def test_views_are_extracted_summed_up_and_shown(
@@ -234,7 +296,7 @@ def test_views_are_extracted_summed_up_and_shown(
     assert shown.output.count("  already complete: every shard verified, nothing to do") == 2
     for number in (0, 1):
         assert f"train, view {number}: 15 images at " in shown.output
-    assert shown.output.count("no features:") == 1, "what train has listed is not listed again"
+    assert shown.output.count("have no features") == 1, "what train has listed is not listed again"
     assert "2 views of the training images, seed 7: " in shown.output
     assert f"MB at {cache}/views" in shown.output
     kind = "random resized crop 32x32 bicubic antialias, area 0.08 to 1, aspect 3/4 to 4/3"
@@ -257,7 +319,10 @@ def test_images_that_only_a_view_cannot_read_are_listed(
     path.write_bytes(bytes(path.stat().st_size))
     shown = extract("--dataset", "folder", "--root", root, "--views", 1)
     assert shown.exit_code == 0, shown.output
-    assert "Warning: 1 of 15 images have no features:" in shown.output
+    assert (
+        "Warning: 1 of 15 images have no features (--retry-invalid reads them again):"
+        in shown.output
+    )
     assert "row 7  train/b/2.png: not an image of a known format" in shown.output
 
 
@@ -272,7 +337,7 @@ def test_verify_reads_the_views_too(
     path.write_bytes(path.read_bytes()[:-1])
     failed = run("cache", "verify", tmp_path / "cache")
     assert isinstance(failed.exception, CacheError)
-    assert str(failed.exception).startswith(f"1 damaged: {path} ")
+    assert f"\n  {path} " in failed.output
 
 
 def test_views_of_another_seed_or_without_train_are_refused(

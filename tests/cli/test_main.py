@@ -90,17 +90,6 @@ def test_a_known_error_is_one_message_with_its_remedy_and_no_traceback(
     assert "Traceback" not in shown.err
 
 
-def test_an_interrupt_says_that_nothing_is_lost(tmp_path: Path) -> None:
-    code = (
-        "import os, signal; from clinit.cli import main as m;"
-        "m.app.registered_commands[0].callback = lambda: None;"
-        "m.app.command('wait')(lambda: os.kill(os.getpid(), signal.SIGINT)); m.main()"
-    )
-    done = subprocess.run([sys.executable, "-c", code, "wait"], capture_output=True, text=True)
-    assert done.returncode == 130
-    assert done.stderr.startswith("Interrupted. What was finished is kept: run the same command")
-
-
 def test_a_path_that_is_too_long_is_an_error_and_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

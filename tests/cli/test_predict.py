@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -112,6 +113,17 @@ def test_a_bad_image_is_reported_the_others_are_shown_and_the_code_is_1(
     assert "empty" not in result.stdout
     assert "Warning: 1 of 2 images cannot be read:" in result.stderr
     assert f"{tmp_path / 'empty[bold].png'}: the file is empty" in result.stderr
+
+
+def test_an_image_above_the_limit_is_reported_and_the_others_are_shown(
+    model: Path, images: list[Path], tmp_path: Path
+) -> None:
+    Image.new("RGB", (50, 50)).save(tmp_path / "large.png")
+    result = invoke(model, tmp_path / "large.png", images[0], "--max-pixels", 2000)
+    assert result.exit_code == 1
+    assert str(images[0]) in result.stdout
+    reason = "too large: 50 x 50 pixels, more than the 2,000 of --max-pixels"
+    assert f"{tmp_path / 'large.png'}: {reason}" in result.stderr
 
 
 def test_names_that_are_not_utf8_are_shown(model: Path, images: list[Path], tmp_path: Path) -> None:

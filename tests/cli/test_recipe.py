@@ -41,6 +41,11 @@ LOW_RANK = {"top_blocks": 2, "full_rank": False, "rank": 48, "alpha": 1.0, "a_in
 SMALL, LARGE = (600, 24_000), (1200, 192_000)
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)  # commands claim their --out
+
+
 class _Resolved(Exception):  # noqa: N818
     """The settings that a command would go on with."""
 
@@ -72,9 +77,10 @@ def align_settings(monkeypatch: pytest.MonkeyPatch, name: str) -> dict[str, Any]
 
 
 def head_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> list[dict[str, Any]]:
-    monkeypatch.setattr(train_head_module, "_train", stop)
+    monkeypatch.setattr(train_head_module, "_read", lambda *_: None)
+    monkeypatch.setattr(train_head_module, "_missing", stop)
     places = ["--base=b", "--new=n", "--out=o", "--device=cpu"]
-    _, _, _, config, heads, *_ = invoke("train-head", f"--config={name}", *places, *words)
+    _, config, heads, *_ = invoke("train-head", f"--config={name}", *places, *words)
     return [{**asdict(config), **asdict(head)} for head in heads]
 
 

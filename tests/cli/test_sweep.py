@@ -22,7 +22,7 @@ from clinit.extract.head import Head, write_head
 from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.plan import Plan, backbone_identifier, settle_plan, shard_name
 from clinit.extract.shard import assemble, write_shard
-from clinit.extract.summary import write_summary
+from clinit.extract.summary import RunFacts, write_summary
 from clinit.headtrain.record import find_records, read_record
 
 DIM, CLASSES = 8, 4
@@ -62,8 +62,8 @@ def write_cache(cache: Path, seed: int, weights: str = "1") -> Path:
         settle_plan(plan, cache / split)
         write_manifest(manifest, cache / split / "manifest.parquet")
         shard = assemble(features, labels, {}, dtype="float16")
-        write_shard(shard, cache / split / shard_name(0), plan_identifier=plan.identifier)
-        write_summary(cache / split, plan, manifest, head=None, head_classes="none", run={})
+        write_shard(shard, cache / split / shard_name(0), plan=plan, index=0)
+        write_summary(cache / split, plan, manifest, head=None, head_classes="none", run=RunFacts())
     weight, bias = (10 * centres).astype(np.float32), (-5 * (centres**2).sum(1)).astype(np.float32)
     head = Head(weight, bias, names, backbone_identifier(backbone))
     write_head(head, cache / "head.safetensors")

@@ -99,19 +99,19 @@ def test_methods_with_settings_of_their_own_are_grids_of_their_own() -> None:
         (
             "[grid]\n",
             ConfigFileError,
-            "study.toml has a [grid] that is empty or no table",
+            "study.toml has a [grid] that is empty, expected fields and their values",
             "Write [grid] and below it lines such as",
         ),
         (
             "[sweep]\ngrid = [1]\n",
             ConfigFileError,
-            "study.toml has a [[sweep.grid]] that is empty or no table",
+            "study.toml has a [[sweep.grid]] that is a number, expected fields and their values",
             "Write [[sweep.grid]] and below it",
         ),
         (
             "[[sweep.grid]]\nseed = 1\n[[sweep.grid]]\n",
             ConfigFileError,
-            "study.toml has a [[sweep.grid]] that is empty or no table",
+            "study.toml has a [[sweep.grid]] that is empty, expected fields and their values",
             "Write [[sweep.grid]] and below it",
         ),
         (
@@ -129,14 +129,27 @@ def test_methods_with_settings_of_their_own_are_grids_of_their_own() -> None:
         ("[grid\n", ConfigFileError, "study.toml is not TOML", "Write one option a line"),
         (
             "[grid]\nbufer = 1\n",
-            ExperimentError,
-            "a sweep has no field 'bufer'",
+            ConfigFileError,
+            "study.toml: a sweep has no field 'bufer'",
             "Did you mean buffer?",
         ),
         (
-            "[train-head]\nclass-order = 'a.txt'\n[grid]\nseed = 1\n",
+            "[[sweep.grid]]\nseed = [[1]]\n",
+            ConfigFileError,
+            "study.toml: seed takes an integer, got [1]",
+            "seed=0",
+        ),
+        (
+            "[[sweep.grid]]\nseed = '0:60000'\n[[sweep.grid]]\nseed = '0:60000'\n",
             ExperimentError,
-            "class_order cannot be varied: each of its values is a list",
+            "120,000 combinations in 2 grids, most of them 60,000 of seed; a sweep trains at most"
+            " 100,000",
+            "several sweeps",
+        ),
+        (
+            "[train-head]\nclass-order = 'a.txt'\n[grid]\nseed = 1\n",
+            ConfigFileError,
+            "study.toml: class_order cannot be varied: each of its values is a list",
             "Vary seed",
         ),
         (

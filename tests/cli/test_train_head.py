@@ -26,7 +26,7 @@ from clinit.extract.head import Head, read_head, write_head
 from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.plan import Plan, backbone_identifier, settle_plan, shard_name
 from clinit.extract.shard import assemble, write_shard
-from clinit.extract.summary import write_summary
+from clinit.extract.summary import RunFacts, write_summary
 from clinit.headtrain import experiment, precision
 from clinit.headtrain import record as record_module
 from clinit.headtrain.base_head import head_digest, read_base_head
@@ -90,8 +90,8 @@ def write_split(
             {row - rows[0]: "truncated" for row in bad if row in rows},
             dtype="float16",
         )
-        write_shard(shard, folder / shard_name(index), plan_identifier=plan.identifier)
-    write_summary(folder, plan, manifest, head=None, head_classes="none", run={})
+        write_shard(shard, folder / shard_name(index), plan=plan, index=index)
+    write_summary(folder, plan, manifest, head=None, head_classes="none", run=RunFacts())
 
 
 @pytest.fixture

@@ -2,18 +2,18 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from clinit.errors import BackboneError, DeviceError
+from clinit.errors import BackboneError, DeviceError, MachineError
 from clinit.extract.backbone import (
     BackboneConfig,
     check_penultimate,
     load_backbone,
-    parse_model_args,
 )
 
 MODEL = "convnextv2_atto"
@@ -98,9 +98,167 @@ def test_weights_of_another_model_are_refused(tiny_weights: Path) -> None:
         load_backbone(config(tiny_weights, model_args={}))
 
 
-def test_wrong_model_arguments_are_refused(tiny_weights: Path) -> None:
-    with pytest.raises(BackboneError, match="timm cannot build convnextv2_atto with"):
-        load_backbone(config(tiny_weights, model_args={"no_such_argument": 1}))
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"depths": []},
+        {"depths": (1, 1)},
+        {"depths": 5},
+        {"dims": (0, 0, 0, 0)},
+        {"kernel_sizes": (1,)},
+        {"drop_rate": "x"},
+        {"norm_layer": "nope"},
+        {"act_layer": 5},
+        {"patch_size": "x"},
+        {"img_size": 64},
+    ],
+)
+def test_wrong_values_of_model_arguments_are_one_sentence(
+    tiny_weights: Path, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(BackboneError, match="timm cannot build convnextv2_atto with") as caught:
+        load_backbone(config(tiny_weights, model_args=ARGS | arguments))
+    assert "\n" not in str(caught.value)
+    assert caught.value.remedy == "Check `--backbone` and `--model-arg`."
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_arguments_that_are_no_architecture_are_refused_before_timm_is_called(
+    tiny_weights: Path, monkeypatch: pytest.MonkeyPatch, weights: bool
+) -> None:
+    monkeypatch.setattr(timm, "create_model", _never)
+    monkeypatch.setattr(timm.models, "load_state_dict", _never)
+    path = tiny_weights if weights else None
+    with pytest.raises(
+        BackboneError, match="convnextv2_atto: the model argument 'checkpoint_path'"
+    ):
+        load_backbone(
+            BackboneConfig(name=MODEL, weights=path, model_args={"checkpoint_path": "evil.pth"})
+        )
+
+
+def _never(*args: object, **kwargs: object) -> nn.Module:
+    raise AssertionError("called")
+
+
+@pytest.mark.parametrize("weights", [True, False])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (f"{MODEL}.nope", "has no weights 'nope' of convnextv2_atto"),
+        (f"{MODEL}.", "has no weights '' of convnextv2_atto"),
+        (f"{MODEL}.fcmae_ft_in1k.x", "has no weights 'fcmae_ft_in1k.x' of convnextv2_atto"),
+        ("hf-hub:timm/resnet18", "has no model 'hf-hub:timm/resnet18'"),
+        ("local-dir:/tmp/resnet18", "has no model 'local-dir:/tmp/resnet18'"),
+        ("/tmp/resnet18", "has no model '/tmp/resnet18'"),
+        ("resnet18.hf-hub:timm/resnet18", "has no weights 'hf-hub:timm/resnet18' of resnet18"),
+        ("", "has no model ''"),
+    ],
+)
+def test_a_name_that_is_no_model_or_tag_of_timm_is_refused(
+    tiny_weights: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, weights: bool
+) -> None:
+    monkeypatch.setattr(timm, "create_model", _never)
+    with pytest.raises(BackboneError, match=text) as caught:
+        load_backbone(BackboneConfig(name=name, weights=tiny_weights if weights else None))
+    if name == f"{MODEL}.nope":
+        assert "convnextv2_atto.fcmae_ft_in1k" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"dims": (4, 8, 8, 3_000)},
+        {"depths": (20_000, 1, 1, 1)},
+        {"kernel_sizes": 2_000},
+    ],
+)
+def test_a_network_that_is_far_larger_than_its_weights_is_not_built(
+    tiny_weights: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any]
+) -> None:
+    devices: list[str] = []
+    build = timm.create_model
+
+    def spy(*args: Any, **kwargs: Any) -> nn.Module:
+        devices.append(torch.empty(0).device.type)
+        return build(*args, **kwargs)
+
+    monkeypatch.setattr(timm, "create_model", spy)
+    with pytest.raises(BackboneError, match=r"more than 4 times what its weights hold, [\d,]+ val"):
+        load_backbone(config(tiny_weights, model_args=ARGS | arguments))
+    assert devices == ["meta"], "nothing but names and numbers"
+
+
+def test_pretrained_weights_bound_their_network_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        BackboneError, match=r"more than 4 times .* 11,689,512 values in 62 tensors"
+    ):
+        load_backbone(BackboneConfig(name="resnet18", model_args={"num_classes": 2**20}))
+
+
+@pytest.mark.parametrize("of", ["file", "name"])
+def test_a_network_that_cannot_be_counted_is_not_built(
+    tiny_weights: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    """What raises on the meta device alone would otherwise be built at any size."""
+    build, devices = timm.create_model, []
+
+    def fail(name: str, **kwargs: Any) -> nn.Module:
+        devices.append(torch.empty(0).device.type)
+        if kwargs:
+            raise NotImplementedError("no data of a meta tensor")
+        return build(name)
+
+    monkeypatch.setattr(timm, "create_model", fail)
+    named = BackboneConfig(name="resnet18", model_args={"num_classes": 3})
+    with pytest.raises(BackboneError) as caught:
+        load_backbone(config(tiny_weights) if of == "file" else named)
+    name = MODEL if of == "file" else "resnet18"
+    assert str(caught.value).startswith(f"timm cannot build {name} with {{")
+    assert str(caught.value).endswith("}: no data of a meta tensor")
+    assert caught.value.remedy == "Check `--backbone` and `--model-arg`."
+    assert set(devices) == {"meta"}
+
+
+def test_no_hook_stays_after_a_network_is_built(tiny_weights: Path) -> None:
+    load_backbone(config(tiny_weights))
+    nn.Linear(8000, 8000, device="meta")
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't allocate memory: 36 bytes")])
+def test_a_shortage_of_memory_is_not_the_fault_of_the_arguments(
+    tiny_weights: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*args: object, **kwargs: object) -> nn.Module:
+        raise error
+
+    monkeypatch.setattr(timm, "create_model", fail)
+    with pytest.raises(MachineError, match="not enough memory: timm cannot build") as caught:
+        load_backbone(config(tiny_weights))
+    assert caught.value.remedy.startswith("Free memory, or choose a smaller backbone")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("parameter", ["head.fc.weight", "head.fc.bias"])
+def test_a_classifier_that_is_not_finite_is_refused_at_load(
+    tiny_weights: Path, tmp_path: Path, parameter: str, value: float
+) -> None:
+    state = load_file(tiny_weights)
+    state[parameter].view(-1)[1] = value
+    save_file(state, tmp_path / "diverged.safetensors")
+    with pytest.raises(BackboneError, match="values that are not finite") as caught:
+        load_backbone(config(tmp_path / "diverged.safetensors"))
+    assert str(caught.value).startswith(f"{tmp_path / 'diverged.safetensors'}: the classifier of ")
+    assert "Give an undamaged checkpoint" in caught.value.remedy
+
+
+def test_a_classifier_that_is_not_finite_does_not_pass_the_check(
+    tiny_weights: Path, images: torch.Tensor
+) -> None:
+    backbone = load_backbone(config(tiny_weights))
+    backbone.head.weight[1, 2] = np.nan
+    with pytest.raises(BackboneError, match="does not give the model's own logits"):
+        check_penultimate(backbone, images)
 
 
 def test_an_unknown_model_is_refused_with_its_neighbours(tiny_weights: Path) -> None:
@@ -172,17 +330,6 @@ def test_names_that_are_not_one_a_row_are_refused(tiny_weights: Path, tmp_path: 
     save_file(load_file(tiny_weights), path, metadata={"class_names": '["a"]'})
     with pytest.raises(BackboneError, match="names 1 classes, its classifier has 3 rows"):
         load_backbone(config(path))
-
-
-def test_model_arguments_are_python_literals_or_strings() -> None:
-    parsed = parse_model_args(["pad_type=same", "depths=(1, 2)", "drop_rate=0.1", "ls=None"])
-    assert parsed == {"pad_type": "same", "depths": (1, 2), "drop_rate": 0.1, "ls": None}
-
-
-@pytest.mark.parametrize("argument", ["pad_type", "=same", "a b=1"])
-def test_a_malformed_model_argument_is_refused(argument: str) -> None:
-    with pytest.raises(BackboneError, match="is not of the form name=value"):
-        parse_model_args([argument])
 
 
 def test_an_unknown_autocast_is_refused() -> None:

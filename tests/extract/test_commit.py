@@ -1,13 +1,15 @@
 """Commits: whole or not at all, under names that nobody else has."""
 
 import errno
+import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from clinit.errors import ClinitError
-from clinit.extract.commit import commit_file, draft_of
+from clinit.extract.commit import commit_file, commit_json, draft_of, hidden_stem
 
 
 def test_two_drafts_of_one_process_have_different_names(tmp_path: Path) -> None:
@@ -49,3 +51,85 @@ def test_a_link_at_the_path_is_replaced_and_not_followed(tmp_path: Path) -> None
     commit_file(path, lambda draft: draft.write_text("new"))
     assert (path.read_text(), victim.read_text()) == ("new", "dear")
     assert not path.is_symlink()
+
+
+def write_a(path: Path) -> None:
+    commit_file(path, lambda draft: draft.write_text("a"))
+
+
+def test_a_pipe_or_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(os.devnull)
+    for name in ("pipe", "link"):
+        with pytest.raises(ClinitError) as caught:
+            write_a(tmp_path / name)
+        assert str(caught.value) == f"cannot write {tmp_path / name}: it is a device or a pipe"
+        assert caught.value.remedy == "Give the name of a file."
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "link").is_symlink()
+    with pytest.raises(ClinitError, match=r"cannot write .*: it is a folder"):
+        write_a(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == ["link", "pipe"]  # noqa: PTH208
+    write_a(tmp_path / "file")
+    write_a(tmp_path / "file")
+
+
+def test_a_path_that_is_no_text_is_kept_in_json(tmp_path: Path) -> None:
+    content = {"path": os.fsdecode(b"caf\xe9"), "name": "caf\u00e9"}
+    commit_json(tmp_path / "facts.json", content)
+    text = (tmp_path / "facts.json").read_text(encoding="utf-8")
+    assert json.loads(text) == content
+    assert "caf\u00e9" in text
+
+
+@pytest.mark.parametrize("letter", ["n", "\u00e9", "\u4e16", "\udce9"])
+@pytest.mark.parametrize("size", [100, 232, 233, 234, 243, 249, 255])
+def test_every_name_that_a_file_can_have_can_be_written(
+    tmp_path: Path, letter: str, size: int
+) -> None:
+    width = len(os.fsencode(letter))
+    name = letter * (size // width) + "n" * (size % width)
+    drafts: list[str] = []
+
+    def write(draft: Path) -> None:
+        drafts.append(draft.name)
+        draft.write_text("a")
+
+    commit_file(tmp_path / name, write)
+    assert (tmp_path / name).read_text() == "a"
+    assert os.listdir(tmp_path) == [name]  # noqa: PTH208
+    assert re.fullmatch(rf"\.{hidden_stem(name)}\.tmp-[0-9a-f]{{16}}", drafts[0])
+    assert len(os.fsencode(drafts[0])) <= 255
+    assert (hidden_stem(name) == name) == (size <= 233)
+
+
+def test_long_names_that_begin_alike_have_drafts_of_their_own() -> None:
+    assert hidden_stem("n" * 240 + "a") != hidden_stem("n" * 240 + "b")
+
+
+def test_a_name_that_cannot_be_is_refused_in_a_sentence_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").touch()
+    for path, reason in (
+        (tmp_path / ("n" * 256), "File name too long"),
+        (tmp_path / "file" / "a", "File exists"),
+        (tmp_path / "file" / "b" / "a", "Not a directory"),
+    ):
+        with pytest.raises(ClinitError) as caught:
+            commit_file(path, lambda draft: pytest.fail("written"))
+        assert str(caught.value) == f"cannot write {path}: {reason}"
+    assert os.listdir(tmp_path) == ["file"]  # noqa: PTH208
+
+
+def test_an_interruption_is_not_hidden_by_a_draft_that_cannot_be_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+
+    def interrupt(draft: Path) -> None:
+        draft.unlink()
+        folder.rmdir()
+        folder.touch()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        commit_file(folder / "a", interrupt)

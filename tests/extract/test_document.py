@@ -1,13 +1,14 @@
 """Documents: a changed byte is found, and what is wrong is said by its field."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
-from clinit.errors import CacheError
+from clinit.errors import CacheError, StorageError
 from clinit.extract.document import DocumentKind, content_sha256
 
 KIND = DocumentKind(
@@ -131,6 +132,7 @@ def test_a_missing_field_is_named(tmp_path: Path) -> None:
         ("[" * 200_000, "is damaged: it is nested too deeply"),
         ('{"a": ' * 200_000, "is damaged: it is nested too deeply"),
         ('{"a": NaN}', "is damaged: it holds NaN, which is no JSON"),
+        ('{"a": -1e999}', "is damaged: it holds '-1e999', which no float64 holds"),
         ('{"a": ' + "9" * 5000 + "}", "is damaged: Exceeds the limit (4300 digits)"),
     ],
 )
@@ -152,9 +154,42 @@ def test_a_missing_document_is_told(tmp_path: Path) -> None:
 
 
 def test_a_document_beyond_the_bound_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     path = write(tmp_path, {"format": "note/1", **CONTENT})
-    monkeypatch.setattr("clinit.extract.document.MAX_BYTES", 50)
     size = path.stat().st_size
-    assert refusal(path) == f"is {size} bytes long, expected at most 50"
+    with pytest.raises(CacheError) as caught:
+        replace(KIND, max_bytes=50).read(path, Note)
+    assert (
+        str(caught.value).removeprefix(f"{path} ") == f"is {size} bytes long, expected at most 50"
+    )
+
+
+def test_a_path_that_is_no_utf_8_is_kept(tmp_path: Path) -> None:
+    KIND.write(tmp_path / "note.json", CONTENT | {"name": "a\udcff \U0001f600"})
+    assert KIND.read(tmp_path / "note.json", Note).name == "a\udcff \U0001f600"
+    (tmp_path / "note.json").read_text(encoding="utf-8")
+
+
+def test_a_document_that_cannot_be_read_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, encoding: str) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    path = write(tmp_path, {"format": "note/1", **CONTENT})
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(StorageError, match=f"^cannot read {path}: Permission denied$") as caught:
+        KIND.read(path, Note)
+    assert caught.value.remedy.startswith("Look at the rights and at the disk")
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    kind: Literal["a", "b"]
+
+
+def test_a_value_that_is_none_of_those_allowed_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path, {"format": "note/1", "kind": "c"})
+    with pytest.raises(CacheError, match=r"kind is 'c', expected another value$"):
+        KIND.read(path, Typed)

@@ -1,11 +1,17 @@
+import errno
+import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors import safe_open
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_torch
 
-from clinit.errors import CacheError, HeadError
-from clinit.extract.head import Head, read_head, write_head
+from clinit.errors import CacheError, HeadError, StorageError
+from clinit.extract.head import Head, read_head, store_head, tensors_sha256, write_head
 from clinit.extract.head_names import name_rows
 from clinit.extract.top1 import Top1, head_rows, top1
 
@@ -22,6 +28,28 @@ def test_a_head_survives_the_disk(head: Head, tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.weight, head.weight)
     np.testing.assert_array_equal(found.bias, head.bias)
     assert (found.class_names, found.fingerprint) == (head.class_names, "f")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_a_head_of_any_floating_point_type_is_read(tmp_path: Path, dtype: torch.dtype) -> None:
+    weight = torch.tensor([[1.5, -2.0], [0.25, 3.0]])
+    tensors = {"weight": weight.to(dtype), "bias": torch.tensor([0.5, -1.0]).to(dtype)}
+    save_torch(tensors, tmp_path / "head.safetensors")
+    head = read_head(tmp_path / "head.safetensors")
+    assert head.weight.dtype == head.bias.dtype == np.float32
+    np.testing.assert_array_equal(head.weight, weight.numpy())
+    np.testing.assert_array_equal(head.bias, [0.5, -1.0])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [(torch.float8_e4m3fn, "F8_E4M3"), (torch.int64, "I64"), (torch.complex64, "C64")],
+)
+def test_a_head_of_another_type_is_refused(tmp_path: Path, dtype: torch.dtype, name: str) -> None:
+    tensors = {"weight": torch.ones(2, 2).to(dtype), "bias": torch.ones(2).to(dtype)}
+    save_torch(tensors, tmp_path / "head.safetensors")
+    with pytest.raises(HeadError, match=f"not a head file: weight is of type {name}, expected fl"):
+        read_head(tmp_path / "head.safetensors")
 
 
 def test_a_head_has_the_permissions_of_any_new_file(head: Head, tmp_path: Path) -> None:
@@ -52,7 +80,11 @@ def test_a_head_has_one_name_a_row(head: Head) -> None:
             {"clinit_head": '{"class_names": ["a"]}'},
             "names 1 cl",
         ),
-        ({"weight": np.zeros((2, 1)), "bias": np.zeros(2)}, {"clinit_head": "["}, "not a head"),
+        (
+            {"weight": np.zeros((2, 1)), "bias": np.zeros(2)},
+            {"clinit_head": "["},
+            "is damaged: Expecting",
+        ),
     ],
 )
 def test_what_is_not_a_head_is_refused(
@@ -122,3 +154,159 @@ def test_top1_counts_only_rows_of_classes_that_the_head_knows(head: Head) -> Non
     assert top1(head, features, labels, rows) == Top1(2, 3)
     assert Top1(0, 0).percent is None
     assert Top1(1, 4).percent == 25
+
+
+def in_file(path: Path) -> dict[str, str]:
+    with safe_open(path, framework="numpy") as file:
+        return dict(file.metadata())
+
+
+def test_no_changed_byte_of_a_head_file_is_read(head: Head, tmp_path: Path) -> None:
+    path = tmp_path / "head.safetensors"
+    write_head(replace(head, alignment={"loss": "mse"}), path)
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    for place in range(len(whole)):
+        for flip in (1 << int(rng.integers(8)), int(rng.integers(1, 256))):
+            damaged = bytearray(whole)
+            damaged[place] ^= flip
+            path.write_bytes(damaged)
+            try:
+                found = read_head(path)
+            except HeadError:
+                continue
+            # White space that is still white space, or zeros of another type.
+            np.testing.assert_array_equal(found.weight, head.weight)
+            np.testing.assert_array_equal(found.bias, head.bias)
+            assert (found.class_names, found.fingerprint) == (head.class_names, "f")
+            assert found.alignment == {"loss": "mse"}
+
+
+def test_a_head_whose_metadata_have_another_key_is_not_taken_for_one_from_elsewhere(
+    head: Head, tmp_path: Path
+) -> None:
+    path = tmp_path / "head.safetensors"
+    write_head(head, path)
+    path.write_bytes(path.read_bytes().replace(b"clinit_head", b"clinit_heae"))
+    with pytest.raises(HeadError, match=r"head\.safetensors has changed since it was written"):
+        read_head(path)
+
+
+@pytest.mark.parametrize("tensor", ["weight", "bias"])
+def test_other_tensors_under_the_same_metadata_are_refused(
+    head: Head, tmp_path: Path, tensor: str
+) -> None:
+    path = tmp_path / "head.safetensors"
+    write_head(head, path)
+    tensors = {"weight": head.weight.copy(), "bias": head.bias.copy()}
+    tensors[tensor].flat[0] += 1
+    save_file(tensors, path, metadata=in_file(path))
+    with pytest.raises(HeadError, match=r"head\.safetensors has changed since it was written") as e:
+        read_head(path)
+    assert "Run the command that wrote this head again" in e.value.remedy
+
+
+def test_the_facts_of_an_alignment_are_kept(head: Head, tmp_path: Path) -> None:
+    facts = {"loss": "mse", "lr": 0.001, "views": 4, "top1_before": None, "of": ["a", {"b": 1}]}
+    write_head(replace(head, alignment=facts), tmp_path / "head.safetensors")
+    assert read_head(tmp_path / "head.safetensors").alignment == facts
+    write_head(head, tmp_path / "head.safetensors")
+    assert read_head(tmp_path / "head.safetensors").alignment is None
+
+
+@pytest.mark.parametrize(
+    ("metadata", "names"),
+    [
+        (None, None),
+        ({"format": "pt"}, None),
+        ({"clinit_head": '{"fingerprint": "f", "class_names": ["a", "b", "c"]}'}, tuple("abc")),
+        ({"clinit_head": '{"class_names": [1, 2, 3]}', "other": "x"}, tuple("123")),
+    ],
+)
+def test_heads_of_earlier_versions_and_from_elsewhere_are_read(
+    head: Head,
+    tmp_path: Path,
+    metadata: dict[str, str] | None,
+    names: tuple[str, ...] | None,
+) -> None:
+    path = tmp_path / "head.safetensors"
+    save_file(
+        {"weight": head.weight.astype(np.float64), "bias": head.bias}, path, metadata=metadata
+    )
+    found = read_head(path)
+    np.testing.assert_array_equal(found.weight, head.weight)
+    assert found.class_names == names
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ("3", "it holds 3 instead of fields"),
+        ('{"class_names": 3}', "class_names is 3, expected"),
+        ('{"class_names": [null, "b", "c"]}', "class_names"),
+        ('{"fingerprint": ["f"]}', r"fingerprint is \['f'\], expected `str`, got `array`"),
+        ('{"class_names": ["\\ud800", "b", "c"]}', "has class names that are no text"),
+        ("[" * 5000, "it is nested too deeply"),
+        ('{"format": "clinit-head/1"}', "is not the description of a head: its format is 'clinit-"),
+        ('{"format": "clinit-head/2"}', "it has changed since it was written"),
+    ],
+)
+def test_metadata_that_describe_no_head_are_refused(
+    head: Head, tmp_path: Path, facts: str, message: str
+) -> None:
+    path = tmp_path / "head.safetensors"
+    save_file({"weight": head.weight, "bias": head.bias}, path, metadata={"clinit_head": facts})
+    with pytest.raises(HeadError, match=rf"head\.safetensors .*{message}"):
+        read_head(path)
+
+
+def test_a_head_that_cannot_be_read_is_not_called_absent(
+    head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, mode: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    path = tmp_path / "head.safetensors"
+    write_head(head, path)
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(StorageError, match=f"^cannot read {path}: Permission denied$"):
+        read_head(path)
+
+
+def test_the_digest_is_of_the_numbers_as_they_are_stored(head: Head) -> None:
+    naive = hashlib.sha256(b"(3, 2)" + head.weight.tobytes() + b"(3,)" + head.bias.tobytes())
+    assert tensors_sha256(head) == naive.hexdigest()
+    wide = Head(head.weight.astype(np.float64), np.asfortranarray(head.bias), ("x", "y", "z"))
+    assert tensors_sha256(wide) == tensors_sha256(head)
+
+
+def test_storing_a_head_removes_what_a_killed_process_left_of_it(
+    head: Head, tmp_path: Path
+) -> None:
+    draft = tmp_path / ".head.safetensors.tmp-0123456789abcdef"
+    draft.write_text("half")
+    store_head(head, tmp_path / "head.safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["head.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "the file names none"),
+        (b"x" * 4097, "one has 4,097 characters, expected at most 4,096"),
+    ],
+)
+def test_names_without_a_name_or_with_a_novel_are_refused(
+    head: Head, tmp_path: Path, content: bytes, text: str
+) -> None:
+    (tmp_path / "names.txt").write_bytes(content)
+    with pytest.raises(CacheError, match=rf"cannot read the class names in .*: {text}"):
+        name_rows(head, (), str(tmp_path / "names.txt"))
+
+
+def test_a_file_of_names_that_is_no_list_of_names_is_not_read_whole(
+    head: Head, tmp_path: Path
+) -> None:
+    with (tmp_path / "names.txt").open("wb") as file:
+        file.truncate(2**40)  # takes no space
+    with pytest.raises(CacheError, match="it is larger than 16 MiB"):
+        name_rows(head, (), str(tmp_path / "names.txt"))

@@ -8,10 +8,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clinit.errors import ClinitError
+from clinit.extract.commit import draft_of
 from clinit.extract.lock import claim_file, claim_folder
 
 HOLD = """
@@ -161,6 +163,60 @@ def test_the_drafts_of_a_file_that_another_process_writes_stay(tmp_path: Path) -
     assert names == {".b.json.tmp-0123456789abcdef", ".b.json.lock", ".lock"}
 
 
+def test_the_drafts_of_a_long_name_are_swept_by_its_claim_and_stay_while_it_is_held(
+    tmp_path: Path,
+) -> None:
+    path, other = tmp_path / ("n" * 240 + "a"), tmp_path / ("n" * 240 + "b")
+    left, others = draft_of(path), draft_of(other)
+    left.touch()
+    others.touch()
+    with held_elsewhere("claim_file", path):
+        left.touch()
+        with pytest.raises(ClinitError, match="another process"), claim_file(path):
+            pass
+        with claim_file(other):
+            pass
+        with claim_folder(tmp_path):
+            assert left.exists()
+        assert not others.exists()
+    with claim_file(path):
+        assert not left.exists()
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.ELOOP])
+def test_the_drafts_of_a_file_whose_lock_cannot_be_opened_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    real = os.open
+
+    def refuse(path: Path, *arguments: Any, **named: Any) -> int:
+        if path == tmp_path / ".a.json.lock":  # another user's, who writes a.json
+            raise OSError(number, os.strerror(number), path)
+        return real(path, *arguments, **named)
+
+    drafts(tmp_path)
+    monkeypatch.setattr(os, "open", refuse)
+    with claim_folder(tmp_path):
+        names = {path.name for path in tmp_path.iterdir()}
+    assert names == {".a.json.tmp-0123456789abcdef", ".lock"}
+
+
+def test_a_lock_that_fails_while_it_is_waited_for_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(descriptor: int, operation: int) -> None:
+        waits = not operation & fcntl.LOCK_NB
+        number = errno.EIO if waits else errno.EWOULDBLOCK
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with (
+        pytest.raises(ClinitError, match=f"^cannot write {tmp_path}: Input/output error$"),
+        claim_folder(tmp_path, on_busy=lambda: None),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
 def test_storage_that_cannot_lock_serves_and_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
@@ -211,5 +267,29 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with (
         pytest.raises(ClinitError, match=f"^cannot write {tmp_path / 'file' / 'cache'}: "),
         claim_folder(tmp_path / "file" / "cache"),
+    ):
+        pass
+
+
+def test_no_link_between_the_folder_that_is_named_and_the_one_that_is_claimed(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "views").symlink_to(tmp_path / "elsewhere")
+    folder = tmp_path / "cache" / "views" / "0"
+    with pytest.raises(ClinitError) as caught, claim_folder(folder, within=tmp_path / "cache"):
+        pass
+    link = tmp_path / "cache" / "views"
+    assert str(caught.value).startswith(f"{link} is a link: nothing is written through a link")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    with claim_folder(folder, within=link):  # what the user names may be one
+        assert (tmp_path / "elsewhere" / "0" / ".lock").exists()
+
+
+def test_a_folder_must_be_within_the_one_that_it_is_said_to_be_in(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ValueError, match="is not within"),
+        claim_folder(tmp_path / "a", within=tmp_path / "b"),
     ):
         pass

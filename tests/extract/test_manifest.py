@@ -1,12 +1,17 @@
+import errno
 import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
-from clinit.errors import ManifestError
+from clinit.errors import ManifestError, StorageError
+from clinit.extract import parquet_size
 from clinit.extract.manifest import SCHEMA, Manifest, read_manifest, write_manifest
 
 NAMES = ("ant", "bee", "cat")
@@ -139,6 +144,13 @@ def tamper(path: Path, change: Callable[[pl.DataFrame], pl.DataFrame], **metadat
     change(pl.read_parquet(path)).write_parquet(path, metadata=known | metadata)
 
 
+def as_of_version_1(path: Path, **metadata: str) -> None:
+    known = pl.read_parquet_metadata(path)
+    del known["ARROW:schema"], known["sha256"]
+    known |= {"format": "clinit-manifest/1"} | metadata
+    pl.read_parquet(path).write_parquet(path, metadata=known)
+
+
 @pytest.mark.parametrize(
     "bad",
     ["/etc/passwd", "../x.png", "a/../../x.png", "a/..", "..", "C:\\x.png", "a\\..\\..\\x", ""],
@@ -168,24 +180,130 @@ def test_changed_class_names_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.parquet"
     write_manifest(make(), path)
     tamper(path, lambda old: old, class_names='["ant", "wasp", "cat"]')
-    with pytest.raises(ManifestError, match="was changed after it was written"):
+    with pytest.raises(ManifestError, match=r"the metadata of .* were changed after it"):
         read_manifest(path)
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.parquet"
     write_manifest(make(), path)
-    tamper(path, lambda old: old, format="clinit-manifest/2")
-    with pytest.raises(ManifestError, match="is not a manifest: its format is 'clinit-manifest/2'"):
+    tamper(path, lambda old: old, format="clinit-manifest/3")
+    with pytest.raises(ManifestError, match="is not a manifest: its format is 'clinit-manifest/3'"):
         read_manifest(path)
 
 
-def test_metadata_that_are_no_json_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names",
+    ["ant", '"ant"', "{}", "[1]", '["a", null]', "[" * 5000, '["\\ud800"]', f'["{"a" * 4097}"]'],
+)
+def test_class_names_that_are_no_list_of_names_are_refused(tmp_path: Path, names: str) -> None:
     path = tmp_path / "m.parquet"
     write_manifest(make(), path)
-    tamper(path, lambda old: old, class_names="ant")
+    as_of_version_1(path, class_names=names)
     with pytest.raises(ManifestError, match="is not a valid manifest"):
         read_manifest(path)
+
+
+def test_a_manifest_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "m.parquet"
+    write_manifest(make(), path)
+    as_of_version_1(path)
+    assert read_manifest(path).digest == make().digest
+
+
+@pytest.mark.parametrize("name", ["dataset", "split", "format"])
+def test_no_name_in_the_metadata_can_be_exchanged(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "m.parquet"
+    write_manifest(make(), path)
+    other = {"dataset": "golder", "split": "val", "format": "clinit-manifest/1"}
+    tamper(path, lambda old: old, **{name: other[name]})
+    with pytest.raises(ManifestError, match=r"the metadata of .* were changed after it"):
+        read_manifest(path)
+
+
+def test_a_path_repeated_by_a_dictionary_is_refused_before_it_is_joined(tmp_path: Path) -> None:
+    # Some kilobytes that would be gigabytes as soon as the paths are put into one text.
+    path = tmp_path / "m.parquet"
+    write_manifest(make([("x" * 4000, 0, "ant", 1)]), path)
+    tamper(path, lambda old: pl.concat([old] * 500, rechunk=True))
+    assert path.stat().st_size < 10_000
+    with pytest.raises(ManifestError, match="is not a valid manifest: a path occurs twice"):
+        read_manifest(path)
+
+
+def test_a_manifest_that_declares_more_than_it_holds_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*arguments: object) -> None:
+        raise AssertionError("polars must not see it")
+
+    path = tmp_path / "m.parquet"
+    write_manifest(make(), path)
+    monkeypatch.setattr(pl, "read_parquet_metadata", read)
+    monkeypatch.setattr(parquet_size, "_FREE_ROWS", 3)
+    monkeypatch.setattr(parquet_size, "_ROWS_PER_BYTE", 0)
+    with pytest.raises(ManifestError, match=r"it declares 4 rows in [0-9,]+ bytes"):
+        read_manifest(path)
+
+
+def test_a_manifest_that_cannot_be_read_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    path = tmp_path / "m.parquet"
+    write_manifest(make(), path)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(StorageError, match=f"^cannot read {path}: Input/output error$") as caught:
+        read_manifest(path)
+    assert "disk" in caught.value.remedy
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from clinit.errors import ClinitError
+from clinit.extract.manifest import read_manifest, write_manifest
+manifest = read_manifest(Path(sys.argv[1]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512))  # no file grows beyond 512 bytes
+try:
+    write_manifest(manifest, Path(sys.argv[2]))
+except ClinitError as error:
+    print(error, "|", error.remedy)
+"""
+
+
+def test_a_full_disk_leaves_the_manifest_that_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "m.parquet"
+    write_manifest(make(), path)
+    before = path.read_bytes()
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, path, path], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(f"cannot write {path}: File too large | Free space")
+    assert (done.stderr, path.read_bytes()) == ("", before)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_damage_to_a_manifest_is_read_as_another_one(tmp_path: Path, seed: int) -> None:
+    path = tmp_path / "m.parquet"
+    write_manifest(make(), path)
+    whole, rng = path.read_bytes(), np.random.default_rng(seed)
+    refused = 0
+    for _ in range(60):
+        damaged = bytearray(whole)
+        damaged[int(rng.integers(len(whole)))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        try:
+            found = read_manifest(path)
+        except ManifestError:
+            refused += 1
+            continue
+        assert found.table.equals(make().table)
+        assert (found.dataset, found.split, found.class_names) == ("folder", "train", NAMES)
+    assert refused > 20
 
 
 def test_any_other_parquet_file_is_refused(tmp_path: Path) -> None:
@@ -200,7 +318,7 @@ def test_any_other_parquet_file_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_not_parquet_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "m.parquet"
     path.write_bytes(content)
-    with pytest.raises(ManifestError, match="is not a Parquet file"):
+    with pytest.raises(ManifestError, match="cannot be read as a Parquet file: it does not begin"):
         read_manifest(path)
 
 
@@ -208,7 +326,7 @@ def test_a_truncated_manifest_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.parquet"
     write_manifest(make(), path)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(ManifestError, match="is not a Parquet file"):
+    with pytest.raises(ManifestError, match="cannot be read as a Parquet file: it does not begin"):
         read_manifest(path)
 
 

@@ -42,6 +42,10 @@ def test_a_plan_survives_the_disk(plan: Plan, tmp_path: Path) -> None:
         ({"batch_size": 5}, "was begun with batch_size = 3, this command has batch_size = 5"),
         ({"fingerprint": {"backbone": "y", "manifest": "1"}}, "backbone = x, .* backbone = y"),
         ({"fingerprint": {"manifest": "1"}}, "backbone = x, .* backbone = nothing"),
+        (
+            {"fingerprint": {"backbone": "x", "manifest": "1", "features": "2"}},
+            "features = nothing, .* features = 2",
+        ),
     ],
 )
 def test_another_plan_is_refused_and_the_field_is_named(
@@ -82,10 +86,28 @@ def test_an_absent_plan_is_refused(tmp_path: Path) -> None:
         read_plan(tmp_path)
 
 
-@pytest.mark.parametrize("change", [{"num_rows": 0}, {"shard_rows": 0}, {"dtype": "int8"}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_rows": 0},
+        {"num_rows": 2**40 + 1},
+        {"shard_rows": 0},
+        {"batch_size": 2**41},
+        {"dim": 0},
+        {"dtype": "int8"},
+        {"split": "../train"},
+    ],
+)
 def test_impossible_plans_are_refused(plan: Plan, change: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="must be"):
         replace(plan, **change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (-2, -2), (0,), (4, 1, -1, -1)])
+def test_a_shape_that_no_row_has_is_refused(plan: Plan, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="does not hold 4 numbers"):
+        replace(plan, shape=shape)
+    assert replace(plan, shape=(2, 2)).shape == (2, 2)
 
 
 def test_shard_names_sort_in_row_order() -> None:

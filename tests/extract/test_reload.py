@@ -13,6 +13,7 @@ from clinit.errors import BackboneError, CacheError, DeviceError
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import CacheSplit, open_split
 from clinit.extract.decode import decode
+from clinit.extract.document import content_sha256
 from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.reload import reload
 from clinit.extract.run import ExtractConfig, extract
@@ -43,7 +44,8 @@ def change_weights(split: CacheSplit, change: Callable[[dict[str, Any]], object]
     path = split.path / "cache.json"
     content = json.loads(path.read_text())
     change(content["run"])
-    path.write_text(json.dumps(content))
+    del content["sha256"]
+    path.write_text(json.dumps({**content, "sha256": content_sha256(content)}))
     return open_split(split.path)
 
 
@@ -56,7 +58,7 @@ def test_the_reloaded_backbone_and_transform_give_the_cached_features(
         transform=transform, autocast=autocast, dtype="float32", mean=(0.48145466, 0.45, 1 / 3)
     )
     backbone, found = reload(split)
-    root = Path(split.summary["run"]["root"])
+    root = Path(split.summary.run.root or "")
     pixels = [
         found.to_input(decode((root / path).read_bytes()))
         for path in split.manifest.table["path"][:4]
@@ -71,7 +73,7 @@ def test_the_weights_are_taken_from_where_they_were_even_in_another_folder(
     monkeypatch.chdir(tiny_weights.parent)
     split = extracted(weights=Path(tiny_weights.name))
     monkeypatch.chdir(tmp_path)
-    assert split.summary["run"]["weights"] == str(tiny_weights)
+    assert split.summary.run.weights == str(tiny_weights)
     backbone, _ = reload(split)
     assert backbone.config.weights == tiny_weights
     assert backbone.head.class_names == ("a", "b", "c")
@@ -115,9 +117,9 @@ def test_a_cache_that_does_not_know_its_weights_learns_it_from_its_command(
     with pytest.raises(CacheError, match="did not keep where the weights are") as caught:
         reload(split)
     assert "--weights FILE" in caught.value.remedy
-    before = split.summary["run"]["started"]
+    before = split.summary.run.started
     again = extracted()
-    assert again.summary["run"]["started"] == before
+    assert again.summary.run.started == before
     assert reload(again)[0].config.weights == tiny_weights
 
 
@@ -164,6 +166,29 @@ def test_a_fingerprint_that_cannot_be_parsed_is_refused(extracted: Extract) -> N
     split.plan.fingerprint["transform"] = "shrink"  # type: ignore[index]
     with pytest.raises(CacheError, match="not the description of a transform: 'shrink'"):
         reload(split)
+
+
+@pytest.mark.parametrize(
+    ("stored", "text"),
+    [
+        ("[('checkpoint_path', 'evil.pth')]", "the model argument 'checkpoint_path' is none of"),
+        ("[('pretrained_cfg', {'file': 'evil.pth'})]", "the model argument 'pretrained_cfg' is"),
+        ("[('img_size', 1000000000)]", "img_size = 1000000000 lies beyond"),
+        ("[" * 1000, "is not a Python literal"),
+        ("[('img_size'," + " " * 5000 + "1)]", "a text of 5,016 characters"),
+        ("open('evil.pth')", "is not a Python literal"),
+    ],
+)
+def test_what_a_plan_asks_for_is_not_believed(
+    extracted: Extract, monkeypatch: pytest.MonkeyPatch, stored: str, text: str
+) -> None:
+    split = extracted()
+    split.plan.fingerprint["model_args"] = stored  # type: ignore[index]
+    monkeypatch.setattr(timm, "create_model", lambda *args, **kwargs: 1 / 0)
+    with pytest.raises(CacheError) as caught:
+        reload(split)
+    assert str(caught.value).startswith(f"the fingerprint of {split.path} does not describe a net")
+    assert text in str(caught.value)
 
 
 def test_the_device_is_chosen_as_everywhere(

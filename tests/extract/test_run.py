@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import json
 import shutil
@@ -7,16 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import timm
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from clinit.errors import CacheError, ClinitError, ImageError, ManifestError
+from clinit.errors import (
+    CacheError,
+    ClinitError,
+    ImageError,
+    MachineError,
+    ManifestError,
+    StorageError,
+)
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import open_cache, open_split, verify_shard
 from clinit.extract.decode import decode
+from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.run import ExtractConfig, extract
 from clinit.extract.scan import available_splits, scan
 from clinit.extract.split_run import Progress, SplitResult
@@ -191,7 +201,7 @@ def test_a_bad_image_keeps_its_row_and_moves_no_other(
     run(root, tmp_path / "spoilt", wide)
     split = open_split(tmp_path / "spoilt" / "train")
     assert split.num_rows == 15 + 9
-    assert {entry["path"]: entry["reason"] for entry in split.summary["invalid"]} == reasons
+    assert {entry.path: entry.reason for entry in split.summary.invalid} == reasons
     paths = split.manifest.table["path"].to_list()
     assert [paths[row] for row in np.flatnonzero(~split.valid)] == sorted(reasons)
 
@@ -224,6 +234,190 @@ def test_a_vanished_folder_marks_no_row_invalid(
     with pytest.raises(ClinitError, match="has vanished"):
         list(extract(manifests, root, tmp_path / "cache", config))
     assert not list((tmp_path / "cache").rglob("*.h5"))
+
+
+def test_missing_rights_mark_no_row_invalid(
+    make_tree: Callable[..., Path],
+    config: ExtractConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root, out = make_tree(), tmp_path / "cache"
+    read = Path.read_bytes
+
+    def forbidden(path: Path) -> bytes:
+        if path.parent == root / "train" / "b":
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", forbidden)
+    with pytest.raises(MachineError, match=r"no permission to read .*/train/b/"):
+        run(root, out, config)
+    monkeypatch.undo()
+    run(root, out, config)
+    run(root, tmp_path / "whole", config)
+    assert files(out) == files(tmp_path / "whole")
+
+
+def test_an_image_that_is_not_that_of_the_manifest_stops_the_extraction(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    manifests = {"train": scan("folder", root, "train").manifest}
+    path = root / "train" / "c" / "4.png"  # in the last shard
+    before = path.stat().st_size
+    Image.new("RGB", (40, 36)).save(path)
+    text = rf"c/4\.png has {path.stat().st_size} bytes, the manifest says {before:,}"
+    with pytest.raises(ManifestError, match=text):
+        list(extract(manifests, root, tmp_path / "cache", config))
+    assert len(list((tmp_path / "cache").rglob("*.h5"))) == 2
+
+
+def test_a_size_that_no_manifest_knows_is_not_compared(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    """As of a link that was broken when the manifest was built."""
+    root = make_tree()
+    manifest = scan("folder", root, "train").manifest
+    nameless = manifest.table.with_columns(size_bytes=pl.lit(0, dtype=pl.Int64))
+    manifests = {"train": replace(manifest, table=nameless)}
+    (result,) = extract(manifests, root, tmp_path / "cache", config)
+    assert result.split.num_valid == 15
+
+
+def test_an_image_above_the_limit_is_a_bad_image(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    Image.new("RGB", (41, 40)).save(root / "train" / "b" / "2.png")
+    result = run(root, tmp_path / "cache", replace(config, max_pixels=1600))[0]
+    assert [entry.reason for entry in result.split.summary.invalid] == [
+        "too large: 41 x 40 pixels, more than the 1,600 of --max-pixels"
+    ]
+    again = run(root, tmp_path / "cache", replace(config, retry_invalid=True))[0]
+    assert (again.computed_rows, again.retried_rows, again.split.num_valid) == (6, 1, 15)
+
+
+GONE = ["a/1.png", "c/3.png", "c/4.png"]  # in the first and the last of three shards
+
+
+@pytest.fixture
+def interrupted(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> Callable[..., list[SplitResult]]:
+    """Extract whole, then with three images missing; return what extracts train again."""
+    root = make_tree()
+    manifests = {"train": scan("folder", root, "train").manifest}
+    list(extract(manifests, root, tmp_path / "whole", config))
+    for name in GONE:
+        (root / "train" / name).rename(tmp_path / name.replace("/", "-"))
+
+    def again(**changes: Any) -> list[SplitResult]:
+        on_progress = changes.pop("on_progress", lambda progress: None)
+        changed = replace(config, **changes)
+        return list(extract(manifests, root, tmp_path / "cache", changed, on_progress=on_progress))
+
+    assert again()[0].split.num_valid == 12
+    for name in GONE:
+        (tmp_path / name.replace("/", "-")).rename(root / "train" / name)
+    return again
+
+
+def test_invalid_rows_that_are_read_again_give_an_uninterrupted_extraction(
+    interrupted: Callable[..., list[SplitResult]], tmp_path: Path
+) -> None:
+    (plain,) = interrupted()
+    assert (plain.computed_rows, plain.retried_rows, plain.split.num_valid) == (0, None, 12)
+    (result,) = interrupted(retry_invalid=True)
+    assert (result.computed_rows, result.retried_rows, result.replaced_shards) == (9, 3, ())
+    assert result.split.num_valid == 15
+    assert files(tmp_path / "cache") == files(tmp_path / "whole")
+    assert all(verify_shard(open_split(tmp_path / "cache" / "train"), i) is None for i in range(3))
+    (third,) = interrupted(retry_invalid=True)
+    assert (third.computed_rows, third.retried_rows) == (0, 0)
+
+
+def test_what_is_still_bad_stays_invalid(
+    interrupted: Callable[..., list[SplitResult]], tmp_path: Path
+) -> None:
+    (tmp_path / "images" / "train" / "c" / "4.png").unlink()
+    (result,) = interrupted(retry_invalid=True)
+    assert (result.computed_rows, result.retried_rows, result.split.num_valid) == (9, 3, 14)
+    assert [entry.path for entry in result.split.summary.invalid] == ["train/c/4.png"]
+
+
+@pytest.mark.parametrize("retry", [True, False])
+@pytest.mark.parametrize("stop_after", [1, 2, 3])
+def test_a_retry_that_is_interrupted_leaves_nothing_that_does_not_verify(
+    interrupted: Callable[..., list[SplitResult]], tmp_path: Path, stop_after: int, retry: bool
+) -> None:
+    calls = 0
+
+    def interrupt(progress: Progress) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == stop_after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(retry_invalid=True, on_progress=interrupt)
+    if stop_after < 3:  # in the two batches of the first shard: it is not replaced yet
+        assert open_split(tmp_path / "cache" / "train").num_valid == 12
+    else:
+        with pytest.raises(CacheError, match="its extraction was interrupted"):
+            open_split(tmp_path / "cache" / "train")
+    (result,) = interrupted(retry_invalid=retry)
+    assert result.replaced_shards == ()
+    assert all(verify_shard(result.split, shard) is None for shard in range(3))
+    if retry:
+        assert files(tmp_path / "cache") == files(tmp_path / "whole")
+    else:
+        assert result.split.num_valid == (12 if stop_after < 3 else 13)
+
+
+def test_a_retry_that_cannot_read_the_images_leaves_the_cache_as_it_was(
+    interrupted: Callable[..., list[SplitResult]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Path.read_bytes
+
+    def fail(path: Path) -> bytes:
+        if path.suffix == ".png":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return read(path)
+
+    folder = tmp_path / "cache" / "train"
+    before, summary = files(folder), (folder / "cache.json").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", fail)
+        with pytest.raises(MachineError, match="no permission to read"):
+            interrupted(retry_invalid=True)
+    assert (files(folder), (folder / "cache.json").read_bytes()) == (before, summary)
+    split = open_split(folder)
+    assert split.num_valid == 12
+    assert all(verify_shard(split, shard) is None for shard in range(3))
+
+
+def test_the_summary_says_how_large_an_image_could_be(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    for result in run(root, tmp_path / "cache", replace(config, max_pixels=12_345)):
+        assert result.split.summary.run.max_pixels == 12_345
+    path = tmp_path / "cache" / "train" / "cache.json"
+    content = json.loads(path.read_text()) | {"format": "clinit-cache/1"}
+    del content["sha256"], content["run"]["max_pixels"]  # as an earlier version wrote it
+    path.write_text(json.dumps(content))
+    assert open_split(path.parent).summary.run.max_pixels is None
+
+
+def test_the_invalid_rows_of_an_unfinished_extraction_are_read_again_too(
+    interrupted: Callable[..., list[SplitResult]], tmp_path: Path
+) -> None:
+    (tmp_path / "cache" / "train" / "cache.json").unlink()
+    (tmp_path / "cache" / "train" / "shard-00001.h5").unlink()
+    (result,) = interrupted(retry_invalid=True)
+    assert (result.computed_rows, result.retried_rows) == (15, 3)
+    assert files(tmp_path / "cache") == files(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
@@ -383,7 +577,7 @@ def test_names_can_be_given_after_the_extraction(
     assert run(root, out, plain)[0].top1.percent is None
     results = run(root, out, replace(plain, head_classes="dataset"))
     assert [(r.computed_rows, r.top1.total) for r in results] == [(0, 15), (0, 6)]
-    assert results[0].split.summary["head"]["class_names"] == "the classes of the data set"
+    assert results[0].split.summary.head.class_names == "the classes of the data set"
 
 
 def test_splits_of_different_backbones_are_not_one_cache(
@@ -423,7 +617,7 @@ def test_a_manifest_that_was_exchanged_is_found_and_written_again(
     assert verify_shard(open_split(out / "train"), 0) is None
 
 
-@pytest.mark.parametrize("change", [{"num_valid": None}, {"shards": []}])
+@pytest.mark.parametrize("change", [{"num_valid": 3}, {"shards": []}])
 def test_a_damaged_summary_is_refused_and_mended(
     make_tree: Callable[..., Path],
     config: ExtractConfig,
@@ -433,9 +627,8 @@ def test_a_damaged_summary_is_refused_and_mended(
     root, out = make_tree(), tmp_path / "cache"
     run(root, out, config)
     path = out / "train" / "cache.json"
-    content = {**json.loads(path.read_text()), **change}
-    path.write_text(json.dumps({key: v for key, v in content.items() if v is not None}))
-    with pytest.raises(CacheError, match=r"cache\.json is damaged: it l"):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(CacheError, match=r"cache\.json is damaged: it has changed since"):
         open_split(out / "train")
     assert run(root, out, config)[0].computed_rows == 0
     assert open_split(out / "train").num_valid == 15
@@ -476,3 +669,62 @@ def test_a_split_begun_on_another_kind_of_device_is_refused(
     edit_document(out / "train" / "plan.json", device="cuda")
     with pytest.raises(CacheError, match="device = cuda, this command has device = cpu"):
         run(root, out, config)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_shard_that_the_storage_does_not_give_is_not_computed_again(
+    make_tree: Callable[..., Path],
+    config: ExtractConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    finished: bool,
+) -> None:
+    root, out = make_tree(), tmp_path / "cache"
+    run(root, out, config)
+    if not finished:
+        (out / "train" / "cache.json").unlink()
+    before, path, real = files(out), out / "train" / "shard-00001.h5", Path.open
+
+    def opened(self: Path, *arguments: Any, **options: Any) -> Any:
+        if self == path:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", opened)
+    with pytest.raises(StorageError, match=f"^cannot read {path}: Input/output error$"):
+        run(root, out, config)
+    monkeypatch.undo()
+    assert files(out) == before
+
+
+def test_storage_that_cannot_lock_is_told_of_for_every_part(
+    make_tree: Callable[..., Path],
+    config: ExtractConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    root, told = make_tree(), list[str]()
+    manifests = {"train": scan("folder", root, "train").manifest}
+    config = replace(config, views=1)
+    results = extract(manifests, root, tmp_path / "cache", config, on_note=told.append)
+    assert [result.computed_rows for result in results] == [15, 15]
+    assert [note.partition(" cannot lock")[0] for note in told] == [
+        f"the storage of {tmp_path / 'cache' / part}" for part in ("train", "views/0")
+    ]
+
+
+def test_a_cache_of_another_kind_of_fingerprint_is_refused_whichever_has_more_fields(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", np.ones((3, 12), np.float16))
+    np.save(tmp_path / "y.npy", np.zeros(3, np.int64))
+    told = ImportConfig(backbone=MODEL, split="val")
+    import_features(tmp_path / "x.npy", tmp_path / "y.npy", tmp_path / "cache", told)
+    with pytest.raises(
+        CacheError, match="holds features with imported = npy, this command has imp"
+    ):
+        run(make_tree(), tmp_path / "cache", config)

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as pil_functional
+from torchvision.transforms.v2 import functional
 
 from clinit.errors import BackboneError
 from clinit.extract.transform import Transform, make_transform
@@ -104,8 +105,84 @@ def test_two_channel_means_are_refused() -> None:
 
 @pytest.mark.parametrize("std", [(0.0,), (float("nan"),), (-1.0, 1.0, 1.0)])
 def test_a_deviation_that_is_not_positive_is_refused(std: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="std must be positive, got "):
+    with pytest.raises(ValueError, match="std must be three positive numbers, got "):
         make_transform("timm", CONFIG, std=std)
+
+
+GOOD: dict[str, Any] = {
+    "resize": 73,
+    "crop": (64, 64),
+    "interpolation": "bicubic",
+    "mean": (0.5, 0.5, 0.5),
+    "std": (0.5, 0.5, 0.5),
+}
+SIDE = r"must lie in \[1, 8192\] pixels, got "
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"resize": 0}, f"resize {SIDE}"),
+        ({"resize": -5}, f"resize {SIDE}"),
+        ({"resize": 8193}, f"resize {SIDE}"),
+        ({"resize": (64, 0)}, f"resize {SIDE}"),
+        ({"crop": (64, 0)}, r"crop must lie in \[1, 4096\] pixels, got \(64, 0\)"),
+        ({"crop": (4097, 64)}, "crop must lie in"),
+        ({"interpolation": "nope"}, "interpolation must be one of nearest, bilinear, bicubic, got"),
+        ({"interpolation": "x" * 10_000}, "interpolation must be one of"),
+        ({"mean": (0.5, 0.5, float("inf"))}, "mean must be three finite numbers, got"),
+        ({"mean": (0.5, float("nan"), 0.5)}, "mean must be three finite numbers, got"),
+        ({"mean": (0.5, 0.5)}, "mean must be three finite numbers, got"),
+        ({"std": (0.5, 0.5, 0.0)}, "std must be three positive numbers, got"),
+        ({"std": (0.5, 0.5, -1.0)}, "std must be three positive numbers, got"),
+        ({"std": (0.5, 0.5, float("nan"))}, "std must be three positive numbers, got"),
+        ({"std": (0.5, 0.5, float("inf"))}, "std must be three positive numbers, got"),
+        ({"std": (0.5,) * 4}, "std must be three positive numbers, got"),
+        ({"std": ()}, "std must be three positive numbers, got"),
+    ],
+)
+def test_a_transform_beyond_reason_is_refused(change: dict[str, Any], text: str) -> None:
+    Transform(**GOOD)
+    with pytest.raises(ValueError, match=text) as caught:
+        Transform(**GOOD | change)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("resize 73", "resize 0"),
+        ("resize 73", "resize " + "9" * 300),
+        ("resize 73", "resize " + "9" * 10_000),
+        ("resize 73", "resize 73x"),
+        ("64x64", "999999x999999"),
+        ("bicubic", "lanczos"),
+        ("mean 0.5", "mean nan"),
+        ("mean 0.5", "mean x"),
+        ("mean 0.5", "mean " + "1" * 10**6),
+        ("std 0.5", "std 0"),
+        ("std 0.5", "std 1e999"),
+        ("std 0.5", "std -1"),
+    ],
+)
+def test_a_hostile_description_is_an_error_and_no_crash(old: str, new: str) -> None:
+    good = Transform(**GOOD).describe()
+    assert old in good
+    with pytest.raises(ValueError, match=r"must|transform|float") as caught:
+        Transform.parse(good.replace(old, new, 1))
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("resize", [48, 64, (50, 70)])
+def test_the_size_after_resizing_is_known_before(
+    photograph: Image.Image, resize: int | tuple[int, int]
+) -> None:
+    transform = Transform(**GOOD | {"resize": resize})
+    image = tensor(photograph)
+    size = [resize] if isinstance(resize, int) else list(resize)
+    resized = functional.resize(image, size, antialias=True)
+    expected = transform.resized(image.shape[1], image.shape[2])
+    assert max(abs(a - b) for a, b in zip(resized.shape[1:], expected, strict=True)) <= 1
 
 
 def test_a_crop_that_is_not_covered_is_refused_with_a_remedy() -> None:

@@ -16,7 +16,7 @@ from clinit.extract.head import Head
 from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.plan import Plan, settle_plan, shard_name
 from clinit.extract.shard import assemble, write_shard
-from clinit.extract.summary import write_summary
+from clinit.extract.summary import RunFacts, write_summary
 from clinit.extract.views import view_fingerprint
 from clinit.headtrain.align import AlignConfig, align, choose_views
 from clinit.headtrain.seeds import Draw, generator
@@ -71,8 +71,8 @@ def write_split(
         reasons = {row - rows[0]: "truncated" for row in bad if row in rows}
         shard = assemble(features[rows], labels[rows], reasons, dtype="float16")
         path = cache / folder / shard_name(index)
-        write_shard(shard, path, plan_identifier=plan.identifier)
-    write_summary(cache / folder, plan, manifest, head=None, head_classes="none", run={})
+        write_shard(shard, path, plan=plan, index=index)
+    write_summary(cache / folder, plan, manifest, head=None, head_classes="none", run=RunFacts())
     return features
 
 

@@ -1,4 +1,6 @@
+import json
 import os
+import pickle
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,14 +9,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import clinit
-from clinit.errors import ClinitError, DeviceError, ImageError, ModelError
+from clinit.errors import (
+    BackboneError,
+    ClinitError,
+    DeviceError,
+    ImageError,
+    MachineError,
+    ModelError,
+)
 from clinit.extract.cache import open_cache
+from clinit.extract.document import content_sha256
 from clinit.extract.head import read_head
 from clinit.extract.loader import load_batches
 from clinit.headtrain.classifier import Classifier, Prediction, find_images, load_model
@@ -136,6 +147,34 @@ def test_bad_images_keep_their_place_and_say_why(
     assert done[-1] == len(mixed)
 
 
+def test_a_file_that_may_not_be_read_does_not_stop_the_others(
+    model: Classifier, images: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(images[0].read_bytes())
+    read = Path.read_bytes
+
+    def forbidden(path: Path) -> bytes:
+        if path == secret:
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", forbidden)
+    reasons = [each.reason for each in model.predict([images[0], secret, images[1]])]
+    assert reasons == [None, "no permission to read the file", None]
+
+
+def test_want_of_memory_is_no_bad_image(
+    model: Classifier, images: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **kwargs: object) -> object:
+        raise MemoryError
+
+    monkeypatch.setattr("clinit.extract.loader.decode", fail)
+    with pytest.raises(MachineError, match="not enough memory to decode"):
+        list(model.predict(images[:1]))
+
+
 def test_no_image_is_no_prediction(model: Classifier) -> None:
     assert list(model.predict([])) == []
 
@@ -251,25 +290,119 @@ def test_what_is_no_model_file_is_refused(tiny_run: Path, tmp_path: Path) -> Non
     assert f"`clinit export {tiny_run} --out" in caught.value.remedy
 
 
+def described(change: Callable[[dict[str, Any]], object]) -> Callable[[str], str]:
+    """Change the description of a model, and seal it again as an honest writer would."""
+
+    def changed(text: str) -> str:
+        content: dict[str, Any] = json.loads(text)
+        del content["sha256"]
+        change(content)
+        return json.dumps({**content, "sha256": content_sha256(content)})
+
+    return changed
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("change", "message"),
     [
-        lambda text: text.replace("clinit-model/1", "clinit-model/9"),
-        lambda text: text.replace('"tasks"', '"jobs"'),
-        lambda text: text.replace("{'depths'", "{__import__"),
-        lambda text: "[]",
-        lambda text: "{",
+        (lambda text: "[]", "is damaged: it holds [] instead of fields"),
+        (lambda text: "{", "is damaged: Expecting property name"),
+        (lambda text: "[" * 100_000, "is damaged: it is nested too deeply"),
+        (
+            lambda text: text.replace('"d"', '"q"'),
+            "is damaged: it has changed since it was written",
+        ),
+        (
+            described(lambda content: content.update(format="clinit-model/9")),
+            "is not the description of a model: its format is 'clinit-model/9', expected",
+        ),
+        (described(lambda content: content.pop("tasks")), "is damaged: it lacks `tasks`"),
+        (
+            described(lambda content: content.update(autocast="x")),
+            "is damaged: autocast is 'x', expected another value",
+        ),
+        (
+            described(lambda content: content.update(tasks=[0.5])),
+            "is damaged: tasks[0] is 0.5, expected `int`, got `float`",
+        ),
+        (
+            described(lambda content: content["transform"].update(resize=True)),
+            "is damaged: transform.resize is True, expected `int | array`, got `bool`",
+        ),
+        (
+            described(lambda content: content["transform"].update(std=[0, 1, 1])),
+            "is damaged: std must be three positive numbers",
+        ),
     ],
 )
 def test_a_file_of_another_layout_is_refused(
-    model_file: Path, tmp_path: Path, change: Callable[[str], str]
+    model_file: Path, tmp_path: Path, change: Callable[[str], str], message: str
 ) -> None:
     with safe_open(model_file, framework="numpy") as file:
         text = file.metadata()["clinit_model"]
     path = tmp_path / "other.safetensors"
     save_file(load_file(model_file), path, metadata={"clinit_model": change(text)})
-    with pytest.raises(ModelError, match="is a model file of another layout than clinit-model/1"):
+    with pytest.raises(ModelError) as caught:
         load_model(path)
+    assert str(caught.value).startswith(f"the description in {path} {message}")
+
+
+def test_a_model_of_an_earlier_version_is_read(model_file: Path, tmp_path: Path) -> None:
+    with safe_open(model_file, framework="numpy") as file:
+        content = json.loads(file.metadata()["clinit_model"])
+    del content["sha256"]
+    text = json.dumps({**content, "format": "clinit-model/1"})
+    path = tmp_path / "older.safetensors"
+    save_file(load_file(model_file), path, metadata={"clinit_model": text})
+    assert load_model(path).facts == load_model(model_file).facts
+
+
+class _Evil:
+    """Unpickled, it leaves a file behind."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (self.trace,))
+
+
+@pytest.mark.parametrize(
+    "argument", ["checkpoint_path", "pretrained_cfg", "cache_dir", "model_name", "features_only"]
+)
+def test_code_that_a_model_file_names_is_not_run(
+    model: Classifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argument: str
+) -> None:
+    (tmp_path / "evil.pth").write_bytes(pickle.dumps(_Evil(tmp_path / "exploded")))
+    arguments = {**model.facts.model_args, argument: str(tmp_path / "evil.pth")}
+    path = rewrite(model, tmp_path / "model.safetensors", model_args=arguments)
+
+    def never(*args: object, **kwargs: object) -> None:
+        raise AssertionError("called")
+
+    monkeypatch.setattr(timm, "create_model", never)
+    monkeypatch.setattr(timm.models, "load_state_dict", never)
+    text = f"asks for what no model file may ask for: the model argument '{argument}'"
+    with pytest.raises(ModelError, match=text) as caught:
+        load_model(path, device="cpu")
+    assert str(caught.value).startswith(f"{path} ")
+    assert caught.value.remedy.startswith("Do not use this file.")
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_a_model_file_that_asks_for_a_huge_network_is_refused(
+    model: Classifier, tmp_path: Path
+) -> None:
+    arguments = {**model.facts.model_args, "dims": (4, 8, 8, 3_000)}
+    path = rewrite(model, tmp_path / "model.safetensors", model_args=arguments)
+    with pytest.raises(BackboneError, match="more than 4 times what its weights hold"):
+        load_model(path, device="cpu")
+
+
+def test_a_model_file_names_a_model_of_timms_own(model: Classifier, tmp_path: Path) -> None:
+    path = rewrite(model, tmp_path / "model.safetensors", backbone="local-dir:/tmp/evil")
+    with pytest.raises(BackboneError, match="has no model 'local-dir:/tmp/evil'"):
+        load_model(path, device="cpu")
 
 
 def test_facts_name_a_task_for_every_class(model: Classifier, tmp_path: Path) -> None:

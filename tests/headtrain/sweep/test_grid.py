@@ -9,7 +9,15 @@ import pytest
 from clinit.errors import ExperimentError
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.sweep.fields import fields
-from clinit.headtrain.sweep.grid import Choice, Interval, grid_of, merge, parse_grid
+from clinit.headtrain.sweep.grid import (
+    LIMIT,
+    Choice,
+    Interval,
+    check_size,
+    grid_of,
+    merge,
+    parse_grid,
+)
 
 
 def test_every_field_of_the_two_classes_with_one_value_can_be_varied() -> None:
@@ -71,6 +79,15 @@ def test_a_value_that_comes_twice_counts_once() -> None:
         ("lr=0..1:lin1", "needs a count of at least 2", "a..b:log5"),
         ("lr=1e-4..1e-2:log,1", "a range without a count stands alone", "a..b:log5"),
         ("lam=0..auto:lin3", "needs two numbers", "a..b:log5"),
+        ("lr=nan..1:log3", "needs two numbers", "a..b:log5"),
+        ("seed=0:100000000000", "seed=0:100000000000 has 100,000,000,000 values", "a:b"),
+        ("seed=0:60000,1:60000", "has 119,999 values; a sweep trains at most 100,000", "a:b"),
+        ("lr=1e-5..1e-1:log99999999", "has 99,999,999 values; a sweep trains at", "a..b:log5"),
+        ("seed=0:1e400", "seed takes an integer, got '0:1e400'", "seed=0"),
+        (f"seed=0:{'9' * 5000}", f"seed takes an integer, got '0:{'9' * 37}…", "seed=0"),
+        (f"lr=1..2:log{'9' * 5000}", "lr takes a number, got '1..2:log99", "lr=0.001"),
+        (f"seed={'9' * 5000}", "seed takes at most 18 digits, got 5,000", "seed=0"),
+        (f"iterations=-{'9' * 19}", "iterations takes at most 18 digits, got 19", "600"),
     ],
 )
 def test_a_word_that_is_no_part_of_a_grid_is_refused(word: str, message: str, remedy: str) -> None:
@@ -113,6 +130,8 @@ def test_the_grid_on_top_wins_with_its_kind_of_buffer() -> None:
         ({"seed": []}, "seed has no value", "seed=0"),
         ({"seed": True}, "seed takes an integer, got True", "seed=0"),
         ({"seed": 1.5}, "seed takes an integer, got 1.5", "seed=0"),
+        ({"seed": 10**18}, "seed takes an integer, got 1000000000000000000", "seed=0"),
+        ({"lr": 10**400}, "lr takes a number, got 10000", "lr=0.001"),
     ],
 )
 def test_a_table_that_is_no_grid_is_refused(
@@ -126,3 +145,19 @@ def test_a_table_that_is_no_grid_is_refused(
 def test_an_empty_grid_is_refused() -> None:
     with pytest.raises(ExperimentError, match="the grid is empty"):
         merge({}, {})
+
+
+def test_as_many_combinations_as_are_allowed_pass_and_one_more_is_refused_uncounted() -> None:
+    allowed = parse_grid([f"seed=0:{LIMIT // 4}", "init=random,class-mean", "loss=ce,mse"])
+    check_size([allowed])
+    check_size([{"lr": Interval(1e-4, 1e-2, log=True), "seed": tuple(range(LIMIT))}])  # a search
+    with pytest.raises(ExperimentError) as caught:
+        check_size([allowed, {"seed": (1,)}])
+    assert str(caught.value) == (
+        "100,001 combinations in 2 grids, most of them 25,000 of seed x 2 of init x 2 of loss;"
+        " a sweep trains at most 100,000"
+    )
+    assert "--search optuna" in caught.value.remedy
+    factors = {name: tuple(range(1000)) for name in ("seed", "buffer", "iterations", "tasks")}
+    with pytest.raises(ExperimentError, match=r"^1,000,000,000,000 combinations: 1,000 of seed x"):
+        check_size([factors])

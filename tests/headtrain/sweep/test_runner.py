@@ -117,6 +117,23 @@ def test_a_cache_replaced_between_two_runs_is_refused_and_nothing_is_lost(
     assert len(find_records(tmp_path)) == 2
 
 
+def test_long_settings_that_differ_at_their_end_are_told_apart(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    def with_transform(text: str) -> SweepData:
+        base, new = (
+            replace(side, fingerprint={**(side.fingerprint or {}), "transform": text})
+            for side in (data.base, data.new)
+        )
+        return replace(data, base=base, new=new)
+
+    was, now = (f"resize 36 bicubic antialias, centre crop {side}" for side in (32, 28))
+    sweep(make_runs("seed=0"), with_transform(was), tmp_path)
+    with pytest.raises(CacheError) as caught:
+        sweep(make_runs("seed=1"), with_transform(now), tmp_path)
+    assert "new transform (…re crop 32 there, …re crop 28 now)" in str(caught.value)
+
+
 def test_other_rows_of_the_same_backbone_are_other_data(
     data: SweepData, make_runs: MakeRuns, tmp_path: Path
 ) -> None:
@@ -124,6 +141,20 @@ def test_other_rows_of_the_same_backbone_are_other_data(
     other = replace(data, new=replace(data.new, val_manifest="other rows"))
     with pytest.raises(CacheError, match=r"new val_manifest_digest \(new val there, other rows"):
         sweep(make_runs("seed=1"), other, tmp_path)
+
+
+def test_other_imported_features_under_the_same_labels_are_other_data(
+    data: SweepData, make_runs: MakeRuns, tmp_path: Path
+) -> None:
+    def imported(digest: str) -> SweepData:
+        fingerprint = {**data.new.fingerprint, "features": digest}
+        return replace(data, new=replace(data.new, fingerprint=fingerprint, val_features="v"))
+
+    sweep(make_runs("seed=0"), imported("one"), tmp_path)
+    with pytest.raises(CacheError, match=r"new features_digest \(one there, other now\)$"):
+        sweep(make_runs("seed=1"), imported("other"), tmp_path)
+    sweep(make_runs("seed=1"), imported("one"), tmp_path)
+    assert len(find_records(tmp_path)) == 2
 
 
 def test_another_pretrained_head_is_refused_for_the_losses_that_had_one(
@@ -153,7 +184,7 @@ def test_each_loss_starts_from_its_own_head(
 
 def interrupted_at(record: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a sweep die where it is about to write its record number `record`."""
-    write, count = runner.write_record, [0]  # type: ignore[attr-defined]
+    write, count = record_module.write_record, [0]
 
     def stop(*arguments: object) -> None:
         count[0] += 1

@@ -206,6 +206,48 @@ def test_half_a_study_is_told_in_one_sentence(data: SweepData, tmp_path: Path) -
         assert "remove the file if it is damaged" in caught.value.remedy
 
 
+@needs_optuna
+@pytest.mark.parametrize("error", [MemoryError(), ValueError("of the sampler")])
+def test_an_error_of_the_sampler_is_no_fault_of_the_study(
+    data: SweepData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    from optuna.samplers import TPESampler
+
+    def fail(*arguments: object, **named: object) -> None:
+        raise error
+
+    monkeypatch.setattr(TPESampler, "sample_relative", fail)
+    with pytest.raises(type(error)) as caught:
+        run(tmp_path, data, trials=2)
+    assert caught.value is error
+
+
+@needs_optuna
+@pytest.mark.parametrize("method", ["create_new_study", "get_all_trials", "create_new_trial"])
+def test_an_error_of_the_storage_alone_is_a_fault_of_the_study(
+    data: SweepData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    from optuna.exceptions import StorageInternalError
+    from optuna.storages import RDBStorage, _CachedStorage
+
+    def fail(error: Exception) -> Callable[..., None]:
+        def raised(*arguments: object, **named: object) -> None:
+            raise error
+
+        return raised
+
+    for storage in (RDBStorage, _CachedStorage):
+        monkeypatch.setattr(storage, method, fail(StorageInternalError("the disk is full")))
+    with pytest.raises(RecordError) as caught:
+        run(tmp_path, data, trials=2)
+    expected = f"cannot read or write the study {tmp_path / STUDY}: the disk is full"
+    assert str(caught.value) == expected
+    for storage in (RDBStorage, _CachedStorage):
+        monkeypatch.setattr(storage, method, fail(MemoryError()))
+    with pytest.raises(MemoryError):
+        run(tmp_path, data, trials=2)
+
+
 def edit_study(out: Path, statement: str) -> None:
     connection = sqlite3.connect(out / STUDY)
     connection.execute(statement)

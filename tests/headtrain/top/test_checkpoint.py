@@ -204,7 +204,7 @@ def test_what_is_no_checkpoint_is_told(tmp_path: Path) -> None:
     save_file({"w": torch.zeros(1)}, path, {"clinit_checkpoint": "[" * 100_000})
     assert refusal(path) == "is damaged: it is nested too deeply"
     path.write_bytes(b"nothing of the kind")
-    assert refusal(path).startswith(f"cannot read {path}: ")
+    assert refusal(path).startswith("is damaged: ")
     write_checkpoint(checkpoint(entry()), path)
     assert refusal(path, run="other") == (
         "is the checkpoint of a run with other settings, data or weights"

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from clinit.errors import CacheError
+from clinit.errors import CacheError, ImageError, ManifestError
 from clinit.extract.lock import claim_folder
 from clinit.headtrain.top.activations import ActivationRows, StoredRows
 from clinit.headtrain.top.cut import cut
@@ -144,21 +145,63 @@ def test_activations_that_float16_cannot_hold_are_kept_in_float32(
     )
 
 
+def test_an_image_of_another_size_is_refused(
+    make_cache: Callable[..., TrunkCache], part: Part, tmp_path: Path
+) -> None:
+    shutil.copytree(part.root, tmp_path / "images")
+    path = tmp_path / "images" / part.split.manifest.table["path"][int(ROWS[2])]
+    path.write_bytes(path.read_bytes() + b"!")
+    cache, moved = make_cache(), replace(part, root=tmp_path / "images")
+    for compute in (cache.from_images, lambda part: store(cache, part)):
+        with pytest.raises(ManifestError, match=f"{path.name} has .* bytes, the manifest says"):
+            compute(moved)
+
+
+def test_the_limit_of_pixels_holds_for_activations_too(
+    make_cache: Callable[..., TrunkCache], part: Part
+) -> None:
+    cache = replace(make_cache(), max_pixels=1000)
+    text = "too large: 40 x 36 pixels, more than the 1,000 of"
+    with pytest.raises(ImageError, match=text) as stored:
+        store(cache, part)
+    with pytest.raises(ImageError, match=text) as streamed:
+        read(cache.from_images(part), part)
+    for caught in (stored, streamed):
+        assert caught.value.remedy == (
+            "Give the `--max-pixels` that its features were extracted with, or more."
+        )
+
+
+def test_activations_that_float16_would_round_to_zeros_are_kept_in_float32(
+    make_cache: Callable[..., TrunkCache],
+    part: Part,
+    trunk: Trunk,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    features = Trunk.features
+    monkeypatch.setattr(Trunk, "features", lambda self, batch: 1e-9 * features(self, batch))
+    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.check_images", lambda *args: None)
+    kept = store(make_cache(), part)
+    assert kept.dtype == np.float32
+    assert kept.any(axis=(1, 2, 3)).all()
+    np.testing.assert_allclose(kept, read(make_cache().from_images(part), part), rtol=1e-3)
+
+
 def test_other_images_of_the_same_names_are_refused(
     make_cache: Callable[..., TrunkCache], part: Part, tmp_path: Path
 ) -> None:
     root = tmp_path / "images"
     shutil.copytree(part.root, root)
-    one, other = (root / "train" / name / "1.png" for name in "ac")
-    content = one.read_bytes()
-    one.write_bytes(other.read_bytes())
-    other.write_bytes(content)
+    path = root / "train" / "a" / "1.png"
+    content = path.read_bytes()
+    Image.new("RGB", (40, 36)).save(path)
+    path.write_bytes(path.read_bytes().ljust(len(content), b"\0"))  # of the size that it had
     cache, elsewhere = make_cache(), replace(part, root=root)
     for read_part in (cache.from_images, lambda part: store(cache, part)):
         with pytest.raises(CacheError, match="images of base train give other features than"):
             read_part(elsewhere)
     assert not cache.path(cache.plan(part)).exists()
-    one.write_bytes(content)
+    path.write_bytes(content)
     cache.from_images(elsewhere)
 
 
@@ -224,16 +267,19 @@ def test_the_rest_of_a_computation_that_was_killed_tells_what_all_rows_take(
 
 @pytest.mark.parametrize("rate", ["absent", None, 0.0])
 def test_a_cache_that_does_not_say_what_it_took_is_read_all_the_same(
-    make_cache: Callable[..., TrunkCache], part: Part, rate: object
+    make_cache: Callable[..., TrunkCache],
+    part: Part,
+    rate: object,
+    edit_document: Callable[..., None],
 ) -> None:
     cache = make_cache()
     first = store(cache, part)
     path = cache.path(cache.plan(part)) / "cache.json"
-    summary = json.loads(path.read_text())
-    summary["run"]["images_per_s"] = rate
+    run = json.loads(path.read_text())["run"]
+    run["images_per_s"] = rate
     if rate == "absent":
-        del summary["run"]["images_per_s"]
-    path.write_text(json.dumps(summary))
+        del run["images_per_s"]
+    edit_document(path, run=run)
     found = paid(cache, part)
     assert (found.seconds, found.computed_here) == (None, False)
     np.testing.assert_array_equal(read(found.rows, part), first)
@@ -309,3 +355,11 @@ def test_another_network_transform_or_cut_is_another_folder(
         other = replace(plan, fingerprint={**plan.fingerprint, name: "another"})
         folders.add(cache.path(other))
     assert len(folders) == 6
+
+
+def test_no_name_of_a_data_set_leads_out_of_the_folder(
+    make_cache: Callable[..., TrunkCache], part: Part
+) -> None:
+    cache = make_cache()
+    plan = replace(cache.plan(part), dataset="../../a b/Ö")
+    assert cache.path(plan) == cache.folder / f"..-..-a-b-Ö-train-{plan.identifier[:16]}"

@@ -1,0 +1,143 @@
+"""What is said when a command fails, in one message without a traceback, and its exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from contextlib import suppress
+from typing import Any
+
+import typer
+from rich.panel import Panel
+from rich.text import Text
+
+from clinit.cli.config_file import Defaults
+from clinit.cli.console import err
+from clinit.cli.context import given
+from clinit.cli.interruption import Interruption, arrived, raise_no_more
+from clinit.errors import ClinitError
+from clinit.extract.machine import error_number, out_of_memory
+from clinit.extract.visible import visible
+
+_USAGE_ERROR: Any = typer.BadParameter.__base__
+"""Of words that cannot be a command; typer brings this class without naming it."""
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NEED_MEMORY = ("--batch-size", "--bank-size", "--workers")
+"""Options of which less needs less memory."""
+
+
+def fail(error: BaseException) -> int:
+    """Say what has happened; return the exit code."""
+    raise_no_more()  # a signal that arrives while it is said
+    if (stopped := arrived()) is not None:
+        with suppress(OSError):  # a terminal that has gone
+            err.print(Text(visible(str(stopped))), soft_wrap=True)
+        return stopped.exit_code
+    if isinstance(error, SystemExit):
+        raise error
+    assert not isinstance(error, Interruption)
+    if isinstance(error, BrokenPipeError):
+        return 1  # whoever read the output has enough
+    if isinstance(error, _USAGE_ERROR):
+        return _refuse_usage(error)
+    told = _told(error)
+    if told is None:
+        text = "".join(traceback.format_exception(error))
+        err.print(Text(visible(text, lines=True)), soft_wrap=True, end="")
+        return 1
+    message, remedy = visible(told[0]), visible(told[1], lines=True)
+    lines = f"{message}\n{remedy}" if remedy else message
+    err.print(Text.assemble(("Error: ", "bold red"), lines), soft_wrap=True)
+    return 1
+
+
+def _refuse_usage(error: Any) -> int:
+    """Say what is wrong with the words of the command, as typer does, but on our console."""
+    message = error.format_message()
+    if message:  # none: the help has been printed instead
+        if error.ctx is not None:
+            err.print(Text(error.ctx.get_usage(), style="bold"))
+            help_option = error.ctx.help_option_names[-1]
+            err.print(Text(f"Try '{error.ctx.command_path} {help_option}' for help.", style="dim"))
+        message += _origin(error)
+        err.print(Panel(Text(message), title="Error", title_align="left", border_style="red"))
+    return int(error.exit_code)
+
+
+def _origin(error: Any) -> str:
+    """Say which file of options a refused value is from; nothing of the command line's own."""
+    context, parameter = error.ctx, getattr(error, "param", None)
+    if context is None or parameter is None or not isinstance(context.default_map, Defaults):
+        return ""
+    if given(context, parameter.name) != "default_map":
+        return ""
+    return f"\n{context.default_map.file} gives {context.default_map[parameter.name]!r}."
+
+
+def _told(error: BaseException) -> tuple[str, str] | None:
+    """Return message and remedy of an error that is the user's or the machine's; else None."""
+    if isinstance(error, ClinitError):  # knows best, whatever it came of
+        return str(error) or _type_in_words(error), error.remedy
+    if short := _shortage(error):
+        return short
+    if isinstance(error, OSError):  # such as a name that is too long
+        return str(error) or _type_in_words(error), ""
+    return None
+
+
+def _shortage(error: BaseException) -> tuple[str, str] | None:
+    """Return message and remedy where memory or room on the disk was short; else None.
+
+    A library may have wrapped the error that says so.
+    """
+    causes = _causes(error)
+    if short := [cause for cause in causes if out_of_memory(cause)]:
+        told = str(short[0]).strip().splitlines()
+        text = f"out of memory: {told[0]}" if told else "out of memory"
+        for cause in causes:
+            cause.__traceback__ = None  # lets go of what the frames hold
+        return text, f"{_less()}, or free some."
+    for cause in causes:
+        if (number := error_number(cause)) in _NO_SPACE:
+            file = getattr(cause, "filename", None)
+            what = f"cannot write {file}" if file else "cannot write"
+            first = "Raise `ulimit -f`" if number == errno.EFBIG else "Free space"
+            return (
+                f"{what}: {os.strerror(number)}",
+                f"{first} or choose another folder, then run the same command again.",
+            )
+    return None
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    found: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in found:
+        found.append(following)
+        following = following.__cause__ or following.__context__
+    return found
+
+
+def _less() -> str:
+    """Return what to do, in the options of the command that was typed."""
+    from clinit.cli.main import app
+
+    options: list[str] = []
+    with suppress(MemoryError):  # there may still be none
+        command = typer.main.get_command(app)
+        for word in sys.argv[1:]:
+            if (below := getattr(command, "commands", {}).get(word)) is None:
+                break
+            command = below
+        known = {name for parameter in command.params for name in parameter.opts}
+        options = [option for option in _NEED_MEMORY if option in known]
+    return f"Give a smaller {' or '.join(options)}" if options else "Use a machine with more memory"
+
+
+def _type_in_words(error: BaseException) -> str:
+    """Return the name of an error as words: `file not found error`."""
+    name = type(error).__name__
+    spaced = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
+    return f"{spaced.strip()} without a message"

@@ -1,0 +1,91 @@
+"""Ctrl-C, SIGTERM and SIGHUP: the command ends as at an error, and says what is kept.
+
+The signal becomes an exception, so that context managers remove drafts and give locks back.
+Whoever ends a command may signal twice: `timeout` the process and its group, a terminal that
+closes its shell and its jobs. So further signals are ignored for a second; later ones end the
+process at once.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_WORDS = {
+    signal.SIGINT: "Interrupted",
+    signal.SIGTERM: "Terminated",
+    **({signal.SIGHUP: "Hung up"} if hasattr(signal, "SIGHUP") else {}),
+}
+_GRACE_S = 1.0
+"""For so long after the first signal the next ones belong to it."""
+
+
+class Interruption(BaseException):
+    """A signal ends the command. Not KeyboardInterrupt, which typer turns into a silent exit."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+        self.kept = ""
+        """What the command says about it."""
+
+    def __str__(self) -> str:
+        return f"{_WORDS[signal.Signals(self.number)]}. {self.kept}".rstrip()
+
+    @property
+    def exit_code(self) -> int:
+        """128 and the number of the signal, as shells have it."""
+        return 128 + self.number
+
+
+@contextmanager
+def keeps(what: str) -> Iterator[None]:
+    """Let an interruption within say `what` is kept; also a decorator of commands.
+
+    Where one is within another, the outer one speaks: it knows what becomes of the whole.
+    """
+    try:
+        yield
+    except Interruption as interruption:
+        interruption.kept = what
+        raise
+
+
+_arrived: Interruption | None = None
+_ending_since: float | None = None
+"""By the monotonic clock; None: a signal still raises."""
+
+
+def arrived() -> Interruption | None:
+    """Return the interruption that has begun, whatever error came of the clean-up since."""
+    return _arrived
+
+
+def heed_signals() -> None:
+    """Turn signals into `Interruption`; one that the parent ignores or handles stays so."""
+    global _arrived, _ending_since
+    _arrived = _ending_since = None
+    for number in _WORDS:
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _interrupt)
+
+
+def raise_no_more() -> None:
+    """Begin to end: from now on signals are ignored for a second and end the process then."""
+    global _ending_since
+    if _ending_since is None:
+        _ending_since = time.monotonic()
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    global _arrived
+    if _ending_since is None:
+        raise_no_more()
+        _arrived = Interruption(number)
+        raise _arrived
+    if time.monotonic() - _ending_since >= _GRACE_S:
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)

@@ -1,0 +1,65 @@
+"""Text files that a user names: read whole, but never without end.
+
+A name may belong to a device that gives zeros for ever, or to a pipe that nobody writes into.
+`<(command)` is a pipe that ends with its command, so it is waited for as long as that takes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import stat
+from pathlib import Path
+
+LIMIT_BYTES = 16 * 2**20
+"""Class names and options take a thousandth of it."""
+_PATIENCE_S = 1
+"""For the first word from a pipe with a name: whoever was to write may never come."""
+_UNNAMED = re.compile(r"/dev/fd/.+|/proc/.+/fd/.+")
+
+
+class TextFileError(Exception):
+    """A file is not the text that it should be; the message says why, to be put behind a colon."""
+
+
+def read_text(path: Path) -> str:
+    """Return the content of a file of UTF-8 text.
+
+    Raises:
+        TextFileError: If it cannot be read, is no text or has more than `LIMIT_BYTES`.
+    """
+    try:
+        content = _read(path)
+        text = content.decode("utf-8")
+    except OSError as error:
+        raise TextFileError(error.strerror or str(error)) from error
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise TextFileError(f"it is not UTF-8 text (line {line:,})") from error
+    except ValueError as error:  # a name with a NUL
+        raise TextFileError(str(error)) from error
+    if "\0" in text:
+        raise TextFileError("it is not text: it holds NUL bytes")
+    return text
+
+
+def _read(path: Path) -> bytes:
+    # Without waiting for the other end of a pipe.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise TextFileError("it is a folder")
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - not a path
+        is_pipe = stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+        # One without a name and without a writer is at its end, and the read returns at once.
+        if is_pipe and not _UNNAMED.fullmatch(str(path.resolve())):
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            if not poll.poll(1000 * _PATIENCE_S):
+                raise TextFileError(f"it is a pipe, and nothing came within {_PATIENCE_S} s")
+        os.set_blocking(descriptor, True)
+        content = file.read(LIMIT_BYTES + 1)
+    if len(content) > LIMIT_BYTES:
+        raise TextFileError(f"it is larger than {LIMIT_BYTES // 2**20} MiB")
+    return content

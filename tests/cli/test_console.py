@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rich.panel import Panel
+from rich.progress import Progress, TextColumn
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from clinit.cli import console
+from clinit.cli import main as command_line
+from clinit.cli.console import Console, forget_odd_sizes, note, print_csv, print_json, say, warn
+from clinit.cli.library_messages import show_messages_of_libraries
+from clinit.extract.visible import visible
+
+HOSTILE = "a\x1b]0;EVIL\x07\x9b31m\u202eb\x7f\u2066\r\x08\x00"
+SHOWN = r"a\x1b]0;EVIL\x07\x9b31m\u202eb\x7f\u2066\x0d\x08\x00"
+RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""What no output may hold; line breaks and tabs may."""
+
+
+def naive(text: str) -> str:
+    """Write out, letter by letter, what a terminal would obey."""
+    result = ""
+    for letter in text:
+        code = ord(letter)
+        if code < 0x20 or 0x7F <= code < 0xA0:
+            result += f"\\x{code:02x}"
+        elif 0x2028 <= code <= 0x202E or 0x2066 <= code <= 0x2069:
+            result += f"\\u{code:04x}"
+        elif 0xDC80 <= code <= 0xDCFF:
+            result += f"\\x{code - 0xDC00:02x}"
+        elif 0xD800 <= code <= 0xDFFF:
+            result += f"\\u{code:04x}"
+        else:
+            result += letter
+    return result
+
+
+def test_every_character_is_as_in_a_transcription_of_the_rule() -> None:
+    for code in range(sys.maxunicode + 1):
+        assert visible(chr(code)) == naive(chr(code)), code
+    kept = [chr(code) for code in range(0xA0) if visible(chr(code), lines=True) == chr(code)]
+    assert set(kept) - set(map(chr, range(32, 127))) == {"\n", "\t"}
+
+
+def test_what_is_hostile_is_shown_by_every_way_to_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for way in (say, note, warn):
+        way(f"{HOSTILE}\n")
+    shown = capsys.readouterr()
+    assert shown.out == f"{SHOWN}\\x0a\n"
+    assert shown.err == f"Note: {SHOWN}\\x0a\nWarning: {SHOWN}\\x0a\n"
+
+
+@pytest.fixture
+def terminal() -> Console:
+    """A console with colours that keeps what it is told."""
+    return Console(file=io.StringIO(), force_terminal=True, width=60, color_system="truecolor")
+
+
+def printed(terminal: Console) -> str:
+    """Return what was printed without the control sequences of rich itself."""
+    assert isinstance(terminal.file, io.StringIO)
+    return re.sub(r"\x1b\[[?0-9;]*[A-Za-z]|\r", "", terminal.file.getvalue())
+
+
+def in_a_table() -> Table:
+    table = Table("name", "other")
+    table.add_row(Text(HOSTILE, style="red"), "b")
+    return table
+
+
+class Bare:
+    """A renderable that makes segments without a Text."""
+
+    def __rich_console__(self, *_: object) -> Iterator[Segment]:
+        yield Segment(HOSTILE)
+
+
+@pytest.mark.parametrize(
+    "renderable",
+    [HOSTILE, Text(HOSTILE), in_a_table(), Panel(Text(HOSTILE), title=HOSTILE), Bare()],
+    ids=["string", "text", "table", "panel", "segments"],
+)
+def test_no_renderable_brings_a_control_character_to_the_terminal(
+    terminal: Console, renderable: object
+) -> None:
+    terminal.print(renderable, markup=False)
+    assert r"\x1b]0;" in printed(terminal)
+    assert RAW.findall(printed(terminal)) == []
+
+
+def test_a_progress_bar_shows_what_is_hostile(terminal: Console) -> None:
+    with Progress(TextColumn("{task.description}", markup=False), console=terminal) as bar:
+        bar.add_task(HOSTILE)
+    assert r"a\x1b]0;" in printed(terminal)
+    assert RAW.findall(printed(terminal)) == []
+
+
+def test_styles_stay_on_their_letters_when_control_characters_grow(terminal: Console) -> None:
+    text = Text.assemble(("\x1b\x9b", "red"), "plain", ("\x1bb", "bold"), "end")
+    terminal.print(text)
+    assert isinstance(terminal.file, io.StringIO)
+    red, bold, off = "\x1b[31m", "\x1b[1m", "\x1b[0m"
+    assert terminal.file.getvalue() == (f"{red}\\x1b\\x9b{off}plain{bold}\\x1bb{off}end\n")
+
+
+def test_control_characters_that_grow_are_wrapped_and_not_cut(terminal: Console) -> None:
+    terminal.print(Text(f"{chr(0x1B)} " * 30))
+    assert printed(terminal).count(r"\x1b") == 30
+    assert max(map(len, printed(terminal).splitlines())) <= 60
+
+
+def test_a_cell_that_is_made_visible_first_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("name", "n")
+    table.add_row(Text(visible("\x1b" * 5)), "1")
+    table.add_row("plain", "2")
+    console.out.print(table)
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert rows == ["│ " + r"\x1b" * 5 + " │ 1 │", f"│ plain{' ' * 15} │ 2 │"]
+
+
+def test_json_says_the_same_with_escapes_and_holds_no_control_character(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    content = {"name": HOSTILE, "other": "é😀\n", "path": "b\udcff"}
+    print_json(json.dumps(content, ensure_ascii=False, indent=2))
+    text = capsys.readouterr().out
+    assert json.loads(text) == content
+    assert RAW.findall(text) == []
+    assert r"\u009b31m\u202eb\u007f" in text
+    assert "é😀" in text
+
+
+def test_json_is_ascii_where_the_output_is_not_unicode(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr("sys.stdout", stream)
+    print_json(json.dumps("é😀λ", ensure_ascii=False))
+    stream.seek(0)
+    assert stream.read() == '"\\u00e9\\ud83d\\ude00\\u03bb"\n'
+
+
+def test_csv_is_shown_on_a_terminal_and_kept_as_it_is_in_a_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, expected in ((io.StringIO(), "n,\x1b\t\n"), (Screen(), "n,\\x1b\t\n")):
+        monkeypatch.setattr("sys.stdout", stream)
+        print_csv("n,\x1b\t\n")
+        assert stream.getvalue() == expected
+
+
+def test_an_output_that_is_closed_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    print_json('"é"')
+    print_csv("é\n")
+
+
+def test_messages_of_libraries_are_shown_as_ours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(warnings, "showwarning", None)
+    monkeypatch.setattr(logging, "lastResort", None)
+    show_messages_of_libraries()
+    warnings.showwarning(UserWarning(HOSTILE), UserWarning, "file.py", 1)
+    record = logging.LogRecord("lib", logging.WARNING, "file.py", 1, HOSTILE, None, None)
+    assert logging.lastResort is not None
+    logging.lastResort.handle(record)
+    assert capsys.readouterr().err == f"Warning: {SHOWN} (UserWarning)\n{SHOWN}\n"
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr("sys.argv", ["clinit", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        command_line.main()
+    return int(caught.value.code or 0)
+
+
+FILE = "a\x1b]0;EVIL\x07\x9b31m\u202eb\x7f\r\n"
+"""A name that a file can have."""
+
+
+def test_no_command_prints_a_control_character_of_a_class_or_file_name(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    make_tree: Callable[..., Path],
+) -> None:
+    root = make_tree(f"images{FILE}")
+    (root / "train" / "a").rename(root / "train" / FILE)
+    manifest = str(root / "train.parquet")
+    words = ["folder", "--root", str(root), "--split", "train", "--out", manifest]
+    assert run(monkeypatch, "manifest", "build", *words) == 0
+    assert run(monkeypatch, "manifest", "show", manifest) == 0
+    shown = capsys.readouterr()
+    assert shown.out.count(visible(FILE)) > 10
+    assert f"│ {visible(FILE)} (5) " in shown.out  # whole, in the table
+    assert RAW.findall(shown.out + shown.err) == []
+    for command in (["cache", "show"], ["report"], ["predict", manifest], ["manifest", "show"]):
+        assert run(monkeypatch, *command, str(root / FILE)) == 1
+    assert run(monkeypatch, "extract", "--root", FILE, "--out", FILE, f"--std={FILE}") == 2
+    shown = capsys.readouterr()
+    said = "".join(shown.err.replace("│", "").split())
+    assert r"--stdtakesonenumberorthree,got'a\x1b]0;EVIL\x07\x9b31m\u202eb\x7f" in said
+    assert RAW.findall(shown.out + shown.err) == []
+
+
+def test_a_refused_word_is_shown_in_a_panel_with_the_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(monkeypatch, "recipe", "nope\x1b") == 2
+    said = capsys.readouterr().err
+    usage, help_, *_ = said.splitlines()
+    assert usage.startswith("Usage: ")
+    assert usage.endswith("recipe [OPTIONS] COMMAND [ARGS]...")
+    assert help_.endswith("recipe --help' for help.")
+    assert RAW.findall(said) == []
+    (tmp_path / "study.toml").write_text('[align]\nepochs = "many"\n', encoding="utf-8")
+    words = ["cache", "--out=o.safetensors", f"--config={tmp_path / 'study.toml'}"]
+    assert run(monkeypatch, "align", *words) == 2
+    said = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert said.replace("- ", "-").count("study.toml gives 'many'.") == 1
+
+
+def test_no_words_at_all_are_answered_by_the_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "cache") == 2
+    shown = capsys.readouterr()
+    assert "Usage: " in shown.out
+    assert shown.err == ""
+
+
+def test_an_unforeseen_error_is_a_traceback_without_control_characters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(name: str) -> str:
+        raise ZeroDivisionError(HOSTILE)
+
+    monkeypatch.setattr("clinit.cli.recipe.recipe", fail)
+    assert run(monkeypatch, "recipe", "show", "table2-last-layer") == 1
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback (most recent call last):\n")
+    assert said.endswith(f"ZeroDivisionError: {SHOWN}\n")
+
+
+@pytest.mark.parametrize("odd", ["0", "1", "9", "-3", "x", "", "²", "1e3", "99999999", "9" * 5000])
+def test_a_size_that_no_terminal_has_is_forgotten(odd: str) -> None:
+    environment = {"COLUMNS": odd, "LINES": odd, "HOME": "/root"}
+    forget_odd_sizes(environment)
+    assert environment.get("COLUMNS") is None
+    assert {k: v for k, v in environment.items() if k != "LINES"} == {"HOME": "/root"}
+    for usual in ("20", "80", "1000"):
+        kept = {"COLUMNS": usual, "LINES": "25"}
+        forget_odd_sizes(kept)
+        assert kept == {"COLUMNS": usual, "LINES": "25"}
+
+
+@pytest.mark.parametrize("width", [0, 1, 9, 10**8])
+def test_a_console_of_such_a_size_is_eighty_columns_wide(width: int) -> None:
+    assert Console(width=width, height=25).size == (80, 25)
+    assert Console(width=20, height=25).size == (20, 25)
+
+
+@pytest.mark.parametrize("columns", ["0", "5", "²"])
+def test_the_help_is_given_at_any_width(columns: str) -> None:
+    command = [sys.executable, "-m", "clinit", "recipe", "show", "--help"]
+    environment = {**os.environ, "COLUMNS": columns}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert "Print a recipe: the commands in order" in done.stdout

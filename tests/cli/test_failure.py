@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from clinit.cli.failure import fail
+from clinit.errors import ClinitError
+from clinit.extract.decode import memory_error
+
+LESS = "Give a smaller --batch-size or --workers, or free some."
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return what an error of `clinit extract` is told as; its exit code is 1."""
+
+    def tell(error: BaseException, *command: str) -> str:
+        monkeypatch.setattr("sys.argv", ["clinit", *(command or ["extract"])])
+        assert fail(error) == 1
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        return shown.err
+
+    return tell
+
+
+def failure_of(allocate: Callable[[], object]) -> BaseException:
+    with pytest.raises((MemoryError, RuntimeError)) as caught:
+        allocate()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (MemoryError(), "out of memory\n"),
+        (
+            failure_of(lambda: np.empty(2**62, np.int8)),
+            "out of memory: Unable to allocate 4.00 EiB",
+        ),
+        (failure_of(lambda: torch.empty(2**60)), "DefaultCPUAllocator: can't allocate memory"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried\n2 GiB"), "CUDA out of memory. Tried\n"),
+        (RuntimeError("std::bad_alloc"), "out of memory: std::bad_alloc\n"),
+        (RuntimeError("can't start new thread"), "out of memory: can't start new thread\n"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "Cannot allocate memory\n"),
+        (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "failed to map"),
+        (
+            pl.exceptions.ComputeError("parquet: (os error 12)"),
+            "out of memory: parquet: (os error 12)\n",
+        ),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling"), "CUBLAS_STATUS_ALLOC_FAILED"),
+        (RuntimeError("Insufficient memory (case 4)"), "memory: Insufficient memory (case 4)\n"),
+    ],
+)
+def test_a_shortage_of_memory_is_a_sentence_with_the_options_that_need_less(
+    told: Callable[..., str], error: BaseException, found: str
+) -> None:
+    said = told(error)
+    assert said.startswith("Error: out of memory")
+    assert found in said
+    assert said.endswith(f"{LESS}\n")
+
+
+def test_the_remedy_names_the_options_of_the_command_that_was_typed(
+    told: Callable[..., str],
+) -> None:
+    assert "Give a smaller --batch-size, or free some." in told(MemoryError(), "predict", "m", "i")
+    assert "a smaller --bank-size, or" in told(MemoryError(), "sweep")
+    assert "Use a machine with more memory, or" in told(MemoryError(), "cache", "show", "c")
+
+
+def test_a_shortage_behind_an_error_of_a_library_is_the_shortage(told: Callable[..., str]) -> None:
+    wrapped = KeyError("a batch")
+    wrapped.__cause__ = MemoryError("Unable to allocate 3 GiB")
+    assert told(wrapped).startswith("Error: out of memory: Unable to allocate 3 GiB\n")
+
+
+def test_our_own_error_about_memory_stays_as_it_is(told: Callable[..., str]) -> None:
+    own = memory_error(Path("/data/big.jpg"))
+    own.__cause__ = MemoryError("Unable to allocate 3 GiB")
+    said = told(own)
+    assert said == f"Error: not enough memory to decode /data/big.jpg\n{own.remedy}\n"
+    assert "--max-pixels" in said
+    assert "resumes" in said
+
+
+@pytest.mark.parametrize(
+    "name", ["disk (os error 28)", "errno = 28", "(os error 12)", "out of memory", "bad_alloc"]
+)
+def test_words_of_the_data_are_no_shortage(told: Callable[..., str], name: str) -> None:
+    said = told(ValueError(f'class "{name}" is unknown'))
+    assert said == f'ValueError: class "{name}" is unknown\n'
+    missing = FileNotFoundError(errno.ENOENT, "No such file or directory", name)
+    assert told(missing) == f"Error: [Errno 2] No such file or directory: '{name}'\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "o"), "cannot write o: No space left"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded", "o"), "cannot write o: Disk quota exceeded"),
+        (
+            pl.exceptions.ComputeError("parquet: IO error (os error 28)"),
+            "cannot write: No space left on device",
+        ),
+        (
+            OSError("HDF5: errno = 28, error message = 'No'"),
+            "cannot write: No space left on device",
+        ),
+    ],
+)
+def test_a_full_disk_is_a_sentence(
+    told: Callable[..., str], error: Exception, expected: str
+) -> None:
+    said = told(error)
+    assert said.startswith(f"Error: {expected}")
+    assert said.endswith(
+        "\nFree space or choose another folder, then run the same command again.\n"
+    )
+
+
+def test_our_own_error_about_a_full_disk_stays_as_it_is(told: Callable[..., str]) -> None:
+    own = ClinitError("cannot write x: No space left on device", remedy="Free space.")
+    own.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    assert told(own) == "Error: cannot write x: No space left on device\nFree space.\n"
+
+
+def test_an_error_without_a_message_is_named_by_its_type(told: Callable[..., str]) -> None:
+    assert told(ClinitError("", remedy="Do.")) == "Error: clinit error without a message\nDo.\n"
+    assert told(InterruptedError()) == "Error: interrupted error without a message\n"
+
+
+def test_an_error_and_its_remedy_are_a_line_each(told: Callable[..., str]) -> None:
+    assert told(ClinitError("no x\ny", remedy="Do\x1b.")) == "Error: no x\\x0ay\nDo\\x1b.\n"
+
+
+def test_a_reader_that_has_enough_is_told_nothing(told: Callable[..., str]) -> None:
+    assert told(BrokenPipeError()) == ""
+
+
+def limited(words: list[str | Path], kind: int, size: int) -> subprocess.CompletedProcess[str]:
+    """Run a command under a limit of the system."""
+    command = [sys.executable, "-m", "clinit", *map(str, words)]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        preexec_fn=lambda: resource.setrlimit(kind, (size, size)),
+        check=False,
+    )
+
+
+def test_a_limit_of_the_size_of_files_ends_a_command_in_a_sentence(
+    make_tree: Callable[..., Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "o" / "train.parquet"
+    words: list[str | Path] = ["manifest", "build", "folder", "--root", make_tree()]
+    words += ["--split", "train", "--out", out]
+    done = limited(words, resource.RLIMIT_FSIZE, 1000)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: cannot write")
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not out.exists()
+
+
+def test_a_limit_of_memory_ends_a_command_in_a_sentence(tiny_run: Path) -> None:
+    words: list[str | Path] = ["diagnose", tiny_run.parent / "caches" / "base"]
+    done = limited(words, resource.RLIMIT_AS, 1_500_000_000)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: out of memory: ")
+    assert done.stderr.endswith("Use a machine with more memory, or free some.\n")

@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from clinit.cli import interruption
+from clinit.cli import main as command_line
+from clinit.cli.interruption import Interruption, arrived, heed_signals, keeps
+
+SIGNALS = {signal.SIGINT: "Interrupted", signal.SIGTERM: "Terminated", signal.SIGHUP: "Hung up"}
+WAITS = """
+import os, signal, sys, time
+from clinit.cli import main as m
+from clinit.cli.interruption import keeps
+
+@keeps("All of it is kept.")
+def wait():
+    try:
+        {before}
+        print("ready", flush=True)
+        time.sleep(30)
+    finally:
+        print("cleaned", flush=True)
+        {clean}
+
+m.app.registered_commands[0].callback = lambda: None
+m.app.command("wait")(wait)
+m.main()
+"""
+
+
+def started(before: str = "pass", clean: str = "pass", **more: object) -> subprocess.Popen[str]:
+    """Start a command that waits for a signal, and wait until it does."""
+    code = WAITS.format(before=before, clean=clean)
+    process: subprocess.Popen[str] = subprocess.Popen(
+        [sys.executable, "-c", code, "wait"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **more,  # type: ignore[call-overload]
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.parametrize(("number", "word"), SIGNALS.items())
+def test_a_signal_cleans_up_says_what_is_kept_and_gives_the_code_of_shells(
+    number: signal.Signals, word: str
+) -> None:
+    process = started()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert (out, err) == ("cleaned\n", f"{word}. All of it is kept.\n")
+    assert process.returncode == 128 + number
+
+
+@pytest.mark.parametrize("second", SIGNALS)
+def test_a_signal_a_second_after_the_first_ends_the_clean_up_at_once(
+    second: signal.Signals,
+) -> None:
+    process = started(clean="print('cleaning', flush=True); time.sleep(30)")
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == ["cleaned\n", "cleaning\n"]
+    time.sleep(1.1)
+    began = time.monotonic()
+    process.send_signal(second)
+    assert process.wait(timeout=20) == -second
+    assert time.monotonic() - began < 10
+    process.communicate()
+
+
+@pytest.mark.parametrize("second", SIGNALS)
+def test_a_signal_right_after_the_first_leaves_the_clean_up_alone(second: signal.Signals) -> None:
+    process = started(clean="print('cleaning', flush=True); time.sleep(0.5); print('done')")
+    process.send_signal(signal.SIGHUP)
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == ["cleaned\n", "cleaning\n"]
+    process.send_signal(second)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (129, "done\n", "Hung up. All of it is kept.\n")
+
+
+def test_a_signal_while_a_failure_is_told_gives_no_traceback() -> None:
+    code = """
+import signal
+from clinit.cli import failure, main as m
+from clinit.errors import ClinitError
+
+def refuse():
+    raise ClinitError("no x", remedy="Give x.")
+
+def told(error, told=failure._told):
+    signal.raise_signal(signal.SIGINT)
+    return told(error)
+
+failure._told = told
+m.app.registered_commands[0].callback = lambda: None
+m.app.command("refuse")(refuse)
+m.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, "refuse"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "Error: no x\nGive x.\n")
+
+
+def test_a_signal_that_python_swallows_is_the_exit_code_all_the_same() -> None:
+    code = """
+import signal, sys
+from clinit.cli import main as m
+
+class Ends:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+def swallow():
+    Ends()
+    print("goes on")
+
+sys.unraisablehook = lambda info: print(type(info.exc_value).__name__)
+m.app.registered_commands[0].callback = lambda: None
+m.app.command("swallow")(swallow)
+m.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, "swallow"], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "Interruption\ngoes on\n"
+    assert (done.returncode, done.stderr) == (143, "Terminated.\n")
+
+
+def test_an_error_of_the_clean_up_does_not_hide_the_signal() -> None:
+    process = started(clean="raise OSError(5, 'the terminal has gone')")
+    process.send_signal(signal.SIGHUP)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (129, "Hung up.\n")
+
+
+def test_a_signal_that_the_parent_ignores_stays_ignored() -> None:
+    ignore: Callable[[], object] = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
+    process = started(preexec_fn=ignore)
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 143
+    process.communicate()
+
+
+def test_the_outermost_command_says_what_is_kept() -> None:
+    with pytest.raises(Interruption) as caught, keeps("the demo"), keeps("its part"):
+        raise Interruption(signal.SIGTERM)
+    assert str(caught.value) == "Terminated. the demo"
+    assert str(Interruption(signal.SIGINT)) == "Interrupted."
+
+
+def test_a_signal_raises_once() -> None:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        heed_signals()
+        assert arrived() is None
+        with pytest.raises(Interruption):
+            signal.raise_signal(signal.SIGTERM)
+        first = arrived()
+        assert first is not None
+        for number in SIGNALS:
+            signal.raise_signal(number)
+        assert arrived() is first
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        interruption._arrived = interruption._ending_since = None
+
+
+def walk(command: Any, path: str = "clinit") -> Iterator[tuple[str, Any]]:
+    yield path, command
+    for name, child in getattr(command, "commands", {}).items():
+        yield from walk(child, f"{path} {name}")
+
+
+KEPT = {
+    "extract": "Finished shards are kept",
+    "train-head": "Heads in training are lost",
+    "train-top": "Finished runs and the last checkpoint are kept",
+    "sweep": "Recorded runs are kept",
+    "align": "No half of a file is left",
+    "export": "No half of a file is left",
+    "predict": "No half of a file is left",
+    "report": "No half of a file is left",
+    "demo": "The demo starts anew",
+    "manifest build": "No half of a file is left",
+    "cache import": "Written shards are kept",
+}
+READING = {
+    *("clinit cache show", "clinit cache verify", "clinit manifest show", "clinit manifest list"),
+    *("clinit recipe list", "clinit recipe show", "clinit diagnose"),
+}
+COMMANDS = dict(walk(typer.main.get_command(command_line.app)))
+
+
+def kept_by(command: Any) -> str | None:
+    """Return what `keeps` was given as the decorator of a command."""
+    while command is not None:
+        for cell in command.__closure__ or ():
+            if isinstance(cell.cell_contents, AbstractContextManager):
+                return str(cell.cell_contents.args[0])  # type: ignore[attr-defined]
+        command = getattr(command, "__wrapped__", None)
+    return None
+
+
+def test_every_command_that_writes_says_what_it_keeps() -> None:
+    found = {}
+    for path, command in COMMANDS.items():
+        if not hasattr(command, "commands"):
+            found[path] = kept_by(command.callback)
+    said = {path.removeprefix("clinit "): text for path, text in found.items() if text}
+    assert said.keys() == KEPT.keys()
+    assert all(said[name].startswith(words) for name, words in KEPT.items())
+    assert {path for path, text in found.items() if not text} == READING
+
+
+def test_a_terminated_extraction_leaves_no_draft_and_goes_on(
+    make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path
+) -> None:
+    root = make_tree(train=40, val=1)
+    words = [
+        *(sys.executable, "-m", "clinit", "extract", "--dataset", "folder", "--split", "train"),
+        *("--root", root, "--out", tmp_path / "cache", "--backbone", "convnextv2_atto"),
+        *("--model-arg=depths=(1,1,1,1)", "--model-arg=dims=(4,8,8,12)", "--input-size", "32"),
+        *("--weights", tiny_weights, "--batch-size", "1", "--shard-rows", "2", "--device", "cpu"),
+    ]
+    command = list(map(str, words))
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    shards = tmp_path / "cache" / "train"
+    while process.poll() is None and not list(shards.glob("*.h5")):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert err.endswith("Finished shards are kept: the same command goes on after them.\n")
+    assert list((tmp_path / "cache").rglob("*.tmp-*")) == []
+    assert 0 < len(list(shards.glob("*.h5"))) < 60
+    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "found from an earlier run" in again.stdout

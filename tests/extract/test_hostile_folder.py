@@ -1,0 +1,158 @@
+"""A cache from elsewhere, full of links: nothing outside of it is written, emptied or made."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clinit.errors import ClinitError
+from clinit.extract.backbone import BackboneConfig
+from clinit.extract.head import Head, store_head
+from clinit.extract.import_features import ImportConfig, import_features
+from clinit.extract.lock import claim_file
+from clinit.extract.manifest import write_manifest
+from clinit.extract.run import ExtractConfig, extract
+from clinit.extract.scan import scan
+
+Write = Callable[[Path], object]
+
+IN_A_SPLIT = (".lock", "plan.json", "manifest.parquet", "cache.json", "shard-00000.h5")
+AT_THE_ROOT = ("head.safetensors", ".head.safetensors.lock", "m.parquet", ".m.parquet.lock")
+FOLDERS = ("train", "val", "views", "views/0")
+
+
+@pytest.fixture
+def victims(tmp_path: Path) -> Path:
+    """A folder with a file that somebody has written."""
+    folder = tmp_path / "victims"
+    folder.mkdir()
+    (folder / "dear").write_text("dear")
+    return folder
+
+
+@pytest.fixture
+def commands(
+    make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path
+) -> dict[str, Write]:
+    """Everything that writes into a cache, as a function of its folder."""
+    root = make_tree()
+    model_args = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
+    backbone = BackboneConfig(name="convnextv2_atto", weights=tiny_weights, model_args=model_args)
+    config = ExtractConfig(backbone=backbone, input_size=32, batch_size=8, views=1)
+    manifests = {split: scan("folder", root, split).manifest for split in ("train", "val")}
+    np.save(tmp_path / "x.npy", np.eye(4, 6, dtype=np.float32)[np.arange(12) % 4])
+    np.save(tmp_path / "y.npy", np.arange(12) % 4)
+    head = Head(np.eye(4, 6, dtype=np.float32), np.zeros(4, np.float32))
+
+    def build(out: Path) -> None:
+        with claim_file(out / "m.parquet"):
+            write_manifest(manifests["train"], out / "m.parquet")
+
+    def import_(out: Path) -> None:
+        config = ImportConfig(backbone="clip")
+        import_features(tmp_path / "x.npy", tmp_path / "y.npy", out, config)
+
+    return {
+        "extract": lambda out: list(extract(manifests, root, out, config)),
+        "import": import_,
+        "manifest build": build,
+        "store the head": lambda out: store_head(head, out / "head.safetensors"),
+    }
+
+
+def outside(victims: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(victims)): path.read_text() if path.is_file() else ""
+        for path in victims.rglob("*")
+    }
+
+
+COMMANDS = ("extract", "import", "manifest build", "store the head")
+
+
+@pytest.mark.parametrize("target", ["dear", "absent"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_name_in_a_cache_leads_a_writer_out_of_it(
+    commands: dict[str, Write], victims: Path, tmp_path: Path, command: str, target: str
+) -> None:
+    names = [
+        *AT_THE_ROOT,
+        *(f"{folder}/{name}" for folder in ("train", "val", "views/0") for name in IN_A_SPLIT),
+    ]
+    before = outside(victims)
+    for name in names:  # one at a time: the first refusal would hide the others
+        cache = tmp_path / name.replace("/", "-")
+        (cache / name).parent.mkdir(parents=True)
+        (cache / name).symlink_to(victims / target)
+        try:
+            commands[command](cache)
+        except ClinitError:
+            pass
+        else:
+            assert not any(path.is_symlink() for path in written(cache, command))
+        assert outside(victims) == before, f"{command} went through {name}"
+
+
+def written(cache: Path, command: str) -> list[Path]:
+    """Return the files that a command writes."""
+    folders = {"extract": ["train", "val", "views/0"], "import": ["train"]}.get(command, [])
+    found = [cache / folder / name for folder in folders for name in IN_A_SPLIT]
+    return found + [cache / "m.parquet"] * (command == "manifest build")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("command", ["extract", "import"])
+def test_nothing_is_written_into_a_folder_that_is_a_link(
+    commands: dict[str, Write], victims: Path, tmp_path: Path, command: str, folder: str
+) -> None:
+    cache, before = tmp_path / "cache", outside(victims)
+    (cache / folder).parent.mkdir(parents=True)
+    (cache / folder).symlink_to(victims)
+    concerned = command == "extract" or folder == "train"
+    if concerned:
+        with pytest.raises(ClinitError) as caught:
+            commands[command](cache)
+        assert str(caught.value) == (
+            f"{cache / folder} is a link: nothing is written through a link inside of {cache}"
+        )
+        assert caught.value.remedy == f"Put a folder in its place; {cache} itself may be a link."
+    else:
+        commands[command](cache)
+    assert outside(victims) == before
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_folder_that_the_user_names_may_be_a_link(
+    commands: dict[str, Write], tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "cache").symlink_to(tmp_path / "disk")
+    commands[command](tmp_path / "cache")
+    assert any((tmp_path / "disk").iterdir())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_a_killed_process_left_is_swept_by_the_next(
+    commands: dict[str, Write], tmp_path: Path, command: str
+) -> None:
+    cache = tmp_path / "cache"
+    drafts = [
+        "train/.shard-00000.h5.tmp-0123456789abcdef",
+        "train/.plan.json.tmp-fedcba9876543210",
+        "val/.manifest.parquet.tmp-0123456789abcdef",
+        "views/0/.cache.json.tmp-0123456789abcdef",
+        ".head.safetensors.tmp-0123456789abcdef",
+        ".m.parquet.tmp-0123456789abcdef",
+    ]
+    for name in drafts:
+        (cache / name).parent.mkdir(parents=True, exist_ok=True)
+        (cache / name).write_text("half")
+    commands[command](cache)
+    swept = {
+        "extract": drafts[:5],
+        "import": drafts[:2],  # it had no head to write
+        "manifest build": drafts[5:],
+        "store the head": drafts[4:5],
+    }
+    assert [name for name in drafts if not (cache / name).exists()] == swept[command]

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from clinit.errors import CacheError, ExperimentError
+from clinit.extract.class_names import read_class_names
+from clinit.extract.text_file import LIMIT_BYTES, TextFileError, read_text
+from clinit.headtrain.class_order import read_class_order
+
+
+def test_a_text_is_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "names"
+    path.write_text("é\n" * 1000, encoding="utf-8")
+    assert read_text(path) == "é\n" * 1000
+    path.write_bytes(b"a" * LIMIT_BYTES)
+    assert len(read_text(path)) == LIMIT_BYTES
+    assert read_text(Path(os.devnull)) == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"a\nb\n\xff", r"it is not UTF-8 text \(line 3\)"),
+        (b"a\0", "it is not text: it holds NUL bytes"),
+        (b"a" * (LIMIT_BYTES + 1), "it is larger than 16 MiB"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_what_is_no_text_is_refused_with_the_reason(
+    tmp_path: Path, content: bytes | None, reason: str
+) -> None:
+    path = tmp_path / "names"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(TextFileError, match=rf"^{reason}$"):
+        read_text(path)
+    with pytest.raises(CacheError, match=rf"cannot read the class names in .*names: {reason}$"):
+        read_class_names(path)
+    with pytest.raises(ExperimentError, match=rf"cannot read the class order .*names: {reason}$"):
+        read_class_order(path)
+
+
+def test_a_folder_and_a_name_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TextFileError, match="it is a folder"):
+        read_text(tmp_path)
+    with pytest.raises(TextFileError, match="File name too long"):
+        read_text(tmp_path / ("x" * 300))
+    with pytest.raises(TextFileError, match="null byte"):
+        read_text(tmp_path / "a\0b")
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no device that never ends")
+def test_a_device_that_never_ends_is_refused() -> None:
+    with pytest.raises(TextFileError, match="larger than 16 MiB"):
+        read_text(Path("/dev/zero"))
+
+
+def test_a_pipe_with_a_name_is_read_but_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(TextFileError, match=r"^it is a pipe, and nothing came within 1 s$"):
+        read_text(path)
+    writer = threading.Thread(target=lambda: path.write_text("a\nb\n", encoding="utf-8"))
+    writer.start()
+    assert read_text(path) == "a\nb\n"
+    writer.join()
+
+
+READ = """
+import sys
+from pathlib import Path
+from clinit.extract.text_file import read_text
+print(repr(read_text(Path(sys.argv[1]))))
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="no names for descriptors")
+@pytest.mark.parametrize("name", ["/dev/fd/{}", "/proc/self/fd/{}", "link"])
+@pytest.mark.parametrize(("content", "later_s"), [(b"a\n", 1.5), (b"", 1.5), (b"", 0)])
+def test_a_pipe_without_a_name_is_waited_for_until_it_is_closed(
+    tmp_path: Path, name: str, content: bytes, later_s: float
+) -> None:
+    reads, writes = os.pipe()
+    path = Path(name.format(reads))
+    if name == "link":
+        path = tmp_path / "link"
+        path.symlink_to(f"/dev/fd/{reads}")
+    command = [sys.executable, "-c", READ, str(path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, pass_fds=[reads]
+    ) as process:
+        os.close(reads)
+        time.sleep(later_s)
+        os.write(writes, content)
+        os.close(writes)
+        assert process.communicate(timeout=20)[0] == f"{content.decode()!r}\n"
