@@ -2,19 +2,21 @@
 
 It holds what training has changed and what has been written down so far; everything else follows
 from the seed. A run that is killed and started again goes on from it and ends with the same bits.
+The metadata is a sealed document with the SHA-256 of the tensors, so that a changed byte is found
+before anything goes on from it.
 """
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
-import msgspec
 import numpy as np
 import torch
+from msgspec import Meta
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -26,17 +28,12 @@ from clinit.extract.document import DocumentKind
 from clinit.extract.readable import check_readable
 from clinit.headtrain.init import Initialisation, LambdaCurve, Rows
 from clinit.headtrain.ledger import Point, TaskEntry
+from clinit.headtrain.run_info import Count, Digest, Number, Seconds
 
-_FORMAT = "clinit-checkpoint/3"
-_DOCUMENT = DocumentKind(
-    title="a checkpoint of this version of clinit",
-    format=_FORMAT,
-    error=CheckpointError,
-    remedy="Remove this file to start the run anew, or choose another --out.",
-)
 FINISHED = -1
 """The iteration of a checkpoint between two tasks."""
 _KEY = "clinit_checkpoint"
+_PARTS = ("model", "method", "optimizer")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,25 +55,76 @@ class Checkpoint:
     """Plain values: seconds a phase, notes, rates of the schedule."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Sealed:
-    """The document in the metadata."""
-
-    state: str
-    """JSON of `_State`."""
-    tensors: str
-    """SHA-256 over the tensors (`state_sha256`)."""
+Real = Number | Annotated[str, Meta(pattern="^(nan|-?inf)$")]
+"""JSON has no word for what is not finite."""
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    """What a checkpoint holds beside its tensors."""
+class _Start(TypedDict):
+    factor: Real
+    shift: Real
+    loss_before: Real | None
+    loss_after: Real | None
+    steps: Count | None
+    lam: Real | None
+    library: str | None
+    curve: tuple[list[Real], list[Real]] | None
 
+
+class _Entry(TypedDict):
+    task: Count
+    facts: dict[str, Count | dict[str, Number]]
+    start: _Start
+    start_seconds: Annotated[list[dict[str, Seconds]], Meta(min_length=1, max_length=1)]
+    iterations: list[Count]
+
+
+class _Group(TypedDict):
+    lr: Number
+    betas: tuple[Number, Number]
+
+
+class _Shares(TypedDict):
+    trained: Count
+    plastic: Count
+    block: Count
+    total: Count
+
+
+class _Facts(TypedDict):
+    diverged: list[str]
+    paid: NotRequired[list[str]]
+    seconds: dict[str, Seconds]
+    groups: list[_Group]
+    shares: _Shares
+
+
+class _Content(TypedDict):
     run: str
-    task: int
-    iteration: int
-    entries: list[dict[str, Any]]
-    facts: dict[str, Any]
+    task: Annotated[int, Meta(ge=1, le=2**31)]
+    iteration: Annotated[int, Meta(ge=FINISHED, le=2**31)]
+    entries: list[_Entry]
+    facts: _Facts
+    tensors: NotRequired[Digest]
+    """Absent in files of earlier versions."""
+
+
+def _document(path: Path) -> DocumentKind:
+    return DocumentKind(
+        title="the checkpoint of a run",
+        format="clinit-checkpoint/3",
+        older=("clinit-checkpoint/2",),
+        error=CheckpointError,
+        remedy=_remedy(path),
+    )
+
+
+def _remedy(path: Path) -> str:
+    return f"Remove {path} to start the run anew, or choose another --out."
+
+
+def misfit(path: Path, why: object) -> CheckpointError:
+    """Return the error of a checkpoint that a run cannot go on from."""
+    return CheckpointError(f"{path} is damaged: {why}", remedy=_remedy(path))
 
 
 def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
@@ -87,7 +135,7 @@ def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
     """
     tensors = {
         f"{part}.{name}": value.contiguous()
-        for part in ("model", "method", "optimizer")
+        for part in _PARTS
         for name, value in getattr(checkpoint, part).items()
     }
     told = []
@@ -95,17 +143,16 @@ def write_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
         facts, arrays = _entry_parts(entry)
         told.append(facts)
         tensors |= {f"entry.{index}.{name}": torch.tensor(a) for name, a in arrays.items()}
-    state = {
+    content = {
         "run": checkpoint.run,
         "task": checkpoint.task,
         "iteration": checkpoint.iteration,
         "entries": told,
         "facts": dict(checkpoint.facts),
+        "tensors": state_sha256(tensors),
     }
-    # A text in the document: the losses of a run that diverges are numbers that JSON has not.
-    content = {"state": json.dumps(state), "tensors": state_sha256(tensors)}
     # As bytes: a full disk is then an OSError like any other.
-    file = save(tensors, {_KEY: _DOCUMENT.text(content, indent=None)})
+    file = save(tensors, {_KEY: _document(path).text(content, indent=None)})
     commit_file(path, lambda draft: draft.write_bytes(file))
 
 
@@ -120,40 +167,43 @@ def read_checkpoint(path: Path, run: str, device: torch.device) -> Checkpoint | 
     check_readable(path, CheckpointError)
     try:
         with safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get(_KEY, "null")
+            text = (file.metadata() or {}).get(_KEY)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, ValueError, TypeError) as error:
-        raise _damaged(path, error) from error
-    sealed = _DOCUMENT.convert(_DOCUMENT.parse(text, origin=str(path)), _Sealed, origin=str(path))
-    if state_sha256(tensors) != sealed.tensors:
-        raise _damaged(path, ValueError("its tensors have changed since they were written"))
-    tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
-    try:
-        state = msgspec.convert(json.loads(sealed.state), _State)
-        entries = tuple(
-            _entry(facts, _under(tensors, f"entry.{index}."))
-            for index, facts in enumerate(state.entries)
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _damaged(path, error) from error
-    if state.run != run:
+        raise misfit(path, error) from error
+    if text is None:
+        raise misfit(path, "it does not say what it holds")
+    document = _document(path)
+    content = document.parse(text, origin=str(path))
+    document.convert(content, _Content, origin=str(path))
+    if content.get("tensors") not in (None, state_sha256(tensors)):
+        raise misfit(path, "its tensors have changed since they were written")
+    if content["run"] != run:
         raise CheckpointError(
             f"{path} is the checkpoint of a run with other settings, data or weights",
-            remedy=_DOCUMENT.remedy,
+            remedy=_remedy(path),
         )
-    parts = {part: _under(tensors, f"{part}.") for part in ("model", "method", "optimizer")}
+    if [entry["task"] for entry in content["entries"]] != list(range(1, content["task"] + 1)):
+        raise misfit(path, f"it does not describe the {content['task']:,} tasks that have begun")
+    try:
+        entries = tuple(
+            _entry(facts, _under(tensors, f"entry.{index}."))
+            for index, facts in enumerate(content["entries"])
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise misfit(path, f"it lacks what a task was written down with ({error})") from error
+    parts = {
+        part: {name: value.to(device) for name, value in _under(tensors, f"{part}.").items()}
+        for part in _PARTS
+    }
     return Checkpoint(
         run=run,
-        task=state.task,
-        iteration=state.iteration,
+        task=content["task"],
+        iteration=content["iteration"],
         entries=entries,
-        facts=state.facts,
+        facts=content["facts"],
         **parts,
     )
-
-
-def _damaged(path: Path, error: Exception) -> CheckpointError:
-    return CheckpointError(f"{path} is damaged: {error}", remedy=_DOCUMENT.remedy)
 
 
 def _under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -172,8 +222,10 @@ def _entry_parts(entry: TaskEntry) -> tuple[dict[str, Any], dict[str, np.ndarray
         "task": entry.task,
         "facts": entry.facts,
         "start": {
-            **{name: getattr(start, name) for name in _START},
-            "curve": None if curve is None else [list(curve.lams), list(curve.errors)],
+            **{name: _told(getattr(start, name)) for name in _START},
+            "curve": None
+            if curve is None
+            else [[*map(_told, curve.lams)], [*map(_told, curve.errors)]],
         },
         "start_seconds": [dict(each) for each in entry.start_seconds],
         "iterations": [point.iteration for point in entry.points],
@@ -187,13 +239,25 @@ def _entry_parts(entry: TaskEntry) -> tuple[dict[str, Any], dict[str, np.ndarray
     return facts, arrays
 
 
-_START = ("factor", "shift", "loss_before", "loss_after", "steps", "lam", "library")
+_REALS = ("factor", "shift", "loss_before", "loss_after", "lam")
+_START = (*_REALS, "steps", "library")
+
+
+def _told(value: Any) -> Any:
+    """Return a value as JSON can hold it."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _real(value: Any) -> Any:
+    """Return what `_told` was given."""
+    return float(value) if isinstance(value, str) else value
 
 
 def _entry(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TaskEntry:
-    arrays = {name: value.cpu().numpy() for name, value in tensors.items()}
+    arrays = {name: value.numpy() for name, value in tensors.items()}
     start = dict(facts["start"])
     curve = start.pop("curve")
+    start |= {name: _real(start[name]) for name in _REALS}
     columns = [arrays[name] for name in ("correct", "loss_new", "elapsed_s") if name in arrays]
     return TaskEntry(
         task=facts["task"],
@@ -202,7 +266,9 @@ def _entry(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TaskEntry
         starts=[
             Initialisation(
                 Rows(np.empty((0, 0)), np.empty(0)),  # they are in the model
-                curve=None if curve is None else LambdaCurve(*map(tuple, curve)),
+                curve=None
+                if curve is None
+                else LambdaCurve(*(tuple(map(_real, values)) for values in curve)),
                 **start,
             )
         ],

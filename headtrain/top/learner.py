@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import ExitStack, closing
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, replace
 from itertools import repeat
 from pathlib import Path
@@ -35,6 +35,7 @@ from clinit.headtrain.task_rows import TaskRows
 from clinit.headtrain.top.checkpoint import (
     FINISHED,
     Checkpoint,
+    misfit,
     read_checkpoint,
     write_checkpoint,
 )
@@ -125,6 +126,7 @@ class TopLearner:
         found = read_checkpoint(self._path, self._study.digest(self._head), self._model.device)
         if found is None:
             return None
+        self._check_extent(found, self._path)
         self.entries = list(found.entries)
         self.diverged = list(found.facts["diverged"])
         self.paid |= set(found.facts.get("paid", ()))
@@ -136,6 +138,28 @@ class TopLearner:
         self._observe(Noted(f"{self._name} goes on from its checkpoint, after {place}"))
         return found
 
+    def _check_extent(self, found: Checkpoint, path: Path) -> None:
+        """Check that a checkpoint goes no further than the run, and is as wide."""
+        updates, classes = self._study.config.iterations, self._study.scenario.num_classes
+        tasks = self._study.scenario.tasks
+        if found.task > len(tasks) or found.iteration > updates:
+            raise misfit(path, "it goes further than the run")
+        for entry, task in zip(found.entries, tasks, strict=False):
+            width = task.stop if self._study.config.head_width == "grow" else classes
+            parts = [(entry.new_share, (updates,)), (entry.losses, (updates, 1, 2))]
+            for point in entry.points:
+                parts += [(point.correct, (1, width)), (point.loss_new, (1,))]
+                parts += [(point.elapsed_s, (1,))]
+            if any(values is None or values.shape != shape for values, shape in parts):
+                raise misfit(path, f"what it says of task {task.number} is of another run")
+
+    def _take_over(self, found: Checkpoint) -> None:
+        """Take over the parameters of the network and what the method remembers."""
+        assert self._path is not None
+        with _fitting(self._path):
+            self._model.restore(found.model)
+            self._method.restore(found.method)
+
     def _restore(self, task: Task, found: Checkpoint) -> None:
         """Take over a checkpoint, and finish its task if it is inside one."""
         iterations = self._study.config.iterations
@@ -144,8 +168,7 @@ class TopLearner:
             self._learn(task, found)
             return
         self._observe(Stepped(task.number * iterations))
-        self._model.restore(found.model)
-        self._method.restore(found.method)
+        self._take_over(found)
 
     def _learn(self, task: Task, found: Checkpoint | None) -> None:
         """Learn one task, from its beginning or from a checkpoint inside it."""
@@ -167,8 +190,7 @@ class TopLearner:
             with self.watch.phase("method"):
                 self._method.begin(self._model, task, reader)
         else:
-            self._model.restore(found.model)
-            self._method.restore(found.method)
+            self._take_over(found)
         self._train(task, rows, schedule, reader, found)
         self._model.close()
         with self.watch.phase("method"):
@@ -218,7 +240,9 @@ class TopLearner:
         )
         first = 0 if found is None else found.iteration
         if found is not None:
-            restore_optimizer(optimizer, rates, found.optimizer, found.facts["groups"], first)
+            assert self._path is not None
+            with _fitting(self._path):
+                restore_optimizer(optimizer, rates, found.optimizer, found.facts["groups"], first)
             self._observe(Stepped(first))
         losses = self.entries[-1].losses
         assert losses is not None
@@ -331,6 +355,17 @@ class TopLearner:
             },
         )
         write_checkpoint(checkpoint, self._path)
+
+
+@contextmanager
+def _fitting(path: Path) -> Iterator[None]:
+    """Refuse a checkpoint whose tensors are not those of the run."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, AssertionError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise misfit(path, "its tensors are not those of this run") from error
 
 
 def _is_finite(features: Any) -> bool:

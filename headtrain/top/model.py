@@ -141,18 +141,23 @@ class PlasticModel:
 
     def state(self) -> dict[str, Tensor]:
         """Return all that training may have changed, updates that are not merged included."""
-        inside = (*self.cut.blocks, self._classifier_name)
-        prefixes = tuple(f"{name}." for name in inside)
         return {
             name: value.detach().clone()
             for name, value in self.network.state_dict().items()
-            if name.startswith(prefixes)
+            if name.startswith(self._prefixes)
         }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Take over a `state()` of the same number of classes, opened or closed alike."""
-        found = set(self.network.load_state_dict(dict(state), strict=False).unexpected_keys)
-        assert not found, f"a state of another network: {sorted(found)[:3]}"
+        found = self.network.load_state_dict(dict(state), strict=False)
+        missing = [name for name in found.missing_keys if name.startswith(self._prefixes)]
+        wrong = sorted([*found.unexpected_keys, *missing])
+        assert not wrong, f"a state of another network: {wrong[:3]}"
+
+    @property
+    def _prefixes(self) -> tuple[str, ...]:
+        """How the names of all that training may change begin."""
+        return tuple(f"{name}." for name in (*self.cut.blocks, self._classifier_name))
 
     def changed(self) -> dict[str, np.ndarray]:
         """Return the parameters of the merged blocks that training has changed, by name."""

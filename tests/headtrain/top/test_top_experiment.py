@@ -25,7 +25,7 @@ from clinit.headtrain.record import (
     read_record,
     write_record,
 )
-from clinit.headtrain.top.checkpoint import read_checkpoint
+from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint
 from clinit.headtrain.top.config import TopConfig, run_name
 from clinit.headtrain.top.cut import cut
 from clinit.headtrain.top.experiment import run_top, study_notes
@@ -206,7 +206,53 @@ def test_a_checkpoint_of_another_run_is_refused(
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(CheckpointError, match=f"^{path} is damaged: ") as caught:
         run_top(study, HEAD, checkpoint=path)
-    assert caught.value.remedy.startswith("Remove this file to start the run anew")
+    assert caught.value.remedy == f"Remove {path} to start the run anew, or choose another --out."
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda found: {"task": 3, "entries": found.entries * 3}, "it goes further than the run"),
+        (lambda found: {"iteration": 99}, "it goes further than the run"),
+        (
+            lambda found: {
+                "entries": tuple(
+                    replace(each, new_share=each.new_share[:-1], losses=each.losses[:-1])
+                    for each in found.entries
+                )
+            },
+            "what it says of task 1 is of another run",
+        ),
+        (lambda found: {"model": {}}, "its tensors are not those of this run"),
+        (lambda found: {"model": {**found.model, "x": torch.ones(1)}}, "its tensors are not those"),
+        (
+            lambda found: {"model": {name: t[:1] for name, t in found.model.items()}},
+            "its tensors are not those of this run",
+        ),
+        (lambda found: {"optimizer": {"x": torch.ones(1)}}, "its tensors are not those of this"),
+        (lambda found: {"facts": {**found.facts, "groups": []}}, "its tensors are not those of"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_its_run_is_refused(
+    study_of: Callable[..., Study],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Checkpoint], dict[str, Any]],
+    message: str,
+) -> None:
+    study, path = study_of(METHODS["low rank"]), tmp_path / "run.checkpoint"
+    with pytest.raises(KilledError):
+        run_top(study, HEAD, checkpoint=path, checkpoint_every=2, observer=kill_after(3))
+
+    def changed(*arguments: Any) -> Any:
+        found = read_checkpoint(*arguments)
+        assert found is not None
+        return replace(found, **change(found))
+
+    monkeypatch.setattr("clinit.headtrain.top.learner.read_checkpoint", changed)
+    with pytest.raises(CheckpointError) as caught:
+        run_top(study, HEAD, checkpoint=path)
+    assert str(caught.value).startswith(f"{path} is damaged: {message}")
 
 
 @pytest.mark.parametrize("name", ["low rank", "full rank", "derpp stored"])
