@@ -178,7 +178,8 @@ def read_shard(path: Path, plan: Plan, index: int) -> Shard:
     if sealed and hashlib.sha256(content.data[_BLOCK:]).hexdigest().encode() != told[len(_SEAL) :]:
         raise CacheError(f"{path} has changed since it was written", remedy=WRITE_AGAIN)
     try:
-        with h5py.File(_Bytes(content), "r") as file:
+        # With a cache of chunks HDF5 would copy all of one for the rows that `_in_place` compares.
+        with h5py.File(_Bytes(content), "r", rdcc_nbytes=0) as file:
             if _text(file, "plan") != plan.identifier:
                 raise CacheError(f"{path} belongs to another extraction", remedy=WRITE_AGAIN)
             shard = _decode(file, plan, index, content)
