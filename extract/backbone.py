@@ -325,7 +325,10 @@ def state_sha256(state: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(state.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        values = tensor.detach().cpu().contiguous().view(-1)
+        if values.stride(0) != 1:  # a single number that was spread out counts as contiguous
+            values = values.clone(memory_format=torch.contiguous_format)
+        digest.update(values.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -234,7 +234,8 @@ def test_a_refused_word_is_shown_in_a_panel_with_the_usage(
     words = ["cache", "--out=o.safetensors", f"--config={tmp_path / 'study.toml'}"]
     assert run(monkeypatch, "align", *words) == 2
     said = " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert said.replace("- ", "-").count("study.toml gives 'many'.") == 1
+    # The folder above it is long, so the line breaks anywhere.
+    assert "".join(said.split()).count("study.tomlgives'many'.") == 1
 
 
 def test_no_words_at_all_are_answered_by_the_help(

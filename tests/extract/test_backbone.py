@@ -14,6 +14,7 @@ from clinit.extract.backbone import (
     BackboneConfig,
     check_penultimate,
     load_backbone,
+    state_sha256,
 )
 
 MODEL = "convnextv2_atto"
@@ -350,3 +351,12 @@ def test_the_gpu_gives_the_features_of_the_cpu(tiny_weights: Path, images: torch
     on_gpu = load_backbone(config(tiny_weights, device="cuda")).features(images.cuda())
     expected = load_backbone(config(tiny_weights)).features(images)
     torch.testing.assert_close(on_gpu.cpu(), expected, rtol=1e-2, atol=1e-2)
+
+
+def test_the_digest_of_a_state_is_that_of_its_values_however_they_lie() -> None:
+    lone = torch.tensor([1.5], dtype=torch.float64)
+    spread = torch.tensor(1.5, dtype=torch.float64).expand(1)
+    assert spread.stride() == (0,)
+    assert state_sha256({"a": spread}) == state_sha256({"a": lone})
+    assert state_sha256({"a": lone}) != state_sha256({"a": lone + 1})
+    assert state_sha256({"a": lone}) != state_sha256({"b": lone})
