@@ -11,6 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from clinit.errors import ImageError, ModelError
 from clinit.extract.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.contrast import DIGEST_LETTERS, contrast
@@ -18,7 +22,7 @@ from clinit.extract.decode import MISSING
 from clinit.extract.device import choose_device
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.loader import ImageBatch, load_batches
-from clinit.extract.machine import cpu_count
+from clinit.extract.machine import cpu_count, out_of_memory
 from clinit.extract.tree import IMAGE_SUFFIXES, printable
 from clinit.extract.wordnet import title
 from clinit.headtrain.model_file import ModelFacts, read_facts
@@ -117,13 +121,26 @@ class Classifier:
         on_images(len(paths))
 
     def _guesses(self, batch: ImageBatch, top: int) -> Iterable[tuple[Guess, ...]]:
-        pixels = batch.pixels.to(self.backbone.config.device)
-        logits = self.backbone.logits(self.facts.transform.normalise(pixels))
-        found = logits.softmax(dim=1).topk(min(top, self.facts.num_classes), dim=1)
+        found = self._logits(batch).softmax(dim=1).topk(min(top, self.facts.num_classes), dim=1)
         probabilities, rows = found.values.tolist(), found.indices.tolist()
         for image_probabilities, image_rows in zip(probabilities, rows, strict=True):
             pairs = zip(image_probabilities, image_rows, strict=True)
             yield tuple(self._guess(probability, row) for probability, row in pairs)
+
+    def _logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
+        images = self.facts.transform.normalise(batch.pixels.to(self.backbone.config.device))
+        try:
+            return self.backbone.logits(images)
+        except (RuntimeError, ValueError, AssertionError) as error:
+            if out_of_memory(error) or isinstance(error, torch.AcceleratorError):
+                raise
+            size = " x ".join(map(str, self.facts.transform.crop))
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ModelError(
+                f"the network of the model does not take the images of {size} pixels that its file"
+                f" asks for: {why}",
+                remedy="Export the run again.",
+            ) from error
 
     def _guess(self, probability: float, row: int) -> Guess:
         name = self.facts.class_names[row]

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -24,6 +24,7 @@ from clinit.extract.document import DocumentKind
 from clinit.extract.model_args import read_model_args
 from clinit.extract.readable import check_readable
 from clinit.extract.transform import Transform
+from clinit.headtrain.run_info import Settings
 
 _DOCUMENT = DocumentKind(
     title="the description of a model",
@@ -92,6 +93,16 @@ class _Stored:
     record: dict[str, Any]
 
 
+class _Record(TypedDict, total=False):
+    """What is read again of the run."""
+
+    config: Settings | None
+
+
+class _Told(TypedDict):
+    record: _Record
+
+
 def write_model(network: nn.Module, facts: ModelFacts, path: Path) -> None:
     """Write the state of `network` and what is known of it to `path`, atomically."""
     content = {
@@ -138,7 +149,9 @@ def read_facts(path: Path) -> ModelFacts:
             remedy="Write one with `clinit export RUN --out FILE`.",
         )
     origin = f"the description in {path}"
-    stored = _DOCUMENT.convert(_DOCUMENT.parse(text, origin=origin), _Stored, origin=origin)
+    content = _DOCUMENT.parse(text, origin=origin)
+    stored = _DOCUMENT.convert(content, _Stored, origin=origin)
+    _DOCUMENT.convert(content, _Told, origin=origin)
     fields = {field.name: getattr(stored, field.name) for field in dataclasses.fields(stored)}
     try:
         return ModelFacts(**{**fields, "model_args": _model_args(path, stored.model_args)})

@@ -34,7 +34,7 @@ class Settings(TypedDict, total=False):
     method: str
     init: str
     scale: str
-    lam: Number | str
+    lam: Number | Annotated[str, Meta(pattern="^auto$")]
     weighting: str
     class_mean: str
     bias: str

@@ -258,6 +258,16 @@ def test_scores_that_are_no_probabilities_are_pointed_out(
         assert re.search(words, caution)
 
 
+def test_images_that_the_network_does_not_take_are_told(
+    model: Classifier, tiny_run: Path, tmp_path: Path
+) -> None:
+    transform = replace(model.facts.transform, crop=(3, 32))
+    small = Classifier(replace(model.facts, transform=transform), model.backbone)
+    image = next((tiny_run.parent / "base").rglob("*.png"))
+    with pytest.raises(ModelError, match="does not take the images of 3 x 32 pixels that its file"):
+        list(small.predict([image]))
+
+
 def test_load_model_is_a_public_function(model_file: Path) -> None:
     assert clinit.load_model is load_model
     assert clinit.load_model(str(model_file), device="cpu").facts.num_classes == 5
@@ -324,6 +334,14 @@ def described(change: Callable[[dict[str, Any]], object]) -> Callable[[str], str
         (
             described(lambda content: content.update(tasks=[0.5])),
             "is damaged: tasks[0] is 0.5, expected `int`, got `float`",
+        ),
+        (
+            described(lambda content: content.update(record={"config": 3})),
+            "is damaged: record.config is 3, expected `object | null`, got `int`",
+        ),
+        (
+            described(lambda content: content.update(record={"config": {"method": []}})),
+            "is damaged: record.config.method is [], expected `str`, got `array`",
         ),
         (
             described(lambda content: content["transform"].update(resize=True)),
