@@ -123,10 +123,11 @@ class RunSummary:
         rows = []
         for task in self.points["task"].unique().sort():
             here = pl.col("task") == task
+            points, averaged = self.points.filter(here), self.averaged.filter(here)
             row: Row = {"task": task}
-            row |= {name: finite(mean(self.averaged.filter(here)[name])) for name in VALUES}
-            row |= _values(at_start(self.points.filter(here)), "start")
-            row |= _values(at_end(self.points.filter(here)), "end")
+            row |= {name: finite(mean(averaged[name])) for name in VALUES}
+            row |= _values(at_start(points), "start")
+            row |= _values(at_end(points), "end")
             found = gains.get(task)
             for reading in READINGS:
                 row[value_name(reading)] = found.value(reading) if found else None

@@ -116,14 +116,11 @@ class SweepFolder:
         """
         told = [[run_digest(run) for run in bank] for bank in banks]
         named = {name for bank in told for name in bank}
-        recorded = set(map(_digest, self.recorded))
-        other = [
-            bank  # of other grids, which may go on later
-            for bank in self.banks
-            if named.isdisjoint(bank) and not recorded.issuperset(bank)
-        ]
-        if told + other != self.banks:
-            self.info["banks"] = told + other
+        # Those of other grids, which may go on later, and those that are trained already.
+        kept = [bank for bank in self.banks if bank in told or named.isdisjoint(bank)]
+        all_banks = kept + [bank for bank in told if bank not in kept]
+        if all_banks != self.banks:
+            self.info["banks"] = all_banks
             _DOCUMENT.write(self.path / SWEEP, self.info)
 
     def record_of(self, run: Run) -> Path | None:

@@ -38,15 +38,22 @@ m.main()
 """
 
 
-def started(before: str = "pass", clean: str = "pass", **more: object) -> subprocess.Popen[str]:
+def started(
+    before: str = "pass", clean: str = "pass", ignored: tuple[signal.Signals, ...] = ()
+) -> subprocess.Popen[str]:
     """Start a command that waits for a signal, and wait until it does."""
+
+    def dispose() -> None:  # of what these tests inherit: nohup ignores a signal, `&` another
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+
     code = WAITS.format(before=before, clean=clean)
     process: subprocess.Popen[str] = subprocess.Popen(
         [sys.executable, "-c", code, "wait"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **more,  # type: ignore[call-overload]
+        preexec_fn=dispose,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -148,8 +155,7 @@ def test_an_error_of_the_clean_up_does_not_hide_the_signal() -> None:
 
 
 def test_a_signal_that_the_parent_ignores_stays_ignored() -> None:
-    ignore: Callable[[], object] = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
-    process = started(preexec_fn=ignore)
+    process = started(ignored=(signal.SIGHUP,))
     process.send_signal(signal.SIGHUP)
     time.sleep(0.3)
     assert process.poll() is None
