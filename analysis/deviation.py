@@ -22,8 +22,8 @@ import numpy as np
 from jaxtyping import Float
 
 from clinit.headtrain.array import namespace, to_numpy
-from clinit.headtrain.solve import least_squares_head
-from clinit.headtrain.statistics import ClassStatistics
+from clinit.headtrain.least_squares.solve import least_squares_head
+from clinit.headtrain.least_squares.statistics import ClassStatistics
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,8 +20,8 @@ from clinit.extract.head import Head
 from clinit.extract.plan import backbone_identifier
 from clinit.extract.top1 import head_rows
 from clinit.headtrain.array import beside, library, placed, to_numpy, torch_stream
-from clinit.headtrain.moments import Block
-from clinit.headtrain.statistics import ClassStatistics, count
+from clinit.headtrain.least_squares.moments import Block
+from clinit.headtrain.least_squares.statistics import ClassStatistics, count
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -30,7 +30,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from clinit.headtrain.run_info import settings_of
+from clinit.headtrain.record.info import settings_of
 
 Reading = Literal["equal-level", "random-best"]
 READINGS: tuple[Reading, ...] = ("equal-level", "random-best")

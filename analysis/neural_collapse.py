@@ -28,8 +28,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from clinit.headtrain.array import beside, namespace, to_numpy
-from clinit.headtrain.moments import Block, widen
-from clinit.headtrain.statistics import ClassStatistics
+from clinit.headtrain.least_squares.moments import Block, widen
+from clinit.headtrain.least_squares.statistics import ClassStatistics
 
 RANK_TOLERANCE = 1e-4
 """Directions in which the class means spread less, relative to the widest, are taken for

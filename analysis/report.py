@@ -15,7 +15,7 @@ from clinit.analysis.efficiency import Gain, Reading, gain
 from clinit.analysis.run_summary import Row, RunSummary
 from clinit.analysis.settings import labels
 from clinit.errors import RecordError
-from clinit.headtrain.record import find_records, finite, read_record
+from clinit.headtrain.record.format import find_records, finite, read_record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

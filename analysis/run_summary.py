@@ -21,8 +21,8 @@ from clinit.analysis.accuracy import (
     mean,
 )
 from clinit.analysis.efficiency import READINGS, Gain, comparison_key, value_name
-from clinit.headtrain.record import RunRecord
-from clinit.headtrain.run_info import settings_of
+from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.record.info import settings_of
 
 Row = dict[str, Any]
 VALUES = ("loss_new", *ACCURACIES)

@@ -41,7 +41,7 @@ from rich.table import Table
 
 def has_bf16() -> bool:
     """Return whether clinit trains in bfloat16 here."""
-    from clinit.headtrain.precision import cpu_has_bf16
+    from clinit.headtrain.bank.precision import cpu_has_bf16
 
     return cpu_has_bf16()
 

@@ -93,8 +93,8 @@ class Pace:
 
 def products(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Do the two products of a step and nothing else, launched as clinit does: the limit."""
-    from clinit.headtrain.cuda_graph import WARM_UP_STEPS, Replayed
-    from clinit.headtrain.precision import products_in
+    from clinit.headtrain.bank.loop import WARM_UP_STEPS, Replayed
+    from clinit.headtrain.bank.precision import products_in
 
     precision, device, heads = options["precision"], options["device"], options["heads"]
     kind = torch.bfloat16 if precision == "bf16" else torch.float32
@@ -130,12 +130,12 @@ def _two_products(
 def clinit(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Train a bank as `clinit train-head` does; the first head is that of the other contenders."""
     from clinit.headtrain import events
-    from clinit.headtrain.bank import Bank
+    from clinit.headtrain.bank.evaluate import count_correct
+    from clinit.headtrain.bank.heads import Bank
+    from clinit.headtrain.bank.rows import LabelledRows
     from clinit.headtrain.config import ExperimentConfig, HeadConfig
-    from clinit.headtrain.evaluation import count_correct
     from clinit.headtrain.experiment import run_experiment
     from clinit.headtrain.init import Rows
-    from clinit.headtrain.labelled_rows import LabelledRows
 
     def observe(event: events.Event) -> None:
         if isinstance(event, events.Evaluated) and event.iteration == 0:

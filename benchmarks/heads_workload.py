@@ -82,7 +82,7 @@ def sides(work: Workload, test_rows: int | None = None) -> tuple[Any, Any, Any]:
     """Return the base and the new data as clinit has them, and the head; `test_rows` a class."""
     from clinit.extract.features import FeatureSet
     from clinit.extract.head import Head
-    from clinit.headtrain.source import Source
+    from clinit.headtrain.stream.source import Source
 
     def side(prefix: str, start: int, stop: int) -> Any:
         names = tuple(f"{prefix}{row}" for row in range(stop - start))

@@ -12,23 +12,22 @@ import numpy as np
 import torch
 from top_blocks_contenders import Taker, Workload
 
-from clinit.headtrain.bank import Bank
+from clinit.headtrain.bank.evaluate import LabelledRows, count_correct
+from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
-from clinit.headtrain.evaluation import LabelledRows, count_correct
 from clinit.headtrain.init import Rows
-from clinit.headtrain.stopwatch import Stopwatch
-from clinit.headtrain.top.activations import PoolActivations
+from clinit.headtrain.record.stopwatch import Stopwatch
+from clinit.headtrain.top.activations.rows import PoolActivations, TaskReader
+from clinit.headtrain.top.activations.trunk import Trunk
 from clinit.headtrain.top.config import TopConfig
-from clinit.headtrain.top.cut import cut
 from clinit.headtrain.top.evaluate import features
 from clinit.headtrain.top.images import open_side, reload_backbone
 from clinit.headtrain.top.methods import EwcConfig, top_method
-from clinit.headtrain.top.model import PlasticModel
-from clinit.headtrain.top.optimizer import top_optimizer
-from clinit.headtrain.top.rows import TaskReader
+from clinit.headtrain.top.network.cut import cut
+from clinit.headtrain.top.network.model import PlasticModel
+from clinit.headtrain.top.network.optimizer import top_optimizer
 from clinit.headtrain.top.study import Storage, Study, build_study
 from clinit.headtrain.top.train_task import Watchers, train_top
-from clinit.headtrain.top.trunk import Trunk
 
 SILENT = Watchers(evaluate=lambda _: None, stepped=lambda _: None, save=lambda _: None)
 
@@ -100,17 +99,17 @@ def clinit(work: Workload) -> Taker:
     network, first = copy.deepcopy(study.network), study.initial_head
     old_rows = Rows(first.weight.astype(np.float64), first.bias.astype(np.float64))
     model = PlasticModel(network, cut(network, top.top_blocks), old_rows, top)
-    model.grow(study.curriculum.random_rows(task, model.dim))
+    model.grow(study.task_plan.random_rows(task, model.dim))
     method = top_method(top.method, seed=config.seed, ewc=top.ewc, derpp=top.derpp)
-    rows = study.curriculum.rows(task)
-    schedule = study.curriculum.schedule(rows)
+    rows = study.task_plan.rows(task)
+    schedule = study.task_plan.schedule(rows)
     old = rows.rows[: rows.num_old]
     reader = TaskReader(
         study.scenario.train,
         study.train,
         new=rows.rows[rows.num_old :],
-        old=old if len(old) else study.curriculum.base_sample(method.base_sample),
-        kept=study.curriculum.kept(task),
+        old=old if len(old) else study.task_plan.base_sample(method.base_sample),
+        kept=study.task_plan.kept(task),
     )
     model.open(torch.Generator().manual_seed(config.seed))
     method.begin(model, task, reader)

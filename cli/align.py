@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clinit.extract.cache import CacheSplit
     from clinit.extract.head import Head
     from clinit.headtrain.align import AlignConfig, Alignment
-    from clinit.headtrain.source import Source
+    from clinit.headtrain.stream.source import Source
 
 
 @keeps("No half of a file is left: it is written whole or not at all.")
@@ -70,7 +70,7 @@ def align(
     from clinit.extract.cache import open_cache
     from clinit.extract.head import write_head
     from clinit.headtrain.align import AlignConfig, choose_views
-    from clinit.headtrain.source import read_source
+    from clinit.headtrain.stream.source import read_source
 
     try:
         config = AlignConfig(

@@ -67,7 +67,7 @@ def diagnose(
     from clinit.analysis.diagnosis import diagnose_split
     from clinit.extract.cache import open_cache
     from clinit.extract.device import choose_device
-    from clinit.headtrain.record import finite
+    from clinit.headtrain.record.format import finite
 
     if not math.isfinite(lam):
         raise typer.BadParameter(f"--lambda takes a finite number, got {lam}")

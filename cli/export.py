@@ -14,7 +14,7 @@ from clinit.cli.interruption import keeps
 
 if TYPE_CHECKING:
     from clinit.extract.top1 import Top1
-    from clinit.headtrain.export import Export
+    from clinit.headtrain.export.run import Export
 
 
 @keeps("No half of a file is left: it is written whole or not at all.")
@@ -44,7 +44,7 @@ def export(
     The file holds the class names and the preprocessing too: `clinit predict` needs nothing else.
     The network is compared with what was trained before anything is written.
     """
-    from clinit.headtrain.export import export_run
+    from clinit.headtrain.export.run import export_run
 
     if out.suffix != ".safetensors":
         raise typer.BadParameter(f"--out is the model file to write, .safetensors, got {out}")

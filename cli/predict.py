@@ -23,7 +23,7 @@ from clinit.extract.visible import visible
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from clinit.headtrain.classifier import Classifier, Guess, Prediction
+    from clinit.headtrain.export.classifier import Classifier, Guess, Prediction
 
 COLUMNS = ("image", "rank", "class", "title", "probability", "task", "error")
 """Of the CSV file."""
@@ -65,7 +65,7 @@ def predict(
     has learnt later than those of its base are marked with their task. A file that is no image
     is reported with its reason at the end, the others are not affected; the exit code is 1 then.
     """
-    from clinit.headtrain.classifier import find_images, load_model
+    from clinit.headtrain.export.classifier import find_images, load_model
 
     if csv_file is not None and csv_file.suffix != ".csv":
         raise typer.BadParameter(f"--csv is the file to write, .csv, got {csv_file}")

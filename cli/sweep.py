@@ -214,9 +214,9 @@ def read_data(base: Path, new: Path, heads: list[str]) -> SweepData:
         ExperimentError: If there is no pretrained head, or two for the same runs.
     """
     from clinit.errors import ExperimentError
-    from clinit.headtrain.base_head import read_base_head
     from clinit.headtrain.losses import LOSSES
-    from clinit.headtrain.source import read_source
+    from clinit.headtrain.stream.base_head import read_base_head
+    from clinit.headtrain.stream.source import read_source
     from clinit.headtrain.sweep.folder import SweepData
 
     paths: dict[str, Path] = {}

@@ -33,7 +33,7 @@ def open_sides(images: Images) -> tuple[Side, Side]:
 def starting_head(base: Side, file: Path | None) -> tuple[Head, dict[str, Any]]:
     """Return the head that runs start from, and what is known about it."""
     from clinit.errors import ExperimentError
-    from clinit.headtrain.base_head import read_base_head
+    from clinit.headtrain.stream.base_head import read_base_head
 
     if file is not None:
         return read_base_head(file)

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from clinit.extract.head import Head
     from clinit.headtrain.config import ExperimentConfig, HeadConfig
     from clinit.headtrain.init import Rows
-    from clinit.headtrain.record import RunRecord
-    from clinit.headtrain.source import Source
-    from clinit.headtrain.statistics import ClassStatistics
+    from clinit.headtrain.least_squares.statistics import ClassStatistics
+    from clinit.headtrain.record.format import RunRecord
+    from clinit.headtrain.stream.source import Source
 
 
 _DIAGNOSIS_LAMBDA = 0.05
@@ -206,10 +206,10 @@ def train_head(
     earlier call with the same command has recorded stays as it is.
     """
     from clinit.extract.device import choose_device
-    from clinit.headtrain.class_order import read_class_order
+    from clinit.headtrain.bank.precision import check_precision
     from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_ids
-    from clinit.headtrain.precision import check_precision
-    from clinit.headtrain.record import INFO, check_free, write_records
+    from clinit.headtrain.record.format import INFO, check_free, write_records
+    from clinit.headtrain.stream.tasks import read_class_order
 
     reject_meaningless(context, method.value, init_rows)
     try:
@@ -288,8 +288,8 @@ class _Data:
 
 def _read(base: Path, new: Path, head_file: Path | None) -> _Data:
     from clinit.errors import ExperimentError
-    from clinit.headtrain.base_head import read_base_head
-    from clinit.headtrain.source import read_source
+    from clinit.headtrain.stream.base_head import read_base_head
+    from clinit.headtrain.stream.source import read_source
 
     with err.status("Reading the feature caches …"):
         base_source, new_source = read_source(base), read_source(new)
@@ -314,7 +314,7 @@ def _missing(
 ) -> set[Path]:
     """Return the folders that do not hold the record of their head yet."""
     from clinit.headtrain.config import head_settings
-    from clinit.headtrain.finished import is_finished
+    from clinit.headtrain.record.finished import is_finished
 
     left = {
         folder

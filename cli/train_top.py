@@ -35,7 +35,7 @@ from clinit.extract.image_size import MAX_PIXELS
 if TYPE_CHECKING:
     from clinit.extract.head import Head
     from clinit.headtrain.config import ExperimentConfig, HeadConfig
-    from clinit.headtrain.record import RunRecord
+    from clinit.headtrain.record.format import RunRecord
     from clinit.headtrain.top.config import TopConfig
     from clinit.headtrain.top.study import Side, Study
 
@@ -107,8 +107,8 @@ def train_top(
     same stream as `clinit train-head`. Everything below the top blocks is frozen: its output is
     computed once and stored. A killed run goes on when the same command is given again.
     """
-    from clinit.headtrain.class_order import read_class_order
     from clinit.headtrain.config import ExperimentConfig, HeadConfig
+    from clinit.headtrain.stream.tasks import read_class_order
     from clinit.headtrain.top.config import TopConfig, run_name
     from clinit.headtrain.top.methods import DerppConfig, EwcConfig
 
@@ -231,7 +231,7 @@ def _is_there(
     start: Head,
 ) -> bool:
     """Return whether a run is finished; its checkpoint goes, where the run was killed before."""
-    from clinit.headtrain.finished import is_finished
+    from clinit.headtrain.record.finished import is_finished
     from clinit.headtrain.top.config import run_settings
 
     settings = run_settings(run, config, top)
@@ -256,7 +256,7 @@ def _run(
     verbose: bool,
 ) -> RunRecord:
     """Train one run, or finish it, and write its record."""
-    from clinit.headtrain.record import write_record
+    from clinit.headtrain.record.format import write_record
     from clinit.headtrain.top.experiment import run_top
 
     say(f"{folder.name}:")

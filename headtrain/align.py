@@ -31,17 +31,16 @@ from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
 from clinit.extract.views import AUGMENTATION, SEED
 from clinit.headtrain.array import torch_stream
-from clinit.headtrain.bank import Bank
-from clinit.headtrain.base_head import head_digest
-from clinit.headtrain.class_map import check_head, map_to_head
+from clinit.headtrain.bank.evaluate import LabelledRows, count_correct
+from clinit.headtrain.bank.heads import Bank
+from clinit.headtrain.bank.precision import PRECISIONS, check_precision
+from clinit.headtrain.bank.step import Training
 from clinit.headtrain.config import DEVICES, MOST, HeadConfig
-from clinit.headtrain.evaluation import LabelledRows, count_correct
 from clinit.headtrain.init import Rows
-from clinit.headtrain.precision import PRECISIONS, check_precision
-from clinit.headtrain.provenance import git_commit, versions
-from clinit.headtrain.seeds import MAX_SEED, Draw, generator
-from clinit.headtrain.source import Source
-from clinit.headtrain.training import Training
+from clinit.headtrain.record.provenance import git_commit, versions
+from clinit.headtrain.stream.base_head import check_head, head_digest, map_to_head
+from clinit.headtrain.stream.seeds import MAX_SEED, Draw, generator
+from clinit.headtrain.stream.source import Source
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +62,7 @@ class AlignConfig:
     device: str = "auto"
     """`auto` takes a CUDA device where there is one."""
     precision: str = "float32"
-    """Of the matrix products of an update, see `clinit.headtrain.precision`."""
+    """Of the matrix products of an update, see `clinit.headtrain.bank.precision`."""
 
     def __post_init__(self) -> None:
         self.head_config()

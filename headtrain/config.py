@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from clinit.headtrain.bank.precision import PRECISIONS
 from clinit.headtrain.init import InitConfig
-from clinit.headtrain.methods import CLOSED_METHODS, METHODS
-from clinit.headtrain.mix import MIXES
-from clinit.headtrain.precision import PRECISIONS
-from clinit.headtrain.quotas import BUFFER_SPLITS, Balanced, PerClass, Quotas, Sgm
-from clinit.headtrain.seeds import MAX_SEED
-from clinit.headtrain.statistics import Weighting
+from clinit.headtrain.init.solved import SOLVED
+from clinit.headtrain.least_squares.statistics import Weighting
+from clinit.headtrain.stream.batches import MIXES
+from clinit.headtrain.stream.buffer import BUFFER_SPLITS, Balanced, PerClass, Quotas, Sgm
+from clinit.headtrain.stream.seeds import MAX_SEED
 
+METHODS = ("rehearsal", "naive", "joint", *SOLVED)
 HEAD_WIDTHS = ("grow", "full")
 DEVICES = ("auto", "cuda", "cpu")
 DEFAULT_BUFFER = 24_000
@@ -89,7 +90,7 @@ class ExperimentConfig:
     buffer_split: str = "balanced"
     """Total buffer: shared equally by all classes seen, or `sgm`: base and later apart."""
     mix: str = "text"
-    """Batches of rehearsal: `text`, half new and half old, or `sgm`; see `clinit.headtrain.mix`."""
+    """Batches of rehearsal: `text`, half new and half old, or `sgm`; see `stream.batches`."""
     batch_size: int = 256
     """Rows a batch; >= 2."""
     eval_every: int = 50
@@ -110,7 +111,7 @@ class ExperimentConfig:
     """`auto` takes a CUDA device where there is one."""
     precision: str = "float32"
     """Of the matrix products of an update: `float32`, `tf32` (CUDA) or `bf16`, see
-    `clinit.headtrain.precision`. Evaluations are those of float32 logits in any case."""
+    `clinit.headtrain.bank.precision`. Evaluations are those of float32 logits in any case."""
 
     def __post_init__(self) -> None:
         least = {
@@ -169,7 +170,7 @@ class ExperimentConfig:
     @property
     def is_closed(self) -> bool:
         """Whether heads are solved and not trained."""
-        return self.method in CLOSED_METHODS
+        return self.method in SOLVED
 
     @property
     def keeps_buffer(self) -> bool:
@@ -197,7 +198,7 @@ def default_init_rows(method: str) -> str:
 def head_settings(head: HeadConfig, method: str = "rehearsal") -> dict[str, Any]:
     """Return the settings of a head that mean something to `method`."""
     settings = asdict(head)
-    closed = CLOSED_METHODS.get(method)
+    closed = SOLVED.get(method)
     return settings if closed is None else {name: settings[name] for name in closed.reads}
 
 

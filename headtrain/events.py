@@ -32,7 +32,7 @@ class Initialised:
     head_id: str
     start: Initialisation
     seconds: Mapping[str, float]
-    """By what they were spent on, see `clinit.headtrain.start`."""
+    """By what they were spent on, see `clinit.headtrain.init.task_start`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,18 +14,18 @@ from typing import Any
 import torch
 
 from clinit.extract.head import Head
-from clinit.headtrain.adamw import BETAS, EPS
-from clinit.headtrain.base_head import head_digest
+from clinit.headtrain.bank.step import BETAS, EPS
 from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_settings
 from clinit.headtrain.events import Noted, Observer, ignore
-from clinit.headtrain.gaps import gaps
 from clinit.headtrain.learner import Diagnose, Learner
-from clinit.headtrain.ledger import run_record
-from clinit.headtrain.provenance import git_commit, versions
-from clinit.headtrain.record import RunRecord
-from clinit.headtrain.scenario import Scenario, build_scenario
-from clinit.headtrain.source import Source
-from clinit.headtrain.task_rows import LOSS_SAMPLE_ROWS
+from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.record.provenance import git_commit, versions
+from clinit.headtrain.record.task_log import run_record
+from clinit.headtrain.stream.base_head import head_digest
+from clinit.headtrain.stream.notes import data_notes
+from clinit.headtrain.stream.pool import LOSS_SAMPLE_ROWS
+from clinit.headtrain.stream.scenario import Scenario, build_scenario
+from clinit.headtrain.stream.source import Source
 
 
 def run_experiment(
@@ -66,7 +66,7 @@ def run_experiment(
     started = datetime.now(UTC).isoformat(timespec="seconds")
     scenario = build_scenario(base, new, head, config)
     head_facts = {"path": None, "digest": head_digest(head), **(head_facts or {})}
-    notes = gaps(scenario, base, new, config, heads, head_facts)
+    notes = data_notes(scenario, base, new, config, heads, head_facts)
     for note in notes:
         observer(Noted(note))
     learner = Learner(scenario, head, config, heads, observer, diagnose)

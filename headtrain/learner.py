@@ -12,10 +12,10 @@ from jaxtyping import Float
 from clinit.extract.device import choose_device
 from clinit.extract.head import Head
 from clinit.headtrain.array import torch_stream
-from clinit.headtrain.bank import Bank
+from clinit.headtrain.bank.evaluate import LabelledRows, count_correct, mean_losses
+from clinit.headtrain.bank.heads import Bank
+from clinit.headtrain.bank.loop import train_task
 from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_ids
-from clinit.headtrain.curriculum import Curriculum
-from clinit.headtrain.evaluation import LabelledRows, count_correct, mean_losses
 from clinit.headtrain.events import (
     Evaluated,
     Initialised,
@@ -26,14 +26,15 @@ from clinit.headtrain.events import (
     TaskStarted,
 )
 from clinit.headtrain.init import Rows
-from clinit.headtrain.ledger import Point, TaskEntry
-from clinit.headtrain.scenario import Scenario
-from clinit.headtrain.start import TaskStart, warm_up
-from clinit.headtrain.statistics import ClassStatistics
-from clinit.headtrain.stopwatch import Stopwatch
-from clinit.headtrain.stream import Task
-from clinit.headtrain.task_rows import TaskRows
-from clinit.headtrain.train_task import train_task
+from clinit.headtrain.init.solved import SOLVED
+from clinit.headtrain.init.task_start import TaskStart, warm_up
+from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.headtrain.record.stopwatch import Stopwatch
+from clinit.headtrain.record.task_log import Point, TaskEntry
+from clinit.headtrain.stream.pool import TaskRows
+from clinit.headtrain.stream.scenario import Scenario
+from clinit.headtrain.stream.task_plan import TaskPlan
+from clinit.headtrain.stream.tasks import Task
 
 Diagnose = Callable[[ClassStatistics, Rows], dict[str, Any]]
 """Measures a head on the statistics of the rows it was trained on; plain values by name."""
@@ -65,7 +66,7 @@ class Learner:
         self._fingerprint = head.fingerprint
         self._own_seconds = np.zeros(len(heads))
         self._bank = Bank(_as_rows(head), heads, device, config.precision)
-        self._curriculum = Curriculum(scenario, config)
+        self._plan = TaskPlan(scenario, config)
         tested = scenario.val.rows_between(0, scenario.num_classes)
         self._test = LabelledRows.on(device, scenario.val.take(tested), scenario.val.labels[tested])
         if config.head_width == "full":
@@ -89,11 +90,11 @@ class Learner:
         if self._config.head_width == "grow":
             self._add_random_rows(task)
         with self.watch.phase("prepare"):
-            rows = self._curriculum.rows(task)
-            schedule = self._curriculum.schedule(rows)
+            rows = self._plan.rows(task)
+            schedule = self._plan.schedule(rows)
             data = self._on_device(rows)
-        seen = self._curriculum.start_rows(task, rows)
-        entry = self._curriculum.entry(task, rows, seen, schedule)
+        seen = self._plan.start_rows(task, rows)
+        entry = self._plan.entry(task, rows, seen, schedule)
         self.entries.append(entry)
         with self.watch.phase("initialise"), torch_stream(self.device):
             self._initialise(task, seen, data if seen is rows else None, entry)
@@ -134,7 +135,7 @@ class Learner:
         return LabelledRows.on(self.device, self._scenario.train.take(rows.rows), rows.labels)
 
     def _add_random_rows(self, task: Task) -> None:
-        self._bank.grow(self._curriculum.random_rows(task, self._bank.dim))
+        self._bank.grow(self._plan.random_rows(task, self._bank.dim))
 
     def _initialise(
         self, task: Task, seen: TaskRows, data: LabelledRows | None, entry: TaskEntry
@@ -147,7 +148,7 @@ class Learner:
             task,
             lambda: (data or self._on_device(seen)).arrays(),
             seen.labels,
-            self._curriculum.method,
+            SOLVED.get(self._config.method),
             self.device,
             lambda curve: self._observe(LambdaChosen(task.number, curve)),
         )

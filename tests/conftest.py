@@ -52,8 +52,8 @@ def make_run() -> Callable[..., Path]:
     from clinit.extract.scan import scan
     from clinit.headtrain.config import ExperimentConfig, HeadConfig
     from clinit.headtrain.experiment import run_experiment
-    from clinit.headtrain.record import write_record
-    from clinit.headtrain.source import read_source
+    from clinit.headtrain.record.format import write_record
+    from clinit.headtrain.stream.source import read_source
 
     def make(folder: Path, model: str = TINY_MODEL, **model_args: Any) -> Path:
         model_args = model_args or TINY_ARGS
@@ -144,7 +144,7 @@ def seal_record(edit_document: Callable[..., None]) -> Callable[..., None]:
 @pytest.fixture
 def without_test_images(seal_record: Callable[..., None]) -> Callable[[Path], None]:
     """Make the record in a folder one of a run without a test image."""
-    from clinit.headtrain.record import read_record
+    from clinit.headtrain.record.format import read_record
 
     def empty(folder: Path) -> None:
         record = read_record(folder)

@@ -32,7 +32,11 @@ IMPORTS = (
     *("clinit.cli.main", "clinit.extract.run", "clinit.extract.import_features"),
     *("clinit.extract.scan", "clinit.analysis.report", "clinit.analysis.figure"),
     *("clinit.analysis.diagnosis", "clinit.headtrain.experiment", "clinit.headtrain.align"),
-    *("clinit.headtrain.export", "clinit.headtrain.classifier", "clinit.headtrain.sweep.search"),
+    *(
+        "clinit.headtrain.export.run",
+        "clinit.headtrain.export.classifier",
+        "clinit.headtrain.sweep.search",
+    ),
     *("clinit.headtrain.sweep.runner", "clinit.headtrain.top.experiment"),
     *("clinit.headtrain.top.finished", "clinit.headtrain.top.images"),
 )

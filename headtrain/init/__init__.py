@@ -14,18 +14,21 @@ import numpy as np
 
 from clinit.headtrain.array import beside, library
 from clinit.headtrain.init.calibrate import calibrate
-from clinit.headtrain.init.class_mean import class_mean_rows, unit_class_mean_rows
 from clinit.headtrain.init.config import INITS, SCALES, InitConfig
-from clinit.headtrain.init.data import NewClasses, Rows
-from clinit.headtrain.init.imprint import imprinted_rows
 from clinit.headtrain.init.lda import lda_rows
-from clinit.headtrain.init.least_square import least_square_rows
-from clinit.headtrain.init.random import random_rows
+from clinit.headtrain.init.raw import (
+    class_mean_rows,
+    imprinted_rows,
+    least_square_rows,
+    random_rows,
+    unit_class_mean_rows,
+    zero_rows,
+)
 from clinit.headtrain.init.scale import norm_factor, row_factors
-from clinit.headtrain.init.zero import zero_rows
-from clinit.headtrain.lambda_curve import LambdaCurve, lambda_curve
+from clinit.headtrain.least_squares.lambda_curve import LambdaCurve, lambda_curve
+from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
 from clinit.headtrain.losses import loss_named
-from clinit.headtrain.statistics import ClassStatistics, Weighting
+from clinit.headtrain.rows import NewClasses, Rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from clinit.headtrain.least_squares.statistics import Weighting
 from clinit.headtrain.losses import loss_named
-from clinit.headtrain.statistics import Weighting
 
 INITS: tuple[str, ...] = ("random", "class-mean", "least-square", "zero", "imprint", "lda")
 READ_WEIGHTING: tuple[str, ...] = ("least-square", "lda")

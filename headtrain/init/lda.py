@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from clinit.headtrain.array import beside, namespace, solve_positive_definite
-from clinit.headtrain.init.data import NewClasses, Rows
-from clinit.headtrain.statistics import ClassStatistics
+from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.headtrain.rows import NewClasses, Rows
 
 SHRINKAGE = 1e-4
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from clinit.headtrain.array import namespace, to_numpy
-from clinit.headtrain.init.data import NewClasses, Rows
+from clinit.headtrain.rows import NewClasses, Rows
 
 
 def norm_factor(rows: Rows, data: NewClasses) -> float:

@@ -18,7 +18,7 @@ from typing import Any
 
 import clinit.errors
 from clinit.errors import ClinitError, ExperimentError
-from clinit.headtrain.record import RunRecord
+from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.sweep.folder import SweepData
 from clinit.headtrain.sweep.plan import Bank
 from clinit.headtrain.sweep.runner import SweepEvent, Train, Trained, train_here

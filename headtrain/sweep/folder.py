@@ -23,10 +23,10 @@ from clinit.extract.contrast import contrast
 from clinit.extract.document import DocumentKind
 from clinit.extract.head import Head
 from clinit.extract.lock import claim_folder
-from clinit.headtrain.base_head import head_digest
 from clinit.headtrain.config import HeadConfig
-from clinit.headtrain.record import find_records, read_info
-from clinit.headtrain.source import Source
+from clinit.headtrain.record.format import find_records, read_info
+from clinit.headtrain.stream.base_head import head_digest
+from clinit.headtrain.stream.source import Source
 from clinit.headtrain.sweep.run import Run, identity
 
 SWEEP = "sweep.json"

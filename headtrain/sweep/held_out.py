@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from clinit.extract.features import FeatureSet
-from clinit.headtrain.seeds import Draw, generator
-from clinit.headtrain.source import Source
+from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.stream.source import Source
 from clinit.headtrain.sweep.folder import SweepData
 
 

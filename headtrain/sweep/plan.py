@@ -10,8 +10,8 @@ import torch
 
 from clinit.extract import machine
 from clinit.extract.device import choose_device
+from clinit.headtrain.bank.precision import check_precision
 from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_ids
-from clinit.headtrain.precision import check_precision
 from clinit.headtrain.sweep.run import PLACES, Run
 
 MEMORY_SHARE = 0.5

@@ -12,7 +12,7 @@ from typing import Any
 from clinit.errors import ExperimentError
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.init.config import READ_WEIGHTING
-from clinit.headtrain.methods import CLOSED_METHODS
+from clinit.headtrain.init.solved import SOLVED
 from clinit.headtrain.sweep.grid import Grid, Interval
 
 PLACES = ("device",)
@@ -111,7 +111,7 @@ def _without_effect(experiment: ExperimentConfig, head: HeadConfig) -> set[str]:
     """Return the fields that change nothing in this run."""
     idle = set()
     if experiment.is_closed:
-        reads = CLOSED_METHODS[experiment.method].reads
+        reads = SOLVED[experiment.method].reads
         idle |= {field.name for field in dataclasses.fields(head)} - set(reads)
     elif head.init != "least-square":
         idle.add("lam")

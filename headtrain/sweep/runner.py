@@ -11,7 +11,7 @@ import torch
 from clinit.errors import RecordError
 from clinit.headtrain.events import Event
 from clinit.headtrain.experiment import run_experiment
-from clinit.headtrain.record import RunRecord, check_free, write_record
+from clinit.headtrain.record.format import RunRecord, check_free, write_record
 from clinit.headtrain.sweep.folder import SweepData, SweepFolder, run_digest
 from clinit.headtrain.sweep.plan import Bank, banks_again, compile_banks, run_names
 from clinit.headtrain.sweep.run import Run

@@ -27,8 +27,8 @@ from clinit.extract.commit import commit_file
 from clinit.extract.document import DocumentKind
 from clinit.extract.readable import check_readable
 from clinit.headtrain.init import Initialisation, LambdaCurve, Rows
-from clinit.headtrain.ledger import Point, TaskEntry
-from clinit.headtrain.run_info import Count, Digest, Number, Seconds
+from clinit.headtrain.record.info import Count, Digest, Number, Seconds
+from clinit.headtrain.record.task_log import Point, TaskEntry
 
 FINISHED = -1
 """The iteration of a checkpoint between two tasks."""

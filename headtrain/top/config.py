@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_settings
-from clinit.headtrain.top.lora import A_INITS
 from clinit.headtrain.top.methods import TOP_METHODS, DerppConfig, EwcConfig
+from clinit.headtrain.top.network.lora import A_INITS
 
 PRECISIONS = ("float32", "bf16")
 DATA_METHOD = {"ewc": "naive", "derpp": "rehearsal"}

@@ -9,14 +9,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clinit.headtrain.bank import Bank
+from clinit.headtrain.bank.evaluate import LabelledRows, count_correct, mean_losses
+from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.config import HeadConfig
-from clinit.headtrain.evaluation import LabelledRows, count_correct, mean_losses
-from clinit.headtrain.pool import Pool
-from clinit.headtrain.stream import Task
-from clinit.headtrain.task_rows import TaskRows
-from clinit.headtrain.top.activations import PoolActivations
-from clinit.headtrain.top.model import PlasticModel
+from clinit.headtrain.stream.pool import Pool, TaskRows
+from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.top.activations.rows import PoolActivations
+from clinit.headtrain.top.network.model import PlasticModel
 from clinit.headtrain.top.probe import Probe, linear_probe
 from clinit.headtrain.top.study import Study
 

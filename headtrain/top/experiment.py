@@ -13,20 +13,20 @@ import numpy as np
 import torch
 
 from clinit.extract.plan import backbone_identifier
-from clinit.headtrain.base_head import head_digest
 from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.events import Observer, ignore
-from clinit.headtrain.gaps import gaps
 from clinit.headtrain.init import Rows
-from clinit.headtrain.ledger import run_record
-from clinit.headtrain.provenance import git_commit, versions
-from clinit.headtrain.record import RunRecord
-from clinit.headtrain.task_rows import LOSS_SAMPLE_ROWS
+from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.record.provenance import git_commit, versions
+from clinit.headtrain.record.task_log import run_record
+from clinit.headtrain.stream.base_head import head_digest
+from clinit.headtrain.stream.notes import data_notes
+from clinit.headtrain.stream.pool import LOSS_SAMPLE_ROWS
 from clinit.headtrain.top.config import run_name
-from clinit.headtrain.top.cut import cut
 from clinit.headtrain.top.learner import PHASES, TopLearner
 from clinit.headtrain.top.methods import top_method
-from clinit.headtrain.top.model import PlasticModel
+from clinit.headtrain.top.network.cut import cut
+from clinit.headtrain.top.network.model import PlasticModel
 from clinit.headtrain.top.study import StoredPart, Study
 
 
@@ -36,7 +36,7 @@ def study_notes(
     heads: Sequence[HeadConfig] = (),
 ) -> list[str]:
     """Return what the user should know about the data, each once."""
-    notes = gaps(study.scenario, study.base, study.new, study.config, heads, head_facts)
+    notes = data_notes(study.scenario, study.base, study.new, study.config, heads, head_facts)
     return [*notes, *_method_notes(study)]
 
 
@@ -45,7 +45,7 @@ def _method_notes(study: Study) -> list[str]:
     top, counts = study.top, study.scenario.train_counts[: study.scenario.num_base]
     if top.method == "ewc" and top.ewc.lam and not counts.any():
         return ["no base class has a training image: EWC anchors nothing of the base"]
-    if top.method == "derpp" and not study.curriculum.rows(study.scenario.tasks[0]).num_old:
+    if top.method == "derpp" and not study.task_plan.rows(study.scenario.tasks[0]).num_old:
         return ["no old row before task 1: DER++ is there the mean loss of the new rows"]
     return []
 

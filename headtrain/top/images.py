@@ -9,7 +9,7 @@ from clinit.extract.backbone import Backbone
 from clinit.extract.cache import open_cache
 from clinit.extract.reload import reload
 from clinit.extract.transform import Transform
-from clinit.headtrain.source import read_source
+from clinit.headtrain.stream.source import read_source
 from clinit.headtrain.top.study import Side
 
 

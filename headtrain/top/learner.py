@@ -25,13 +25,14 @@ from clinit.headtrain.events import (
     Stepped,
     TaskStarted,
 )
-from clinit.headtrain.ledger import Point, TaskEntry
-from clinit.headtrain.schedule import Schedule
-from clinit.headtrain.seeds import Draw, generator
-from clinit.headtrain.start import TaskStart, warm_up
-from clinit.headtrain.stopwatch import Stopwatch
-from clinit.headtrain.stream import Task
-from clinit.headtrain.task_rows import TaskRows
+from clinit.headtrain.init.task_start import TaskStart, warm_up
+from clinit.headtrain.record.stopwatch import Stopwatch
+from clinit.headtrain.record.task_log import Point, TaskEntry
+from clinit.headtrain.stream.batches import Schedule
+from clinit.headtrain.stream.pool import TaskRows
+from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.top.activations.rows import TaskReader
 from clinit.headtrain.top.checkpoint import (
     FINISHED,
     Checkpoint,
@@ -42,11 +43,13 @@ from clinit.headtrain.top.checkpoint import (
 from clinit.headtrain.top.evaluate import features, measure, probe
 from clinit.headtrain.top.methods import TopMethod
 from clinit.headtrain.top.methods.interface import Batch
-from clinit.headtrain.top.model import PlasticModel
-from clinit.headtrain.top.optimizer import top_optimizer
-from clinit.headtrain.top.optimizer_state import restore_optimizer, stored_optimizer
-from clinit.headtrain.top.plastic import Shares, shares
-from clinit.headtrain.top.rows import TaskReader
+from clinit.headtrain.top.network.model import PlasticModel
+from clinit.headtrain.top.network.optimizer import (
+    restore_optimizer,
+    stored_optimizer,
+    top_optimizer,
+)
+from clinit.headtrain.top.network.plastic import Shares, shares
 from clinit.headtrain.top.study import Study
 from clinit.headtrain.top.train_task import Watchers, train_top
 
@@ -118,7 +121,7 @@ class TopLearner:
 
     def _grow(self, *tasks: Task) -> None:
         for task in tasks:
-            self._model.grow(self._study.curriculum.random_rows(task, self._model.dim))
+            self._model.grow(self._study.task_plan.random_rows(task, self._model.dim))
 
     def _found(self) -> Checkpoint | None:
         if self._path is None:
@@ -172,18 +175,18 @@ class TopLearner:
 
     def _learn(self, task: Task, found: Checkpoint | None) -> None:
         """Learn one task, from its beginning or from a checkpoint inside it."""
-        config, curriculum = self._study.config, self._study.curriculum
+        config, task_plan = self._study.config, self._study.task_plan
         self._observe(TaskStarted(task.number, len(self._study.scenario.tasks), config.iterations))
-        rows = curriculum.rows(task)
-        schedule = curriculum.schedule(rows)
+        rows = task_plan.rows(task)
+        schedule = task_plan.schedule(rows)
         reader = self._reader(task, rows)
         self._model.open(self._low_rank_draw(task))
         if self.shares is None:
             self.shares = shares(self._model.network, self._model.cut.blocks)
             self._observe(Noted(f"{self._name}: {self.shares.line()}"))
         if found is None:
-            seen = curriculum.start_rows(task, rows)
-            entry = curriculum.entry(task, rows, seen, schedule)
+            seen = task_plan.start_rows(task, rows)
+            entry = task_plan.entry(task, rows, seen, schedule)
             entry.losses = np.full((config.iterations, 1, 2), np.nan, dtype=np.float32)
             self.entries.append(entry)
             self._initialise(task, seen, entry)
@@ -204,7 +207,7 @@ class TopLearner:
             task,
             lambda: as_array(features(self._model, self._study.train, seen.rows)),
             seen.labels,
-            self._study.curriculum.method,
+            None,
             self._model.device,
             lambda curve: self._observe(LambdaChosen(task.number, curve)),
         )
@@ -276,7 +279,7 @@ class TopLearner:
             if self._method.draws == 1 or not rows.num_old:
                 yield from zip(stream, repeat(None))
                 return
-            other = self._study.curriculum.schedule(rows, Draw.SECOND_BATCH)
+            other = self._study.task_plan.schedule(rows, Draw.SECOND_BATCH)
             again = [
                 rows.rows[batch[new:]]
                 for batch, new in zip(
@@ -289,13 +292,13 @@ class TopLearner:
     def _reader(self, task: Task, rows: TaskRows) -> TaskReader:
         old: Int[np.ndarray, " old"] = rows.rows[: rows.num_old]
         if not len(old) and task.number == 1:
-            old = self._study.curriculum.base_sample(self._method.base_sample)
+            old = self._study.task_plan.base_sample(self._method.base_sample)
         return TaskReader(
             self._study.scenario.train,
             self._study.train,
             new=rows.rows[rows.num_old :],
             old=old,
-            kept=self._study.curriculum.kept(task),
+            kept=self._study.task_plan.kept(task),
         )
 
     def _low_rank_draw(self, task: Task) -> torch.Generator:

@@ -15,13 +15,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from clinit.headtrain.bank import Bank
+from clinit.headtrain.bank.evaluate import LabelledRows, count_correct
+from clinit.headtrain.bank.heads import Bank
+from clinit.headtrain.bank.step import Training
 from clinit.headtrain.config import HeadConfig
-from clinit.headtrain.evaluation import LabelledRows, count_correct
 from clinit.headtrain.init import random_rows
-from clinit.headtrain.schedule import Share, draw_schedule
-from clinit.headtrain.seeds import Draw, generator
-from clinit.headtrain.training import Training
+from clinit.headtrain.stream.batches import Share, draw_schedule
+from clinit.headtrain.stream.seeds import Draw, generator
 
 
 @dataclass(frozen=True, slots=True)

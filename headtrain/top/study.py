@@ -21,16 +21,16 @@ from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count
 from clinit.extract.split_run import Progress
 from clinit.extract.transform import Transform
-from clinit.headtrain.base_head import head_digest
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
-from clinit.headtrain.curriculum import Curriculum
-from clinit.headtrain.scenario import Scenario, build_scenario
-from clinit.headtrain.source import Source
-from clinit.headtrain.top.activations import ActivationRows, NoRows, PoolActivations
+from clinit.headtrain.stream.base_head import head_digest
+from clinit.headtrain.stream.scenario import Scenario, build_scenario
+from clinit.headtrain.stream.source import Source
+from clinit.headtrain.stream.task_plan import TaskPlan
+from clinit.headtrain.top.activations.rows import ActivationRows, NoRows, PoolActivations
+from clinit.headtrain.top.activations.trunk import Trunk
+from clinit.headtrain.top.activations.trunk_cache import Part, TrunkCache
 from clinit.headtrain.top.config import TopConfig, run_settings
-from clinit.headtrain.top.cut import check_cut, cut
-from clinit.headtrain.top.trunk import Trunk
-from clinit.headtrain.top.trunk_cache import Part, TrunkCache
+from clinit.headtrain.top.network.cut import check_cut, cut
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +79,7 @@ class Study:
     new: Source
     initial_head: Head
     scenario: Scenario
-    curriculum: Curriculum
+    task_plan: TaskPlan
     config: ExperimentConfig
     top: TopConfig
     network: nn.Module
@@ -153,7 +153,7 @@ def build_study(
             fails.
     """
     scenario = build_scenario(base.source, new.source, head, config)
-    curriculum = Curriculum(scenario, config)
+    task_plan = TaskPlan(scenario, config)
     halves = cut(backbone.network, top.top_blocks)
     trunk = Trunk(backbone.config, halves, transform)
     noise = torch.rand((2, 3, *transform.crop), generator=torch.Generator().manual_seed(0))
@@ -162,7 +162,7 @@ def build_study(
     cache = TrunkCache(
         storage.folder, trunk, storage.budget, storage.workers, max_pixels=storage.max_pixels
     )
-    wanted = _parts(base, new, scenario, curriculum, top, random_only=random_only)
+    wanted = _parts(base, new, scenario, task_plan, top, random_only=random_only)
     keep = cache.chosen(wanted) if storage.budget else [False] * len(wanted)
     parts = tuple(
         StoredPart(name=part.name, rows=len(part.rows), bytes=cache.bytes(part), stored=stored)
@@ -189,7 +189,7 @@ def build_study(
         new=new.source,
         initial_head=head,
         scenario=scenario,
-        curriculum=curriculum,
+        task_plan=task_plan,
         config=config,
         top=top,
         network=backbone.network,
@@ -205,7 +205,7 @@ def _parts(
     base: Side,
     new: Side,
     scenario: Scenario,
-    curriculum: Curriculum,
+    task_plan: TaskPlan,
     top: TopConfig,
     *,
     random_only: bool,
@@ -213,12 +213,12 @@ def _parts(
     """Return the rows that the runs look at, those first that they look at most often."""
     train = []
     for task in scenario.tasks:
-        trained = curriculum.rows(task)
+        trained = task_plan.rows(task)
         train.append(trained.rows)
         if not random_only:
-            train.append(curriculum.start_rows(task, trained).rows)
+            train.append(task_plan.start_rows(task, trained).rows)
     if top.method == "ewc":
-        train.append(curriculum.base_sample(top.ewc.samples))
+        train.append(task_plan.base_sample(top.ewc.samples))
     val = scenario.val.rows_between(0, scenario.num_classes)
     used = {"train": _used(train), "val": _used([val])}
     found = []

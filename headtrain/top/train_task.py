@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR
 
 from clinit.headtrain.config import ExperimentConfig
-from clinit.headtrain.stopwatch import Stopwatch
+from clinit.headtrain.record.stopwatch import Stopwatch
 from clinit.headtrain.top.methods import TopMethod
 from clinit.headtrain.top.methods.interface import Batch
-from clinit.headtrain.top.model import PlasticModel
+from clinit.headtrain.top.network.model import PlasticModel
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

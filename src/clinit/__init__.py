@@ -9,8 +9,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clinit.headtrain.classifier import load_model as load_model
-    from clinit.headtrain.least_squares import least_squares as least_squares
+    from clinit.headtrain.export.classifier import load_model as load_model
+    from clinit.headtrain.least_squares.api import least_squares as least_squares
 
 __version__ = version("clinit")
 __all__ = ["__version__", "least_squares", "load_model"]
@@ -19,11 +19,11 @@ __all__ = ["__version__", "least_squares", "load_model"]
 def __getattr__(name: str) -> Any:
     """Load a public function when it is first used, so that `import clinit` stays light."""
     if name == "least_squares":
-        from clinit.headtrain.least_squares import least_squares
+        from clinit.headtrain.least_squares.api import least_squares
 
         return least_squares
     if name == "load_model":
-        from clinit.headtrain.classifier import load_model
+        from clinit.headtrain.export.classifier import load_model
 
         return load_model
     raise AttributeError(f"module 'clinit' has no attribute {name!r}")

@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from clinit.headtrain.record import RunRecord, write_record
-from clinit.headtrain.record_tables import TABLES
+from clinit.headtrain.record.format import RunRecord, write_record
+from clinit.headtrain.record.tables import TABLES
 
 MakeRun = Callable[..., RunRecord]
 BASE_CLASSES, NEW_CLASSES, IMAGES = 4, 3, 20

@@ -15,7 +15,7 @@ from clinit.analysis.accuracy import (
     mean,
 )
 from clinit.errors import RecordError
-from clinit.headtrain.record import RunRecord
+from clinit.headtrain.record.format import RunRecord
 
 
 def naive_points(record: RunRecord) -> dict[tuple[int, int], list[float | None]]:

@@ -14,7 +14,7 @@ from clinit.analysis.curves import MARKERS, round_ticks, segments, spans_decades
 from clinit.analysis.figure import COLOURS
 from clinit.analysis.report import load_report
 from clinit.errors import RecordError
-from clinit.headtrain.record import RunRecord
+from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
 WriteRuns = Callable[..., Path]

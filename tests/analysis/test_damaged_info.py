@@ -13,7 +13,7 @@ import pytest
 from clinit.analysis.report import load_report
 from clinit.errors import RecordError
 from clinit.extract.document import content_sha256
-from clinit.headtrain.record import RunRecord
+from clinit.headtrain.record.format import RunRecord
 
 LACKING = object()
 WRONG = (LACKING, None, -(10**30), "x", {"x": 1})

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from clinit.analysis.deviation import deviation
-from clinit.headtrain.solve import least_squares_head
-from clinit.headtrain.statistics import ClassStatistics, Weighting
+from clinit.headtrain.least_squares.solve import least_squares_head
+from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
 
 CLASSES, DIM = 5, 7
 Sample = tuple[np.ndarray, np.ndarray]

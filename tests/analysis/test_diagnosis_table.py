@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from clinit.analysis.report import load_report
-from clinit.headtrain.record import RunRecord
+from clinit.headtrain.record.format import RunRecord
 
 VALUES = {
     "nc1": 0.00867,

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from clinit.analysis.efficiency import READINGS, NoLevel, Reading, comparison_key, gain, value_name
-from clinit.headtrain.record import RunRecord
+from clinit.headtrain.record.format import RunRecord
 
 
 def curve(*accuracies: float | None, task: int = 1) -> pl.DataFrame:

@@ -15,7 +15,7 @@ from clinit.analysis.ranking import Spread, seed_groups
 from clinit.analysis.report import load_report
 from clinit.cli.console import out
 from clinit.cli.report import report
-from clinit.headtrain.record import RunRecord
+from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
 WriteRuns = Callable[..., Path]

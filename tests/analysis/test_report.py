@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from clinit.analysis.report import load_report
 from clinit.analysis.tables import duration
 from clinit.errors import RecordError
-from clinit.headtrain.record import RunRecord
+from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
 WriteRuns = Callable[..., Path]

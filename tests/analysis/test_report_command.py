@@ -15,7 +15,7 @@ from clinit.analysis.report import Report
 from clinit.analysis.run_summary import RunSummary
 from clinit.cli.report import report
 from clinit.errors import RecordError
-from clinit.headtrain.record import RunRecord
+from clinit.headtrain.record.format import RunRecord
 
 app = typer.Typer()
 app.command()(report)

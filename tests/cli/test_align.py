@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError
 from clinit.extract.head import read_head
-from clinit.headtrain.base_head import read_base_head
+from clinit.headtrain.stream.base_head import read_base_head
 
 NETWORK = [
     "--backbone=convnextv2_atto",

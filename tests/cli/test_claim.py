@@ -129,7 +129,7 @@ def remove_before_writing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], N
     """Remove a folder where the first record is about to be written into it."""
     import shutil
 
-    from clinit.headtrain import record
+    from clinit.headtrain.record import format as record
 
     def arrange(folder: Path) -> None:
         write = record._write_files

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from clinit.cli.main import app
 from clinit.errors import ClinitError
-from clinit.headtrain.record import read_record
+from clinit.headtrain.record.format import read_record
 
 
 @pytest.mark.slow

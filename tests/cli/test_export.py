@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from clinit.cli.export import export
 from clinit.errors import CacheError, ModelError
-from clinit.headtrain.record import read_record
+from clinit.headtrain.record.format import read_record
 
 app = typer.Typer()
 app.command()(export)

@@ -11,9 +11,9 @@ from typer.testing import CliRunner, Result
 from clinit.cli import predict as command
 from clinit.cli.predict import COLUMNS, predict
 from clinit.errors import ImageError, ModelError
-from clinit.headtrain.classifier import find_images, load_model
-from clinit.headtrain.export import export_run
-from clinit.headtrain.model_file import ModelFacts, write_model
+from clinit.headtrain.export.classifier import find_images, load_model
+from clinit.headtrain.export.model_file import ModelFacts, write_model
+from clinit.headtrain.export.run import export_run
 
 app = typer.Typer()
 app.command()(predict)

@@ -23,7 +23,7 @@ from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.plan import Plan, backbone_identifier, settle_plan, shard_name
 from clinit.extract.shard import assemble, write_shard
 from clinit.extract.summary import RunFacts, write_summary
-from clinit.headtrain.record import find_records, read_record
+from clinit.headtrain.record.format import find_records, read_record
 
 DIM, CLASSES = 8, 4
 SMALL = ("device=cpu", "tasks=2", "iterations=4", "eval_every=2", "batch_size=8", "buffer=10")

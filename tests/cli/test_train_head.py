@@ -27,17 +27,18 @@ from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.plan import Plan, backbone_identifier, settle_plan, shard_name
 from clinit.extract.shard import assemble, write_shard
 from clinit.extract.summary import RunFacts, write_summary
-from clinit.headtrain import experiment, precision
-from clinit.headtrain import record as record_module
-from clinit.headtrain.base_head import head_digest, read_base_head
+from clinit.headtrain import experiment
+from clinit.headtrain.bank import precision
+from clinit.headtrain.bank.precision import PRECISIONS
+from clinit.headtrain.config import METHODS
 from clinit.headtrain.init import INITS, SCALES
 from clinit.headtrain.losses import LOSSES
-from clinit.headtrain.methods import METHODS
-from clinit.headtrain.mix import MIXES
-from clinit.headtrain.precision import PRECISIONS
-from clinit.headtrain.quotas import BUFFER_SPLITS
-from clinit.headtrain.record import find_records, read_record
-from clinit.headtrain.source import read_source
+from clinit.headtrain.record import format as record_module
+from clinit.headtrain.record.format import find_records, read_record
+from clinit.headtrain.stream.base_head import head_digest, read_base_head
+from clinit.headtrain.stream.batches import MIXES
+from clinit.headtrain.stream.buffer import BUFFER_SPLITS
+from clinit.headtrain.stream.source import read_source
 
 DIM, CLASSES = 8, 4
 FINGERPRINT = {"backbone": "made", "weights": "1"}

@@ -20,7 +20,7 @@ from clinit.extract.run import ExtractConfig, extract
 from clinit.extract.scan import scan
 from clinit.extract.shard import Shard, assemble, file_sha256, read_shard
 from clinit.extract.verify import verify
-from clinit.headtrain.source import check_same_backbone
+from clinit.headtrain.stream.source import check_same_backbone
 
 
 def write_shard_as_before(shard: Shard, path: Path, plan: Plan) -> None:

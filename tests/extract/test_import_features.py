@@ -16,7 +16,7 @@ from clinit.extract.cache import CacheSplit, open_cache
 from clinit.extract.head import Head, write_head
 from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.plan import Plan, settle_plan
-from clinit.headtrain.source import check_same_backbone, read_source
+from clinit.headtrain.stream.source import check_same_backbone, read_source
 
 Written = tuple[Path, Path]
 

@@ -13,7 +13,7 @@ from clinit.extract.head import Head, read_head, write_head
 from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.manifest import read_manifest
 from clinit.extract.readable import check_readable
-from clinit.headtrain.model_file import read_facts
+from clinit.headtrain.export.model_file import read_facts
 
 NOBODY = 65534
 READERS = (read_head, read_manifest, read_facts)

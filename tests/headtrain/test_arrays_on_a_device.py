@@ -19,20 +19,22 @@ import torch
 from clinit.analysis import diagnosis
 from clinit.analysis.deviation import deviation
 from clinit.analysis.neural_collapse import class_nc1, neural_collapse
-from clinit.headtrain import array, labelled_rows, moments
+from clinit.headtrain import array
 from clinit.headtrain.array import as_tensor, beside, library, like, to_numpy
-from clinit.headtrain.bank import Bank
+from clinit.headtrain.bank import rows as labelled_rows
+from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.feature_rows import StreamedRows, select, take
 from clinit.headtrain.init import InitConfig, NewClasses, Rows, choose_lambda, initialise
 from clinit.headtrain.init.config import INITS, SCALES
-from clinit.headtrain.lambda_curve import lambda_curve
+from clinit.headtrain.init.solved import SOLVED
+from clinit.headtrain.init.task_start import TaskStart, start_made_task
+from clinit.headtrain.least_squares import moments
+from clinit.headtrain.least_squares.lambda_curve import lambda_curve
+from clinit.headtrain.least_squares.solve import LambdaPath, least_squares_head
+from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
 from clinit.headtrain.losses import LOSSES
-from clinit.headtrain.methods import CLOSED_METHODS, method_named
-from clinit.headtrain.solve import LambdaPath, least_squares_head
-from clinit.headtrain.start import TaskStart, start_made_task
-from clinit.headtrain.statistics import ClassStatistics, Weighting
-from clinit.headtrain.stream import Task
+from clinit.headtrain.stream.tasks import Task
 
 DEVICE = strict.Device("device1")
 OLD, NEW, UNSEEN, DIM, ROWS = 5, 3, 2, 6, 400
@@ -204,11 +206,11 @@ def test_float32_features_are_multiplied_in_float32_and_give_the_same_rows() -> 
     assert_there(far.rows.weight, near.rows.weight, 1e-5)
 
 
-@pytest.mark.parametrize("method", sorted(CLOSED_METHODS))
+@pytest.mark.parametrize("method", sorted(SOLVED))
 def test_solved_heads_are_those_of_numpy(method: str) -> None:
     features, labels = sample()
     near, far = (
-        CLOSED_METHODS[method].solve(ClassStatistics.of(place(features), labels), 0.05)
+        SOLVED[method].solve(ClassStatistics.of(place(features), labels), 0.05)
         for place in (np.asarray, on_device)
     )
     assert_there(far.weight, near.weight)
@@ -291,7 +293,7 @@ def test_a_task_starts_on_the_device_and_its_rows_are_written_there(
             task,
             lambda: place(features),
             labels,
-            method_named("rehearsal"),
+            None,
             bank.device,
             lambda curve: None,
         )

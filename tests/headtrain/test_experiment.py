@@ -12,13 +12,15 @@ import torch
 from clinit.errors import DeviceError
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
-from clinit.headtrain import events, precision, residency
+from clinit.headtrain import events
+from clinit.headtrain import memory as residency
+from clinit.headtrain.bank import precision
+from clinit.headtrain.bank.rows import LabelledRows
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.experiment import run_experiment
-from clinit.headtrain.labelled_rows import LabelledRows
-from clinit.headtrain.record import RunRecord, final_head, read_record, write_record
-from clinit.headtrain.record_tables import TABLES
-from clinit.headtrain.source import Source
+from clinit.headtrain.record.format import RunRecord, final_head, read_record, write_record
+from clinit.headtrain.record.tables import TABLES
+from clinit.headtrain.stream.source import Source
 
 DIM, BASE, NEW = 24, 8, 7
 CONFIG = ExperimentConfig(

@@ -9,7 +9,6 @@ derpp       new rows and a buffer of old ones      weighted losses + distance to
 
 from __future__ import annotations
 
-from clinit.headtrain.methods import TRAINED_METHODS
 from clinit.headtrain.top.methods.derpp import Derpp, DerppConfig
 from clinit.headtrain.top.methods.ewc import Ewc, EwcConfig
 from clinit.headtrain.top.methods.interface import (
@@ -21,7 +20,7 @@ from clinit.headtrain.top.methods.interface import (
     TopMethod,
     TopModel,
 )
-from clinit.headtrain.top.methods.rehearsal import Rehearsal
+from clinit.headtrain.top.methods.rehearsal import TRAINED_METHODS, Rehearsal
 
 TOP_METHODS: tuple[str, ...] = (*TRAINED_METHODS, "ewc", "derpp")
 

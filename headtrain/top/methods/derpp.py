@@ -42,10 +42,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clinit.headtrain.losses import loss_named
-from clinit.headtrain.stream import Task
+from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.top.methods.interface import Batch, RowReader, TopModel
+from clinit.headtrain.top.methods.sample_losses import sample_losses
 from clinit.headtrain.top.methods.teachers import Said, Snapshot, Stored, Teacher
-from clinit.headtrain.top.sample_losses import sample_losses
 
 TEACHERS = ("snapshot", "stored")
 DISTANCES = ("mean", "sum")

@@ -3,8 +3,8 @@
     loss = mean of l over the batch + (lambda / 2) sum_k F_k (theta_k - theta*_k)^2
 
 with theta* the parameters at the end of an earlier task and F the diagonal of the empirical
-Fisher information there (`clinit.headtrain.top.fisher`: true labels, the training loss, mean over
-samples of squared gradients of single samples).
+Fisher information there (`clinit.headtrain.top.methods.fisher`: true labels, the training loss,
+mean over samples of squared gradients of single samples).
 
 There are no old rows in a batch. The Fisher information of a task is measured at its end, on
 `samples` of its training rows, drawn by the seed without replacement; that of the base before the
@@ -35,12 +35,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clinit.errors import ExperimentError
-from clinit.headtrain.seeds import Draw, generator
-from clinit.headtrain.stream import Task
-from clinit.headtrain.top.fisher import chunk_size, diagonal_fisher
+from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.top.methods.fisher import chunk_size, diagonal_fisher
 from clinit.headtrain.top.methods.interface import Batch, RowReader, TopModel
+from clinit.headtrain.top.methods.quadratic import Quadratic
 from clinit.headtrain.top.methods.rehearsal import Rehearsal
-from clinit.headtrain.top.quadratic import Quadratic
 
 EWC_MODES = ("task", "online")
 

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from clinit.headtrain.stream import Task
+from clinit.headtrain.stream.tasks import Task
 
 CLASSIFIER_WEIGHT = "classifier.weight"
 CLASSIFIER_BIAS = "classifier.bias"
@@ -129,7 +129,7 @@ class TopMethod(Protocol):
 
     @property
     def data_method(self) -> str:
-        """Name of the method in `clinit.headtrain.methods` that chooses the rows of a task."""
+        """Name of the method that chooses the rows of a task, see `stream.old_rows`."""
         ...
 
     @property

@@ -9,10 +9,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clinit.headtrain.losses import loss_named
-from clinit.headtrain.methods import TRAINED_METHODS
-from clinit.headtrain.stream import Task
+from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.top.methods.interface import Batch, RowReader, TopModel
-from clinit.headtrain.top.sample_losses import sample_losses
+from clinit.headtrain.top.methods.sample_losses import sample_losses
+
+TRAINED_METHODS = ("rehearsal", "naive", "joint")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

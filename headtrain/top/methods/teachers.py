@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clinit.headtrain.stream import Task
+from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.top.methods.interface import (
     CLASSIFIER,
     CLASSIFIER_BIAS,
@@ -18,7 +18,7 @@ from clinit.headtrain.top.methods.interface import (
     RowReader,
     TopModel,
 )
-from clinit.headtrain.top.stored_logits import StoredLogits
+from clinit.headtrain.top.methods.stored_logits import StoredLogits
 
 READ_ROWS = 256
 """Rows whose logits are computed at a time when they are stored."""

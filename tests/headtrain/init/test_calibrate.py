@@ -13,8 +13,8 @@ from clinit.headtrain.init.calibrate import (
     minimise,
     newton_step,
 )
-from clinit.headtrain.init.data import NewClasses, Rows
 from clinit.headtrain.losses import LOSSES
+from clinit.headtrain.rows import NewClasses, Rows
 
 OLD, NEW, UNSEEN, DIM = 5, 3, 2, 6
 NAMES = ["ce", "mse", "sqen"]

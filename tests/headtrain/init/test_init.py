@@ -16,9 +16,9 @@ from clinit.headtrain.init import (
     initialise,
     random_rows,
 )
-from clinit.headtrain.init.class_mean import unit_class_mean_rows
-from clinit.headtrain.solve import least_squares_head
-from clinit.headtrain.statistics import ClassStatistics
+from clinit.headtrain.init.raw import unit_class_mean_rows
+from clinit.headtrain.least_squares.solve import least_squares_head
+from clinit.headtrain.least_squares.statistics import ClassStatistics
 
 OLD, NEW, DIM = 6, 3, 10
 DATA_DRIVEN = [init for init in INITS if init != "random"]

@@ -10,7 +10,7 @@ import pytest
 
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
-from clinit.headtrain.source import Source
+from clinit.headtrain.stream.source import Source
 from clinit.headtrain.sweep.folder import SweepData
 from clinit.headtrain.sweep.grid import parse_grid
 from clinit.headtrain.sweep.run import Run, distinct, runs_of

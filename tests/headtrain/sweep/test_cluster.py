@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clinit.errors import CacheError, ExperimentError
-from clinit.headtrain.record import find_records, read_record
+from clinit.headtrain.record.format import find_records, read_record
 from clinit.headtrain.sweep.cluster import Refusal, train_on_ray
 from clinit.headtrain.sweep.folder import SweepData
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from clinit.errors import CacheError, ClinitError, RecordError
-from clinit.headtrain import record as record_module
-from clinit.headtrain.record import RunRecord, find_records, read_record
+from clinit.headtrain.record import format as record_module
+from clinit.headtrain.record.format import RunRecord, find_records, read_record
 from clinit.headtrain.sweep import runner
 from clinit.headtrain.sweep.folder import SweepData, hold_folder, run_digest
 from clinit.headtrain.sweep.plan import Bank

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from clinit.errors import CacheError, ExperimentError, RecordError
-from clinit.headtrain.record import find_records, read_info
+from clinit.headtrain.record.format import find_records, read_info
 from clinit.headtrain.sweep.folder import SweepData, hold_folder
 from clinit.headtrain.sweep.grid import Interval, parse_grid
 from clinit.headtrain.sweep.held_out import held_out_rows, hold_out

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from clinit.headtrain.init import Rows
 from clinit.headtrain.top import evaluate
-from clinit.headtrain.top.activations import PoolActivations
+from clinit.headtrain.top.activations.rows import PoolActivations
 from clinit.headtrain.top.config import TopConfig
-from clinit.headtrain.top.cut import cut
-from clinit.headtrain.top.model import PlasticModel
+from clinit.headtrain.top.network.cut import cut
+from clinit.headtrain.top.network.model import PlasticModel
 
 
 class Held:

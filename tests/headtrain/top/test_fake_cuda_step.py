@@ -25,16 +25,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from clinit.headtrain.init import Rows
-from clinit.headtrain.pool import Pool
-from clinit.headtrain.stream import Task
+from clinit.headtrain.stream.pool import Pool
+from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.top import evaluate
-from clinit.headtrain.top.activations import PoolActivations
+from clinit.headtrain.top.activations.rows import PoolActivations, TaskReader
 from clinit.headtrain.top.config import TopConfig
-from clinit.headtrain.top.cut import cut
 from clinit.headtrain.top.methods import Batch, DerppConfig, EwcConfig, TopMethod, top_method
-from clinit.headtrain.top.model import PlasticModel
-from clinit.headtrain.top.optimizer import top_optimizer
-from clinit.headtrain.top.rows import TaskReader
+from clinit.headtrain.top.network.cut import cut
+from clinit.headtrain.top.network.model import PlasticModel
+from clinit.headtrain.top.network.optimizer import top_optimizer
 from clinit.headtrain.top.train_task import train_span
 
 CUDA = torch.device("cuda", 0)

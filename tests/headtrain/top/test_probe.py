@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from clinit.headtrain.evaluation import LabelledRows
+from clinit.headtrain.bank.evaluate import LabelledRows
 from clinit.headtrain.init import random_rows
-from clinit.headtrain.schedule import Share, draw_schedule
-from clinit.headtrain.seeds import Draw, generator
+from clinit.headtrain.stream.batches import Share, draw_schedule
+from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.top.probe import linear_probe
 
 DIM, CLASSES = 12, 5

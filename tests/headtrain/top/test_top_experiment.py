@@ -17,20 +17,20 @@ from clinit.errors import CacheError, CheckpointError, ExperimentError, ImageErr
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.events import Evaluated, Event, Noted, Stepped
 from clinit.headtrain.experiment import run_experiment
-from clinit.headtrain.pool import Pool
-from clinit.headtrain.record import (
+from clinit.headtrain.record.format import (
     RunRecord,
     changed_parameters,
     final_head,
     read_record,
     write_record,
 )
+from clinit.headtrain.stream.pool import Pool
 from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint
 from clinit.headtrain.top.config import TopConfig, run_name
-from clinit.headtrain.top.cut import cut
 from clinit.headtrain.top.experiment import run_top, study_notes
 from clinit.headtrain.top.images import open_side, reload_backbone
 from clinit.headtrain.top.methods import DerppConfig, EwcConfig
+from clinit.headtrain.top.network.cut import cut
 from clinit.headtrain.top.study import Storage, StoredPart, Study, build_study
 
 STREAM = ExperimentConfig(
@@ -407,9 +407,9 @@ def naive_losses(study: Study) -> Iterator[float]:
     weight = torch.from_numpy(study.initial_head.weight.copy())
     bias = torch.from_numpy(study.initial_head.bias.copy())
     for task in study.scenario.tasks:
-        rows = study.curriculum.rows(task)
-        schedule = study.curriculum.schedule(rows)
-        random = study.curriculum.random_rows(task, weight.shape[1])
+        rows = study.task_plan.rows(task)
+        schedule = study.task_plan.schedule(rows)
+        random = study.task_plan.random_rows(task, weight.shape[1])
         classifier = torch.nn.Linear(weight.shape[1], task.stop)
         with torch.no_grad():
             classifier.weight.copy_(torch.cat([weight, torch.from_numpy(random.weight).float()]))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clinit.headtrain.losses import LOSSES
-from clinit.headtrain.stream import Task
+from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.top.methods.derpp import Derpp, DerppConfig
 from clinit.headtrain.top.methods.interface import TopMethod
 from clinit.headtrain.top.methods.rehearsal import Rehearsal

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from clinit.errors import ExperimentError
 from clinit.headtrain.losses import LOSSES
-from clinit.headtrain.stream import Task
+from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.top.methods.ewc import Ewc, EwcConfig
 from clinit.headtrain.top.methods.interface import TopMethod
 from clinit.headtrain.top.methods.rehearsal import Rehearsal

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from clinit.headtrain.methods import method_named
+from clinit.headtrain.stream.old_rows import old_rows_of
 from clinit.headtrain.top.methods import TOP_METHODS, EwcConfig, TopMethod, top_method
 
 
@@ -10,7 +10,7 @@ from clinit.headtrain.top.methods import TOP_METHODS, EwcConfig, TopMethod, top_
 def test_each_name_gives_a_method_that_reads_rows_of_a_method_of_heads(name: str) -> None:
     method = top_method(name, loss_name="sqen", seed=3)
     assert isinstance(method, TopMethod)
-    method_named(method.data_method)
+    old_rows_of(method.data_method)
 
 
 def test_settings_reach_their_method() -> None:

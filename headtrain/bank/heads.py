@@ -1,0 +1,87 @@
+"""A bank of heads: K linear classifiers of the same classes, side by side in one tensor.
+
+All heads read the same batch, so the logits of the whole bank are one matrix product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from clinit.headtrain.array import as_array, as_tensor
+from clinit.headtrain.config import HeadConfig
+from clinit.headtrain.init import Rows
+
+
+class Bank:
+    """Heads that start as copies of one head and part by their initialisation and training."""
+
+    weight: Float[Tensor, "heads classes dim"]
+    bias: Float[Tensor, "heads classes"]
+
+    def __init__(
+        self,
+        head: Rows,
+        heads: Sequence[HeadConfig],
+        device: torch.device,
+        precision: str = "float32",
+    ) -> None:
+        self.heads = tuple(heads)
+        self.device = device
+        self.precision = precision
+        """Of the products of training, see `clinit.headtrain.bank.precision`."""
+        weight, bias = self._stacked(head)
+        self.weight, self.bias = weight, bias
+
+    @property
+    def num_heads(self) -> int:
+        """Number of heads."""
+        return len(self.heads)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of rows of each head."""
+        return self.weight.shape[1]
+
+    @property
+    def dim(self) -> int:
+        """Width of a feature vector."""
+        return self.weight.shape[2]
+
+    def grow(self, rows: Rows) -> None:
+        """Append the same rows to every head."""
+        weight, bias = self._stacked(rows)
+        self.weight = torch.cat([self.weight, weight], dim=1)
+        self.bias = torch.cat([self.bias, bias], dim=1)
+
+    def rows(self, index: int) -> Rows:
+        """Copy one head, as arrays where the bank is; see `clinit.headtrain.array.as_array`."""
+        return Rows(as_array(self.weight[index].double()), as_array(self.bias[index].double()))
+
+    def write(self, index: int, start: int, rows: Rows) -> None:
+        """Overwrite rows of one head, from row `start` on."""
+        stop = start + rows.weight.shape[0]
+        self.weight[index, start:stop] = as_tensor(rows.weight)
+        self.bias[index, start:stop] = as_tensor(rows.bias)
+
+    def logits(
+        self,
+        features: Float[Tensor, "rows dim"],
+        out: Float[Tensor, "rows heads classes"],
+        heads: slice = slice(None),
+    ) -> Float[Tensor, "rows heads classes"]:
+        """Write the logits of `heads` (all, unless told) into `out`, and return it."""
+        weight, bias = self.weight[heads].view(-1, self.dim), self.bias[heads].view(-1)
+        torch.addmm(bias, features, weight.t(), out=out.view(len(features), -1))
+        return out
+
+    def _stacked(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        weight = as_tensor(rows.weight).to(self.device, torch.float32)
+        bias = as_tensor(rows.bias).to(self.device, torch.float32)
+        return (
+            weight.repeat(len(self.heads), 1, 1),
+            bias.repeat(len(self.heads), 1),
+        )

@@ -1,0 +1,184 @@
+"""The updates of one task in order, with evaluations on the way.
+
+Each update is the same calls on the same tensors, and its number is a tensor on the device as
+well. So a step is a function of device memory alone: on a CUDA device it is captured in a graph
+once and replayed for all others, one launch instead of some thirty.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from clinit.headtrain.bank.heads import Bank
+from clinit.headtrain.bank.rows import Feed, LabelledRows, feed_of
+from clinit.headtrain.bank.step import Training
+from clinit.headtrain.config import ExperimentConfig
+from clinit.headtrain.record.stopwatch import Stopwatch
+from clinit.headtrain.stream.batches import Schedule
+from clinit.headtrain.stream.pool import TaskRows
+
+WARM_UP_STEPS = 3
+"""Steps before the capture: libraries set themselves up and the optimizer makes its state,
+which cannot be captured."""
+
+
+class CaptureWarning(UserWarning):
+    """A step could not be captured: it is launched call by call, which is slower."""
+
+
+class Replayed:
+    """Calls `step` a few times, then captures it and replays the capture.
+
+    `step` must read and write the same device memory at each call and wait for nothing. Every
+    call is one step, those before the capture too: nothing has to be put back.
+    """
+
+    def __init__(
+        self, step: Callable[[], None], optimizers: Iterable[torch.optim.Optimizer]
+    ) -> None:
+        self._step = step
+        self._optimizers = tuple(optimizers)
+        self._steps = 0
+        self._next = self._warm_up
+
+    def __call__(self) -> None:
+        """Do one step."""
+        if self._steps == WARM_UP_STEPS:
+            self._next = self._captured()
+        self._steps += 1
+        self._next()
+
+    def _warm_up(self) -> None:
+        """Do a step on a stream of its own, as a capture does."""
+        stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            self._step()
+        current.wait_stream(stream)
+
+    def _captured(self) -> Callable[[], None]:
+        """Return what replays a step, or the step itself where it cannot be captured."""
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["capturable"] = True
+        try:
+            return _capture(self._step)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            for optimizer in self._optimizers:
+                for group in optimizer.param_groups:
+                    group["capturable"] = False
+            warnings.warn(
+                "the update of the heads could not be captured in a CUDA graph and is launched"
+                f" call by call, which is slower: {error}",
+                CaptureWarning,
+                stacklevel=2,
+            )
+            return self._step
+
+
+def _capture(step: Callable[[], None]) -> Callable[[], None]:
+    """Record the launches of `step` without doing them; return what does them all."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+class TaskSteps:
+    """The updates of one task, done in order; captured on a CUDA device, plain on a CPU."""
+
+    def __init__(self, training: Training, feed: Feed, schedule: Schedule) -> None:
+        device = training.labels.device
+        iterations, batch = schedule.batches.shape
+        heads = training.losses.shape[1]
+        self._training, self._feed = training, feed
+        self._stored = feed.features.new_empty(batch, feed.features.shape[1])
+        self._number = torch.zeros(1, dtype=torch.int64, device=device)
+        is_new = torch.from_numpy(np.arange(batch) < schedule.num_new[:, None])
+        self._kinds = torch.stack([is_new, ~is_new], dim=1)[..., None].to(device)
+        self._kind_rows = self._kinds.sum(2, dtype=torch.float32)
+        self._zero = torch.zeros((), device=device)
+        self._losses = torch.zeros(iterations, 2, heads, device=device)
+        self._step = (
+            Replayed(self._advance, training.optimizers) if device.type == "cuda" else self._advance
+        )
+
+    @property
+    def losses(self) -> Float[np.ndarray, "iterations heads 2"]:
+        """Mean losses of new and old rows before each update; NaN without a row."""
+        recorded: np.ndarray = self._losses.transpose(1, 2).cpu().numpy()
+        return recorded
+
+    def run(self, start: int, stop: int) -> None:
+        """Do the steps `start` to `stop` - 1, which follow those done before."""
+        self._feed.prepare(start, stop)
+        for _ in range(start, stop):
+            self._step()
+
+    def _advance(self) -> None:
+        feed, training, number = self._feed, self._training, self._number
+        batch = torch.index_select(feed.batches, 0, number).view(-1)
+        torch.index_select(feed.features, 0, batch, out=self._stored)
+        torch.index_select(feed.labels, 0, batch, out=training.labels)
+        training.features.copy_(self._stored)
+        training.update()
+        self._record(training.losses, number)
+        number.add_(1)
+
+    def _record(self, losses: Float[Tensor, "batch heads"], number: Tensor) -> None:
+        """Write down the mean loss of each kind of rows, 0 / 0 where there is none."""
+        kinds = torch.index_select(self._kinds, 0, number)[0]
+        sums = torch.where(kinds, losses, self._zero).sum(1)
+        means = sums / torch.index_select(self._kind_rows, 0, number)[0]
+        self._losses.index_copy_(0, number, means[None])
+
+
+REPORT_STEPS = 25
+"""Most steps between two signs of progress."""
+
+
+def train_task(
+    bank: Bank,
+    rows: LabelledRows,
+    data: TaskRows,
+    schedule: Schedule,
+    config: ExperimentConfig,
+    *,
+    evaluate: Callable[[int, LabelledRows], None],
+    stepped: Callable[[int], None],
+    watch: Stopwatch,
+) -> Float[np.ndarray, "iterations heads 2"]:
+    """Train `bank` on a task; return the mean losses of new and old rows before each update.
+
+    Args:
+        bank: Heads with the rows of the new classes initialised.
+        rows: Features and labels of the old and new rows.
+        data: Which rows these are.
+        schedule: The batches.
+        config: Evaluation points and seed.
+        evaluate: Called at each evaluation point with the number of updates done and the
+            sample for the new-task loss; before the first step too.
+        stepped: Called with the number of updates done since the last call.
+        watch: Adds up the time of training.
+    """
+    with watch.phase("prepare"):
+        sample = rows.take(torch.from_numpy(data.loss_sample(config.seed)))
+        feed = feed_of(rows, torch.from_numpy(schedule.batches), REPORT_STEPS)
+        steps = TaskSteps(Training(bank, config.batch_size), feed, schedule)
+    for start, stop in pairwise((0, *config.evaluation_points)):
+        for first in range(start, stop, REPORT_STEPS):
+            last = min(first + REPORT_STEPS, stop)
+            with watch.phase("train"):
+                steps.run(first, last)
+            stepped(last - first)
+        evaluate(stop, sample)
+    return steps.losses

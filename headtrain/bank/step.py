@@ -1,0 +1,226 @@
+"""One update of a bank: two matrix products and one fused AdamW pass.
+
+No autograd: the gradient of a linear head is the gradient of its logits times the features. The
+optimizer is `torch.optim.AdamW`'s fused kernel, applied to views of the bank's tensors. Written
+out with tensors of per-head rates it took three times as long on a CPU, eight passes instead of
+one. Neighbours with equal settings share a view and a launch. The optimizer state is fresh, so
+that the moments of new rows cannot be those of a stale head.
+
+All tensors of a step are made once and stay where they are, and nothing waits for the device: a
+step on a CUDA device can be captured as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from clinit.headtrain.bank.heads import Bank
+from clinit.headtrain.bank.precision import check_precision, products_in
+from clinit.headtrain.bank.products import Bf16Products, Float32Products, Products
+from clinit.headtrain.losses import Loss, loss_named
+
+BETAS = (0.9, 0.999)
+EPS = 1e-8
+
+Setting = TypeVar("Setting")
+
+
+def spans(settings: Sequence[Setting]) -> Iterator[tuple[slice, Setting]]:
+    """Yield the runs of equal neighbours in `settings`, as slices.
+
+    >>> list(spans(["ce", "ce", "mse"]))
+    [(slice(0, 2, None), 'ce'), (slice(2, 3, None), 'mse')]
+    """
+    start = 0
+    for setting, group in groupby(settings):
+        stop = start + sum(1 for _ in group)
+        yield slice(start, stop), setting
+        start = stop
+
+
+def adamw(
+    weight: Float[Tensor, "heads classes dim"],
+    bias: Float[Tensor, "heads classes"],
+    weight_gradient: Float[Tensor, "heads classes dim"],
+    bias_gradient: Float[Tensor, "heads classes"],
+    settings: Sequence[tuple[float, float]],
+) -> torch.optim.Optimizer:
+    """Return an optimizer with fresh state that updates `weight` and `bias` in place.
+
+    It reads the gradients from the two tensors given here at each step.
+
+    Args:
+        weight: Weights of the bank; must not require gradients.
+        bias: Biases of the bank.
+        weight_gradient: Where the gradient of `weight` is written before each step.
+        bias_gradient: Where that of `bias` is written.
+        settings: Learning rate and weight decay of each head.
+    """
+    groups = []
+    for heads, (lr, weight_decay) in spans(settings):
+        views = []
+        for values, gradient in ((weight, weight_gradient), (bias, bias_gradient)):
+            view = values[heads].requires_grad_()
+            view.grad = gradient[heads]
+            views.append(view)
+        groups.append({"params": views, "lr": lr, "weight_decay": weight_decay})
+    return torch.optim.AdamW(groups, betas=BETAS, eps=EPS, fused=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Block:
+    """Heads whose products are taken in one call; they share a loss.
+
+    Rows of one head come after those of the other. All are views, made once: a step of a small
+    head would spend a tenth of its time on making them.
+    """
+
+    loss: Loss
+    weight: Float[Tensor, "rows dim"]
+    bias: Float[Tensor, " rows"]
+    weight_gradient: Float[Tensor, "rows dim"]
+    bias_gradient: Float[Tensor, " rows"]
+    logits: Float[Tensor, "batch rows"]
+    gradient: Float[Tensor, "batch rows"]
+    """Of the logits."""
+    ones: Float[Tensor, "1 batch"]
+    labels: Int[Tensor, "batch heads"]
+    losses: Float[Tensor, "batch heads"]
+    optimizer: torch.optim.Optimizer
+
+    def update(self, products: Products) -> None:
+        """Do one update on the batch that `products` has read."""
+        products.logits(self.weight, self.bias, out=self.logits)
+        shape = (*self.labels.shape, -1)
+        values, _ = self.loss.value_and_gradient(
+            self.logits.view(shape), self.labels, out=self.gradient.view(shape)
+        )
+        self.losses.copy_(values)
+        scale = 1 / len(self.labels)
+        products.weight_gradient(self.gradient, scale, out=self.weight_gradient)
+        # A product with ones is twice as fast as the sum over rows on a CPU.
+        bias_gradient = self.bias_gradient[None]
+        torch.addmm(bias_gradient, self.ones, self.gradient, beta=0, alpha=scale, out=bias_gradient)
+        self.optimizer.step()
+
+
+class Training:
+    """Steps of a bank whose number of rows stays as it is."""
+
+    features: Float[Tensor, "batch dim"]
+    """Of the next update, float32."""
+    labels: Int[Tensor, " batch"]
+    losses: Float[Tensor, "batch heads"]
+    """Of the last update, before it."""
+
+    def __init__(self, bank: Bank, batch_size: int) -> None:
+        check_precision(bank.precision, bank.device)
+        self._precision = bank.precision
+        self.features = bank.weight.new_empty(batch_size, bank.dim)
+        self.labels = torch.zeros(batch_size, dtype=torch.int64, device=bank.device)
+        self.losses = bank.weight.new_zeros(batch_size, bank.num_heads)
+        split = list(_split(bank))
+        most = max(heads.stop - heads.start for heads, _ in split)
+        self._products = _products(bank, batch_size, most * bank.num_classes)
+        make = _BlockMaker(bank, self.labels, self.losses, most)
+        self._blocks = [make(heads, loss) for heads, loss in split]
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """One for each block of heads that is updated together."""
+        return [block.optimizer for block in self._blocks]
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """That of a single head, for a schedule of its learning rate."""
+        (only,) = self.optimizers
+        return only
+
+    def step(
+        self, features: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]
+    ) -> Float[Tensor, "batch heads"]:
+        """Do one update on the mean loss of a batch; return the losses before it.
+
+        `features` may be float16: they are widened into a buffer of this object. The losses are
+        in a buffer too, which the next step overwrites.
+        """
+        self.features.copy_(features)
+        self.labels.copy_(labels)
+        self.update()
+        return self.losses
+
+    def update(self) -> None:
+        """Do one update on what `features` and `labels` hold; fill `losses`."""
+        with products_in(self._precision):
+            self._products.read(self.features)
+            for block in self._blocks:
+                block.update(self._products)
+
+
+def _split(bank: Bank) -> Iterator[tuple[slice, str]]:
+    """Yield the heads of each block and their loss.
+
+    A CPU takes head after head: weights, logits and moments of one head stay in its caches,
+    where those of a whole bank are read from memory by every pass. A CUDA device is filled by
+    all heads of a loss at once.
+    """
+    for heads, loss in spans([head.loss for head in bank.heads]):
+        if bank.device.type == "cuda":
+            yield heads, loss
+        else:
+            yield from ((slice(head, head + 1), loss) for head in range(heads.start, heads.stop))
+
+
+def _products(bank: Bank, batch_size: int, rows: int) -> Products:
+    if bank.precision == "bf16":
+        return Bf16Products(batch_size, rows, bank.dim, bank.device)
+    return Float32Products()
+
+
+class _BlockMaker:
+    """Makes blocks over the same memory: each overwrites logits and gradients of the last."""
+
+    def __init__(
+        self,
+        bank: Bank,
+        labels: Int[Tensor, " batch"],
+        losses: Float[Tensor, "batch heads"],
+        most_heads: int,
+    ) -> None:
+        rows = most_heads * bank.num_classes
+        self._bank, self._labels, self._losses = bank, labels, losses
+        self._weight_gradient = bank.weight.new_zeros(rows, bank.dim)
+        self._bias_gradient = bank.weight.new_zeros(rows)
+        self._logits, self._gradient = bank.weight.new_empty(2, len(labels) * rows)
+
+    def __call__(self, heads: slice, loss: str) -> _Block:
+        bank, batch = self._bank, len(self._labels)
+        weight, bias = bank.weight[heads], bank.bias[heads]
+        rows = bias.numel()
+        weight_gradient, bias_gradient = self._weight_gradient[:rows], self._bias_gradient[:rows]
+        return _Block(
+            loss=loss_named(loss),
+            weight=weight.view(rows, -1),
+            bias=bias.view(rows),
+            weight_gradient=weight_gradient,
+            bias_gradient=bias_gradient,
+            logits=self._logits[: batch * rows].view(batch, rows),
+            gradient=self._gradient[: batch * rows].view(batch, rows),
+            ones=bank.weight.new_ones(1, batch),
+            labels=self._labels[:, None].expand(batch, len(bias)),
+            losses=self._losses[:, heads],
+            optimizer=adamw(
+                weight,
+                bias,
+                weight_gradient.view(weight.shape),
+                bias_gradient.view(bias.shape),
+                [(head.lr, head.weight_decay) for head in bank.heads[heads]],
+            ),
+        )

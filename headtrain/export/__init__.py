@@ -1,0 +1,1 @@
+"""Models to give away: assembled from a run, written to a file, opened again."""

@@ -1,0 +1,169 @@
+"""Model files: a timm network with the head of a run as its classifier.
+
+A model file is a safetensors file with the state dict of the network, so that timm loads it
+without clinit. Its metadata holds, under `clinit_model`, a JSON object that says what the rows
+of the classifier stand for and what the network's images go through. One key, because
+safetensors writes several in a random order, and equal models should be equal files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import nn
+
+from clinit.errors import ModelError
+from clinit.extract.commit import commit_file
+from clinit.extract.document import DocumentKind
+from clinit.extract.model_args import read_model_args
+from clinit.extract.readable import check_readable
+from clinit.extract.transform import Transform
+from clinit.headtrain.record.info import Settings
+
+_DOCUMENT = DocumentKind(
+    title="the description of a model",
+    format="clinit-model/2",
+    older=("clinit-model/1",),
+    error=ModelError,
+    remedy="Export the run again with this version of clinit.",
+)
+METADATA = "clinit_model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What a model file says about itself."""
+
+    backbone: str
+    """timm's name."""
+    model_args: Mapping[str, Any]
+    """Keyword arguments of `timm.create_model`, the number of classes left out."""
+    class_names: tuple[str, ...]
+    """One a row of the classifier."""
+    tasks: tuple[int, ...]
+    """The task in which each class arrived; 0 for the classes of the base."""
+    transform: Transform
+    autocast: str
+    """The arithmetic of the forward pass at extraction: `off`, `bfloat16` or `float16`."""
+    weights: str
+    """SHA-256 over the state dict (`state_sha256`)."""
+    fingerprint: Mapping[str, str]
+    """Of the features that the head was trained on."""
+    record: Mapping[str, Any]
+    """The run: its id, its configuration, the accuracies that it ended with."""
+
+    def __post_init__(self) -> None:
+        if len(self.tasks) != len(self.class_names):
+            raise ValueError(f"{len(self.tasks)} tasks for {len(self.class_names)} class names")
+
+    @property
+    def num_classes(self) -> int:
+        """Rows of the classifier."""
+        return len(self.class_names)
+
+    def loading_line(self, path: Path) -> str:
+        """Return the Python expression that loads the model file at `path` with timm alone."""
+        arguments = [
+            repr(self.backbone),
+            f"num_classes={self.num_classes}",
+            *(f"{name}={value!r}" for name, value in self.model_args.items()),
+            f"checkpoint_path={str(path)!r}",
+        ]
+        return f"timm.create_model({', '.join(arguments)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    """`ModelFacts` as the file holds them."""
+
+    backbone: str
+    model_args: str
+    class_names: tuple[str, ...]
+    tasks: tuple[int, ...]
+    transform: Transform
+    autocast: Literal["off", "bfloat16", "float16"]
+    weights: str
+    fingerprint: dict[str, str]
+    record: dict[str, Any]
+
+
+class _Record(TypedDict, total=False):
+    """What is read again of the run."""
+
+    config: Settings | None
+
+
+class _Told(TypedDict):
+    record: _Record
+
+
+def write_model(network: nn.Module, facts: ModelFacts, path: Path) -> None:
+    """Write the state of `network` and what is known of it to `path`, atomically."""
+    content = {
+        **asdict(facts),
+        # JSON has no tuples; a Python literal comes back as it was.
+        "model_args": repr(dict(facts.model_args)),
+        "fingerprint": dict(facts.fingerprint),
+        "record": dict(facts.record),
+    }
+    metadata = {METADATA: _DOCUMENT.text(content, indent=None)}
+    # Clones: tensors that share memory are not written.
+    state = {name: value.cpu().contiguous().clone() for name, value in network.state_dict().items()}
+    written = save(state, metadata=metadata)
+    commit_file(path, lambda draft: draft.write_bytes(written))
+
+
+def read_facts(path: Path) -> ModelFacts:
+    """Read what a model file says about itself.
+
+    Raises:
+        ModelError: If there is no model file at `path`.
+    """
+    if path.is_dir():
+        raise ModelError(
+            f"{path} is a folder, not a model file",
+            remedy=f"`clinit export {path} --out model.safetensors` makes one of a run record.",
+        )
+    if not path.is_file():
+        raise ModelError(
+            f"no model file at {path}", remedy="Write one with `clinit export RUN --out FILE`."
+        )
+    check_readable(path, ModelError)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            text = (file.metadata() or {}).get(METADATA)
+    except (SafetensorError, OSError) as error:
+        raise ModelError(
+            f"{path} is not a model file: {error}",
+            remedy="A model file is a safetensors file, written by `clinit export`.",
+        ) from error
+    if text is None:
+        raise ModelError(
+            f"{path} does not say what its classes are: it is not a file of `clinit export`",
+            remedy="Write one with `clinit export RUN --out FILE`.",
+        )
+    origin = f"the description in {path}"
+    content = _DOCUMENT.parse(text, origin=origin)
+    stored = _DOCUMENT.convert(content, _Stored, origin=origin)
+    _DOCUMENT.convert(content, _Told, origin=origin)
+    fields = {field.name: getattr(stored, field.name) for field in dataclasses.fields(stored)}
+    try:
+        return ModelFacts(**{**fields, "model_args": _model_args(path, stored.model_args)})
+    except ValueError as error:
+        raise ModelError(f"{origin} is damaged: {error}", remedy=_DOCUMENT.remedy) from error
+
+
+def _model_args(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return read_model_args(text)
+    except ValueError as error:
+        raise ModelError(
+            f"{path} asks for what no model file may ask for: {error}",
+            remedy="Do not use this file. `clinit export` writes none that asks for this.",
+        ) from error

@@ -1,0 +1,206 @@
+"""The backbone and the head of a run as one network: a classifier of old and new classes.
+
+The network is put together, compared with what was trained (the features of its backbone times
+the head) and only then written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import timm
+import torch
+from torch import nn
+
+from clinit.errors import CacheError, ModelError, RecordError
+from clinit.extract.backbone import Backbone, state_sha256
+from clinit.extract.cache import open_split
+from clinit.extract.fingerprint import backbone_fields
+from clinit.extract.head import Head
+from clinit.extract.reload import rebuild, stored_weights
+from clinit.extract.top1 import Top1
+from clinit.extract.transform import Transform
+from clinit.headtrain.export.assemble import assemble, check_same_logits, model_args
+from clinit.headtrain.export.model_file import ModelFacts, write_model
+from clinit.headtrain.record.format import (
+    RunRecord,
+    changed_parameters,
+    final_head,
+    find_records,
+    read_record,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Export:
+    """What was exported."""
+
+    path: Path
+    facts: ModelFacts
+    base: Top1
+    """Test images of base classes, and how many of them the run had right at its end."""
+    new: Top1
+    """Likewise of the classes that arrived."""
+    num_parameters: int
+    num_changed: int
+    """Parameters of the backbone that training has changed; 0 where it was frozen."""
+    notes: tuple[str, ...]
+
+
+def export_run(
+    run: Path, out: Path, *, base: Path | None = None, weights: Path | None = None
+) -> Export:
+    """Write the backbone and the final head of a run record as one network that timm loads.
+
+    Args:
+        run: The folder of the record.
+        out: The model file to write, .safetensors.
+        base: The feature cache of the base classes, where it is not where the record says.
+        weights: The weights of the backbone, where they are not where the cache says.
+
+    Raises:
+        ModelError: If there is something at `out` already.
+        RecordError: If there is no record at `run`, it is damaged or holds no head.
+        HeadError: If the head is damaged, or its training has diverged.
+        CacheError: If the cache is not there or of another backbone, its features were imported,
+            or the weights are gone or others.
+        BackboneError: If the weights cannot be had or do not fit the network.
+    """
+    if out.exists():
+        raise ModelError(
+            f"there is already something at {out}: a model is never overwritten",
+            remedy="Choose another --out, or remove the old model first.",
+        )
+    record = _read(run)
+    head = _final_head(run, record)
+    backbone, transform = _backbone(record, base, weights)
+    changed = changed_parameters(record)
+    _change(backbone.network, changed, run)
+    network = assemble(backbone, head)
+    check_same_logits(network, backbone, head, transform)
+    ended = _accuracies(record)
+    facts = ModelFacts(
+        backbone=backbone.config.name,
+        model_args=model_args(backbone),
+        class_names=tuple(record.classes["name"]),
+        tasks=tuple(record.classes["task"]),
+        transform=transform,
+        autocast=backbone.config.autocast,
+        weights=state_sha256(network.state_dict()),
+        fingerprint=record.info["base"]["fingerprint"],
+        record={
+            **{name: record.info.get(name) for name in ("id", "started", "config")},
+            "top1_percent": {name: part.percent for name, part in ended.items()},
+            "test_images": {name: part.total for name, part in ended.items()},
+        },
+    )
+    write_model(network, facts, out)
+    return Export(
+        path=out,
+        facts=facts,
+        base=ended["base"],
+        new=ended["new"],
+        num_parameters=sum(parameter.numel() for parameter in network.parameters()),
+        num_changed=sum(value.size for value in changed.values()),
+        notes=_notes(facts),
+    )
+
+
+def _read(run: Path) -> RunRecord:
+    if run.is_dir() and not (run / "run.json").exists() and (found := find_records(run)):
+        names = ", ".join(str(folder.relative_to(run)) for folder in found[:5])
+        raise RecordError(
+            f"{run} is no run record, but holds {len(found)} of them:"
+            f" {names}{', …' if len(found) > 5 else ''}",
+            remedy=f"Give one: `clinit export {found[0]} --out FILE`.",
+        )
+    return read_record(run)
+
+
+def _final_head(run: Path, record: RunRecord) -> Head:
+    head = final_head(record)
+    names = tuple(record.classes["name"])
+    if head.num_classes != len(names) or head.class_names not in (None, names):
+        raise RecordError(
+            f"the head in {run} is not of the {len(names):,} classes of the record",
+            remedy="The record is damaged: remove its folder and run `clinit train-head` again.",
+        )
+    return head
+
+
+def _backbone(
+    record: RunRecord, base: Path | None, weights: Path | None
+) -> tuple[Backbone, Transform]:
+    """Load the backbone of the record; the cache is asked only for the place of its weights."""
+    recorded = backbone_fields(record.info["base"]["fingerprint"])
+    origin = f"the run {record.info['id']}"
+    if base is None and (weights is not None or "weights" not in recorded):
+        return rebuild(recorded, weights, origin=origin)
+    folder = Path(record.info["base"]["path"]) if base is None else base
+    if base is None and not folder.is_dir():
+        raise CacheError(
+            f"the cache of the base classes was at {folder}, where nothing is now",
+            remedy="Say where it is with `--base CACHE`, or give the weights of the backbone with"
+            " `--weights FILE`.",
+        )
+    split = open_split(folder / "train")
+    fields = backbone_fields(split.fingerprint)
+    if other := sorted(n for n in {*recorded, *fields} if recorded.get(n) != fields.get(n)):
+        raise CacheError(
+            f"{folder} is not the cache that the run was trained on: its features are of another"
+            f" {', '.join(other)}",
+            remedy="Say where that one is with `--base CACHE`; `clinit cache show` shows what the"
+            " features of a cache depend on.",
+        )
+    found = weights if weights is not None else stored_weights(split)
+    return rebuild(recorded, found, origin=origin)
+
+
+def _change(network: nn.Module, changed: Mapping[str, np.ndarray], run: Path) -> None:
+    """Load the parameters that training has changed into `network`."""
+    state = network.state_dict()
+    for name, value in changed.items():
+        if name not in state or tuple(state[name].shape) != value.shape:
+            expected = tuple(state[name].shape) if name in state else "no such parameter"
+            raise RecordError(
+                f"{run} changes {name} {value.shape} of the backbone, which has {expected}",
+                remedy="Run it again: the record does not fit its backbone.",
+            )
+        if not np.isfinite(value).all():
+            raise RecordError(
+                f"{run} holds values of {name} that are not finite: its training has diverged",
+                remedy="Run it again with a lower learning rate.",
+            )
+    network.load_state_dict(
+        {name: torch.from_numpy(value) for name, value in changed.items()}, strict=False
+    )
+
+
+def _accuracies(record: RunRecord) -> dict[str, Top1]:
+    """Return what the run had right at its last evaluation, of all, base and new classes."""
+    last = record.evaluations.filter(pl.col("task") == pl.col("task").max())
+    last = last.filter(pl.col("iteration") == pl.col("iteration").max())
+    arrived = last.join(record.classes.select("row", arrival="task"), on="row", how="left")
+    parts = {
+        "all": last,
+        "base": arrived.filter(pl.col("arrival") == 0),
+        "new": arrived.filter(pl.col("arrival") > 0),
+    }
+    return {
+        name: Top1(int(part["correct"].sum()), int(part["total"].sum()))
+        for name, part in parts.items()
+    }
+
+
+def _notes(facts: ModelFacts) -> tuple[str, ...]:
+    extracted = facts.fingerprint.get("timm")
+    if extracted in (None, timm.__version__):
+        return ()
+    return (
+        f"the features were extracted with timm {extracted}, this is timm {timm.__version__}:"
+        " compare the accuracy of the model with that of the run",
+    )

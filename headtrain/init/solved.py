@@ -1,0 +1,89 @@
+"""Heads that are solved as a whole from all rows of all classes seen so far, and not trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+from clinit.headtrain.array import beside, namespace
+from clinit.headtrain.init.lda import discriminants
+from clinit.headtrain.least_squares.solve import least_squares_head
+from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.headtrain.rows import Rows
+
+
+@runtime_checkable
+class SolvedHead(Protocol):
+    """A way to solve for a head."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The settings of a head that it reads; the others mean nothing to it."""
+        ...
+
+    def solve(self, statistics: ClassStatistics, lam: float) -> Rows:
+        """Return the head over all classes of `statistics`; `lam` matters where it is read."""
+        ...
+
+
+NEVER = -1e9
+"""Bias of a row that must not win: finite, so that losses stay numbers."""
+
+
+def rule_out_absent(head: Rows, statistics: ClassStatistics) -> Rows:
+    """Give the rows of classes without data weight 0 and a bias that no feature overcomes."""
+    xp = namespace(head.weight)
+    present = beside(head.weight, statistics.totals > 0)
+    return Rows(
+        weight=xp.where(present[:, None], head.weight, 0.0),
+        bias=xp.where(present, head.bias, NEVER),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NearestClassMean:
+    """The class whose mean is nearest to the feature.
+
+        -1/2 |h - mu_c|^2 = mu_c.h - 1/2 |mu_c|^2 - 1/2 |h|^2,
+
+    and the last term is the same for all classes: a linear head.
+
+    Source: T. Mensink, J. Verbeek, F. Perronnin, G. Csurka, "Distance-based image
+    classification: generalizing to new classes at near-zero cost", IEEE TPAMI 35(11), 2013.
+    """
+
+    reads: ClassVar[tuple[str, ...]] = ("loss",)
+
+    def solve(self, statistics: ClassStatistics, lam: float) -> Rows:
+        """Return (mu_c, -1/2 |mu_c|^2) for each class."""
+        means = statistics.class_means
+        squares = namespace(means).sum(means**2, axis=1)
+        return rule_out_absent(Rows(means, -0.5 * squares), statistics)
+
+
+@dataclass(frozen=True, slots=True)
+class Ridge:
+    """Least squares with one-hot targets: the head of Eq. 3 of the paper, all rows written."""
+
+    reads: ClassVar[tuple[str, ...]] = ("lam", "loss", "weighting")
+
+    def solve(self, statistics: ClassStatistics, lam: float) -> Rows:
+        """Return W_LS; the row of a class without data is zero: it predicts "not this one"."""
+        head = least_squares_head(statistics, lam)
+        return Rows(head.weight, head.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class Lda:
+    """Linear discriminants with shrinkage, for equal priors: `clinit.headtrain.init.lda`."""
+
+    reads: ClassVar[tuple[str, ...]] = ("loss", "weighting")
+
+    def solve(self, statistics: ClassStatistics, lam: float) -> Rows:
+        """Return the discriminant of each class."""
+        return rule_out_absent(discriminants(statistics), statistics)
+
+
+SOLVED: Mapping[str, SolvedHead] = {"ncm": NearestClassMean(), "ridge": Ridge(), "lda": Lda()}
+"""By the name of their method."""

@@ -1,0 +1,160 @@
+"""How the heads of a bank start a task: with initialised new rows, or solved as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+
+from clinit.headtrain.array import library, library_for, placed, torch_stream
+from clinit.headtrain.config import HeadConfig
+from clinit.headtrain.feature_rows import FeatureRows
+from clinit.headtrain.init import (
+    InitConfig,
+    Initialisation,
+    LambdaCurve,
+    NewClasses,
+    Rows,
+    initialise,
+    raw_rows,
+    scaled,
+)
+from clinit.headtrain.init.solved import SolvedHead
+from clinit.headtrain.least_squares.lambda_curve import lambda_curve
+from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
+from clinit.headtrain.record.stopwatch import Stopwatch
+from clinit.headtrain.stream.tasks import Task
+
+Seconds = dict[str, float]
+"""Seconds by what they were spent on: `features`, `statistics`, `lambda`, `solve`, `calibrate`."""
+
+
+def warm_up(device: torch.device) -> None:
+    """Start a made task, so that no run is charged for loading CuPy and compiling its kernels."""
+    if library_for(device) == "numpy":
+        return
+    with torch_stream(device):
+        start_made_task(partial(placed, device=device))
+
+
+def start_made_task(place: Callable[[np.ndarray], Any]) -> list[Initialisation]:
+    """Initialise a class of two beside a class of two, each in some ways; `place` makes arrays."""
+    features = place(np.array([[0, 1], [0, 2], [3, 0], [4, 0]], dtype=np.float32))
+    head = Rows(place(np.array([[0.0, 1.0], [0.5, 0.5]])), place(np.zeros(2)))
+    data = NewClasses(features, np.array([0, 0, 1, 1]), head, 1, 2)
+    return [initialise(InitConfig(init=init), data) for init in ("least-square", "class-mean")]
+
+
+class TaskStart:
+    """What the heads share at the start of a task.
+
+    Features, statistics and the curve of lambda are computed once, at their first use, but count
+    in the time of each head that needs them: alone it would have had to compute them too.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        features: Callable[[], FeatureRows],
+        labels: Int[np.ndarray, " rows"],
+        solved: SolvedHead | None,
+        device: torch.device,
+        chosen: Callable[[LambdaCurve], None],
+    ) -> None:
+        """Take what the start may look at.
+
+        Args:
+            task: Whose classes arrive.
+            features: Returns those of the old and new rows that may be looked at; it is called
+                where rows are computed, and not for random rows.
+            labels: Of these rows.
+            solved: How the head is solved; None where rows are initialised.
+            device: Where the work that is timed is done.
+            chosen: Told the curve by which lambda is chosen, where it is.
+        """
+        self._task = task
+        self._read = features
+        self._labels = labels
+        self._closed = solved
+        self._device = device
+        self._chosen = chosen
+        self._watch = Stopwatch(device)
+        self._statistics: dict[Weighting, ClassStatistics] = {}
+        self._curves: dict[Weighting, LambdaCurve] = {}
+
+    def start(self, config: HeadConfig, head: Rows) -> tuple[Initialisation, Seconds]:
+        """Return the rows that a head starts with, up to its last seen one; and its seconds.
+
+        They are the task's new rows, or all rows of a head that is solved.
+        """
+        if self._closed is not None:
+            return self._solved(config, self._closed)
+        if config.init == "random":
+            return Initialisation(head.between(self._task.start, self._task.stop)), {}
+        init = config.start()
+        data = NewClasses(self.features, self._labels, head, self._task.start, self._task.stop)
+        needed = ["features"]
+        statistics = curve = None
+        if init.reads_statistics:
+            statistics = self.statistics(init.weighting)
+            needed.append(f"statistics {init.weighting}")
+        if init.reads_lambda and init.lam == "auto":
+            curve = self._curve(init.weighting)
+            needed.append(f"lambda {init.weighting}")
+        watch = Stopwatch(self._device)
+        with watch.phase("solve"):
+            raw = raw_rows(init, data, statistics, curve)
+        with watch.phase("calibrate"):
+            start = scaled(raw, init, data)
+        return start, self._with_shared(needed, watch)
+
+    def statistics(self, weighting: Weighting = "class") -> ClassStatistics:
+        """Return the class statistics of the rows that the start looks at."""
+        if weighting not in self._statistics:
+            features = self.features
+            with self._watch.phase(f"statistics {weighting}"):
+                self._statistics[weighting] = ClassStatistics.of(
+                    features, self._labels, num_classes=self._task.stop, weighting=weighting
+                )
+        return self._statistics[weighting]
+
+    def _curve(self, weighting: Weighting) -> LambdaCurve:
+        if weighting not in self._curves:
+            judged = slice(0 if self._closed else self._task.start, self._task.stop)
+            features = self.features
+            with self._watch.phase(f"lambda {weighting}"):
+                self._curves[weighting] = lambda_curve(
+                    features, self._labels, self._task.stop, classes=judged, weighting=weighting
+                )
+            self._chosen(self._curves[weighting])
+        return self._curves[weighting]
+
+    @cached_property
+    def features(self) -> FeatureRows:
+        """The features of the rows that the start looks at."""
+        with self._watch.phase("features"):
+            return self._read()
+
+    def _solved(self, config: HeadConfig, method: SolvedHead) -> tuple[Initialisation, Seconds]:
+        weighting: Weighting = config.weighting if "weighting" in method.reads else "class"
+        statistics = self.statistics(weighting)
+        needed = ["features", f"statistics {weighting}"]
+        curve, lam = None, None
+        if "lam" in method.reads:
+            if config.lam == "auto":
+                curve = self._curve(weighting)
+                needed.append(f"lambda {weighting}")
+            lam = curve.best if curve is not None else float(config.lam)
+        watch = Stopwatch(self._device)
+        with watch.phase("solve"):
+            rows = method.solve(statistics, lam or 0.0)
+        start = Initialisation(rows, lam=lam, curve=curve, library=library(rows.weight))
+        return start, self._with_shared(needed, watch)
+
+    def _with_shared(self, needed: list[str], own: Stopwatch) -> Seconds:
+        shared = {name.split()[0]: self._watch.seconds[name] for name in needed}
+        return {**shared, **own.seconds}

@@ -1,0 +1,1 @@
+"""Statistics of features by class, and the least-square heads solved from them."""

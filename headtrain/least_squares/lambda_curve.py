@@ -1,0 +1,118 @@
+"""Choose the ridge from data: the error of W_LS on rows held out, for many lambdas.
+
+A fifth of the rows of each class is held out, at random. W_LS of the others comes from one
+eigendecomposition for all lambdas; its squared error on the held-out rows, averaged likewise,
+over the head rows that will be written, follows from their statistics alone:
+
+    1/2 Ave |V h + b - y|^2 = 1/2 [tr(V Sigma_T V^T) + |V mu + b|^2
+                                   - 2 tr(V T^T) - 2 p.(V mu + b) + sum p],
+
+with T = Ave[y (h - mu)^T] and p = Ave[y] restricted to those rows. (Generalised
+cross-validation would need no held-out rows, but it has no class-balanced form.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int
+
+from clinit.errors import StatisticsError
+from clinit.headtrain.array import beside, namespace
+from clinit.headtrain.feature_rows import FeatureRows, select
+from clinit.headtrain.least_squares.solve import LambdaPath, LeastSquaresHead
+from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting, count
+
+HELD_OUT = 0.2
+ALL = slice(None)
+
+
+@dataclass(frozen=True, slots=True)
+class LambdaCurve:
+    """Held-out error at each lambda, ascending in lambda."""
+
+    lams: tuple[float, ...]
+    errors: tuple[float, ...]
+
+    @property
+    def best(self) -> float:
+        """The lambda of the smallest error."""
+        return self.lams[int(np.argmin(self.errors))]
+
+
+def lambda_curve(
+    features: FeatureRows,
+    labels: Int[np.ndarray, " rows"],
+    num_classes: int,
+    *,
+    classes: slice = ALL,
+    weighting: Weighting = "class",
+    lams: tuple[float, ...] | None = None,
+    seed: int = 0,
+) -> LambdaCurve:
+    """Return the held-out error of W_LS over the head rows `classes`.
+
+    Args:
+        features: Of shape (rows, dim): buffer and new task together.
+        labels: In [0, num_classes).
+        num_classes: Classes of W_LS, those without rows included.
+        classes: The head rows that will be written, and so are judged.
+        weighting: What an average is, in the solution and in the error.
+        lams: Default: half decades around the mean eigenvalue of the total covariance, from
+            1e-6 to 1e2 times its power of ten.
+        seed: Of the draw of the held-out rows.
+
+    Raises:
+        StatisticsError: If none of `classes` has two rows.
+    """
+    held = held_out(labels, seed)
+    if not count(labels[held], num_classes)[classes].any():
+        raise StatisticsError(
+            "lambda cannot be chosen from data: no class that is judged has two rows, one to fit"
+            " and one to judge",
+            remedy="Give a number (the paper: 0.05) instead of `auto`.",
+        )
+    fitted, judge = (
+        ClassStatistics.of(
+            select(features, rows), labels[rows], num_classes=num_classes, weighting=weighting
+        )
+        for rows in (np.flatnonzero(~held), np.flatnonzero(held))
+    )
+    path = LambdaPath.of(fitted)
+    lams = default_lams(fitted) if lams is None else lams
+    errors = tuple(held_out_error(path.head(lam, classes), judge, classes) for lam in lams)
+    return LambdaCurve(lams, errors)
+
+
+def default_lams(statistics: ClassStatistics) -> tuple[float, ...]:
+    """Return half decades from 1e-6 to 1e2 times the mean eigenvalue, as round numbers."""
+    xp = namespace(statistics.gram)
+    mean_eigenvalue = float(xp.linalg.trace(statistics.total_covariance)) / statistics.dim
+    centre = round(np.log10(mean_eigenvalue)) if mean_eigenvalue > 0 else 0
+    decades = range(centre - 6, centre + 3)
+    values = [mantissa * 10.0**decade for decade in decades for mantissa in (1, 3)]
+    return tuple(float(f"{value:.0e}") for value in values[:-1])
+
+
+def held_out(labels: Int[np.ndarray, " rows"], seed: int) -> np.ndarray:
+    """Mark a fifth of the rows of each class (at least one, if there are two)."""
+    counts = np.bincount(labels)
+    quota = np.where(counts >= 2, np.maximum(1, (HELD_OUT * counts).astype(np.int64)), 0)
+    order = np.random.default_rng(seed).permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    place_in_class = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
+    marked = np.zeros(len(labels), dtype=bool)
+    marked[order] = place_in_class < quota[labels[order]]
+    return marked
+
+
+def held_out_error(head: LeastSquaresHead, judge: ClassStatistics, classes: slice) -> float:
+    """Return 1/2 Ave |V h + b - y|^2 over the rows of `judge` and the outputs `classes`."""
+    xp = namespace(judge.gram)
+    shares = beside(judge.gram, judge.shares[classes])
+    at_mean = head.weight @ judge.mean + head.bias
+    spread = xp.sum((head.weight @ judge.total_covariance) * head.weight)
+    overlap = xp.sum(head.weight * judge.target_covariance[classes, :])
+    offset = at_mean @ at_mean - 2 * (shares @ at_mean) + xp.sum(shares)
+    return float(spread - 2 * overlap + offset) / 2

@@ -1,0 +1,293 @@
+"""The record of a run: a folder with everything that training saw, and nothing computed from it.
+
+    run.json             configuration, data, notes, wall times, versions; sealed, with a
+                         SHA-256 of each other file
+    classes.parquet      row, name, task (0 = base), train_rows, val_rows
+    steps.parquet        task, iteration, loss, loss_new, loss_old: before that update
+    evaluations.parquet  task, iteration, row, correct, total: after that many updates
+    points.parquet       task, iteration, loss_new, elapsed_s
+    head.safetensors     the head after the last task (absent in older records)
+    top.safetensors      the backbone's changed parameters, where they were trained
+
+The folder is written under a temporary name and renamed: a record is complete, or not there.
+Files are compared with their digests where they are read: what is hashed is what is parsed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from clinit.errors import ClinitError, RecordError
+from clinit.extract.commit import draft_of, flush_file, flush_folder
+from clinit.extract.head import Head, read_head, write_head
+from clinit.extract.readable import check_readable
+from clinit.headtrain.record.info import DOCUMENT, check_info, damaged
+from clinit.headtrain.record.tables import TABLES, check_tables, parse_table, table_file
+
+INFO = "run.json"
+HEAD = "head.safetensors"
+TOP = "top.safetensors"
+_TABLE_FILES = frozenset(map(table_file, TABLES))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunRecord:
+    """One head's run over the stream."""
+
+    path: Path | None
+    """Where it is stored; None for a record that has not been written."""
+    info: dict[str, Any]
+    """The content of run.json, without its format and its digests."""
+    classes: pl.DataFrame
+    steps: pl.DataFrame
+    evaluations: pl.DataFrame
+    points: pl.DataFrame
+    head: Head | None = None
+    """The head after the last task, to be written; `final_head` reads it again."""
+    top: Mapping[str, np.ndarray] | None = None
+    """The backbone's parameters that training has changed, by their names in its state dict;
+    to be written, None where the backbone was frozen. `changed_parameters` reads them again."""
+    digests: Mapping[str, str] | None = None
+    """SHA-256 of the files by name; None where it is not stored, or by an earlier version."""
+    strangers: tuple[str, ...] = ()
+    """Files in its folder that are not of the record."""
+
+
+def check_free(folders: Iterable[Path]) -> None:
+    """Check, before anything is trained, that records can be written to `folders`.
+
+    Raises:
+        RecordError: If one of them exists, or cannot be created.
+    """
+    folders = list(folders)
+    if present := [folder for folder in folders if folder.exists()]:
+        more = f" (and {len(present) - 1} more)" if len(present) > 1 else ""
+        raise RecordError(
+            f"there is already something at {present[0]}{more}: a record is never overwritten",
+            remedy="Choose another --out, or remove the old record first.",
+        )
+    for folder in folders:
+        nearest = next(parent for parent in folder.absolute().parents if parent.exists())
+        if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+            raise RecordError(
+                f"cannot write the record {folder}: {nearest} is not a folder you can write to",
+                remedy="Choose another --out.",
+            )
+
+
+def write_record(record: RunRecord, folder: Path) -> None:
+    """Write `record` to `folder`, which must not exist yet.
+
+    Raises:
+        RecordError: If `folder` exists or cannot be written; nothing is left behind then.
+    """
+    check_free([folder])
+    draft = draft_of(folder)
+    try:
+        draft.mkdir(parents=True)
+        _write_files(record, draft)
+        draft.rename(folder)
+        flush_folder(folder.parent)
+    except (OSError, ClinitError, SafetensorError) as error:  # ClinitError: has a cause
+        shutil.rmtree(draft, ignore_errors=True)
+        cause = error if isinstance(error, OSError) else error.__cause__
+        raise RecordError(
+            f"cannot write the record {folder}: {getattr(cause, 'strerror', None) or error}",
+            remedy="Free space or choose a folder you can write with --out, then run the same"
+            " command again.",
+        ) from error
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def write_records(records: Sequence[RunRecord], folders: Sequence[Path]) -> None:
+    """Write each record to its folder; one that cannot be written does not stop the others.
+
+    Raises:
+        RecordError: If one could not be written, after all others are.
+    """
+    failed: list[RecordError] = []
+    for record, folder in zip(records, folders, strict=True):
+        try:
+            write_record(record, folder)
+        except RecordError as error:
+            failed.append(error)
+    if failed:
+        raise RecordError(
+            f"{failed[0]}; {len(failed):,} of {len(records):,} runs are not recorded",
+            remedy=failed[0].remedy,
+        ) from failed[0]
+
+
+def _write_files(record: RunRecord, folder: Path) -> None:
+    for name in TABLES:
+        table: pl.DataFrame = getattr(record, name)
+        content = io.BytesIO()  # polars has an error of its own for a full disk
+        table.write_parquet(content)
+        (folder / table_file(name)).write_bytes(content.getvalue())
+    if record.head is not None:
+        write_head(record.head, folder / HEAD)
+    if record.top is not None:
+        top = {name: np.ascontiguousarray(value) for name, value in record.top.items()}
+        (folder / TOP).write_bytes(save(top))
+    digests = {file.name: _sha256(file.read_bytes()) for file in sorted(folder.iterdir())}
+    for file in folder.iterdir():
+        flush_file(file)
+    DOCUMENT.write(folder / INFO, {**finite(record.info), "files": digests})
+    flush_folder(folder)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def finite(value: Any) -> Any:
+    """Replace numbers that JSON does not know, such as the loss of a diverged head, by None."""
+    if isinstance(value, dict):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def read_record(folder: Path) -> RunRecord:
+    """Read the record in `folder`, its tables compared with their digests and checked.
+
+    Raises:
+        RecordError: If there is none, or it is incomplete, damaged or of another layout.
+    """
+    info, digests = _read_info(folder)
+    strangers = _strangers(folder, digests)
+    tables: dict[str, Any] = {}
+    for name in TABLES:
+        content = _content(folder, table_file(name), digests)
+        tables[name] = parse_table(name, content, folder / table_file(name))
+    check_tables(tables, info, folder)
+    return RunRecord(path=folder, info=info, digests=digests, strangers=strangers, **tables)
+
+
+def read_info(folder: Path) -> dict[str, Any]:
+    """Read run.json of the record in `folder`, not its tables.
+
+    Raises:
+        RecordError: If there is none, or it is damaged or of another layout.
+    """
+    return _read_info(folder)[0]
+
+
+def _read_info(folder: Path) -> tuple[dict[str, Any], Mapping[str, str] | None]:
+    """Return the content of run.json, and the digests that it holds."""
+    path = folder / INFO
+    if not path.is_file():
+        raise RecordError(
+            f"no run record at {folder}: it has no {INFO}",
+            remedy="Give a folder written by `clinit train-head --out`, or one that holds such.",
+        )
+    info = DOCUMENT.load(path)
+    check_info(info, str(path))
+    return info, info.pop("files", None)
+
+
+def _strangers(folder: Path, digests: Mapping[str, str] | None) -> tuple[str, ...]:
+    """Return the files in the folder of a record that are not of it.
+
+    Raises:
+        RecordError: If the record lacks a file, or one of its own names is not of it.
+    """
+    named = _TABLE_FILES | {HEAD, TOP}
+    own = named if digests is None else digests.keys()
+    found = {name for name in _names(folder) if not name.startswith(".")} - {INFO}
+    if missing := sorted((_TABLE_FILES if digests is None else digests.keys()) - found):
+        raise damaged(folder, f"it lacks {', '.join(missing)}")
+    strangers = sorted(found - own)
+    if foreign := [name for name in strangers if name in named]:
+        raise damaged(folder, f"{', '.join(foreign)} came into it later")
+    return tuple(strangers)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [path.name for path in folder.iterdir()]
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> RecordError:
+    return RecordError(
+        f"cannot read {path}: {error.strerror or error}",
+        remedy="Look at its rights and at the disk, then run the same command again.",
+    )
+
+
+def _content(folder: Path, name: str, digests: Mapping[str, str] | None) -> bytes:
+    """Return the content of one file of a record, compared with its digest."""
+    path = folder / name
+    if path.exists():
+        check_readable(path, RecordError)  # a pipe would be waited for
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if digests is not None and digests.get(name) != _sha256(content):
+        raise damaged(path, "it has changed since it was written")
+    return content
+
+
+def final_head(record: RunRecord) -> Head:
+    """Read the head that a stored record ended with.
+
+    Raises:
+        RecordError: If the record holds none, or it has changed.
+        HeadError: If it is damaged, or its training has diverged.
+    """
+    assert record.path is not None
+    if HEAD not in (record.digests or ()) and not (record.path / HEAD).is_file():
+        raise RecordError(
+            f"the record {record.path} holds no {HEAD}",
+            remedy="Run it again: `clinit train-head` stores the final head in every record.",
+        )
+    _content(record.path, HEAD, record.digests)  # checks it
+    return read_head(record.path / HEAD)
+
+
+def changed_parameters(record: RunRecord) -> dict[str, np.ndarray]:
+    """Read the backbone's parameters that a stored run has changed; empty where it was frozen.
+
+    Raises:
+        RecordError: If they cannot be read, or have changed since.
+    """
+    assert record.path is not None
+    path = record.path / TOP
+    if TOP not in (record.digests or ()) and not path.is_file():
+        return {}
+    try:
+        return dict(load(_content(record.path, TOP, record.digests)))
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise damaged(path, f"it does not hold parameters ({error})") from error
+
+
+def find_records(path: Path) -> list[Path]:
+    """Return the records at or below `path`, sorted."""
+    found = []
+    # Not rglob: it fails where a running sweep renames the draft that it is looking into.
+    for folder, below, files in os.walk(path):
+        below[:] = [name for name in below if not name.startswith(".")]
+        if INFO in files:
+            found.append(Path(folder))
+    return sorted(found)

@@ -1,0 +1,172 @@
+"""What is written down while a bank is trained: one entry a task, one column a head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+from jaxtyping import Bool, Float, Int
+
+from clinit.extract.head import Head
+from clinit.headtrain.init import Initialisation
+from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.record.tables import TABLES
+from clinit.headtrain.stream.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Point:
+    """One evaluation of the bank."""
+
+    iteration: int
+    correct: Int[np.ndarray, "heads classes"]
+    loss_new: Float[np.ndarray, " heads"]
+    elapsed_s: Float[np.ndarray, " heads"]
+
+
+@dataclass(slots=True, eq=False)
+class TaskEntry:
+    """One task of the bank."""
+
+    task: int
+    facts: dict[str, Any]
+    """What run.json says about the task, the initialisation left out."""
+    new_share: Float[np.ndarray, " iterations"]
+    """Share of new rows in each batch."""
+    starts: list[Initialisation] = field(default_factory=list)
+    """One per head."""
+    start_seconds: list[Mapping[str, float]] = field(default_factory=list)
+    """By what they were spent on; one per head."""
+    diagnoses: list[dict[str, Any]] | None = None
+    """One a head, at the end of the task; None unless asked for."""
+    points: list[Point] = field(default_factory=list)
+    losses: Float[np.ndarray, "iterations heads 2"] | None = None
+    """Mean losses of the new and the old rows of each batch; NaN where there is none."""
+
+    def description(self, head: int) -> dict[str, Any]:
+        """Return what run.json says about the task in the run of one head."""
+        start, seconds = self.starts[head], self.start_seconds[head]
+        description: dict[str, Any] = {
+            "task": self.task,
+            **self.facts,
+            "initialisation": {
+                "factor": start.factor,
+                "shift": start.shift,
+                "loss_before": start.loss_before,
+                "loss_after": start.loss_after,
+                "steps": start.steps,
+                "lam": start.lam,
+                "library": start.library,
+                "seconds": sum(seconds.values()),
+                **{f"{phase}_s": value for phase, value in seconds.items()},
+            },
+        }
+        if start.curve is not None:
+            description["lambda_curve"] = {
+                "lam": list(start.curve.lams),
+                "held_out_error": list(start.curve.errors),
+            }
+        if self.diagnoses is not None:
+            description["diagnosis"] = self.diagnoses[head]
+        return description
+
+    def steps(self, head: int) -> pl.DataFrame:
+        """Return the losses of one head before each update."""
+        assert self.losses is not None
+        new, old = self.losses[:, head, 0], self.losses[:, head, 1]
+        share = self.new_share
+        mixed = share * new + (1 - share) * old
+        return _table(
+            "steps",
+            task=np.full(len(new), self.task),
+            iteration=np.arange(len(new)),
+            loss=np.where(share == 1, new, np.where(share == 0, old, mixed)),
+            loss_new=_null_where(share == 0, new),
+            loss_old=_null_where(share == 1, old),
+        )
+
+    def evaluations(self, head: int, totals: Int[np.ndarray, " classes"]) -> pl.DataFrame:
+        """Return the correct counts of one head, of the classes that are tested."""
+        tested = np.flatnonzero(totals)
+        return pl.concat(
+            _table(
+                "evaluations",
+                task=np.full(len(tested), self.task),
+                iteration=np.full(len(tested), point.iteration),
+                row=tested,
+                correct=point.correct[head, tested],
+                total=totals[tested],
+            )
+            for point in self.points
+        )
+
+    def point_table(self, head: int) -> pl.DataFrame:
+        """Return the new-task losses of one head."""
+        return _table(
+            "points",
+            task=np.full(len(self.points), self.task),
+            iteration=np.array([point.iteration for point in self.points]),
+            loss_new=np.array([point.loss_new[head] for point in self.points]),
+            elapsed_s=np.array([point.elapsed_s[head] for point in self.points]),
+        )
+
+
+def run_record(
+    scenario: Scenario,
+    entries: Sequence[TaskEntry],
+    index: int,
+    info: Mapping[str, Any],
+    *,
+    head: Head,
+    top: Mapping[str, np.ndarray] | None = None,
+) -> RunRecord:
+    """Put together the record of one head.
+
+    Args:
+        scenario: The stream that it learnt.
+        entries: What was written down, one a task.
+        index: Of the head.
+        info: What run.json says, but for the tasks.
+        head: As it is after the last task.
+        top: The backbone's parameters that training has changed, by name.
+    """
+    totals = scenario.val_counts
+    seen = [totals[: task.stop] for task in scenario.tasks]
+    return RunRecord(
+        path=None,
+        info={
+            **info,
+            "tasks": [entry.description(index) for entry in entries],
+        },
+        classes=class_table(scenario),
+        steps=pl.concat(entry.steps(index) for entry in entries),
+        evaluations=pl.concat(
+            entry.evaluations(index, tested) for entry, tested in zip(entries, seen, strict=True)
+        ),
+        points=pl.concat(entry.point_table(index) for entry in entries),
+        head=head,
+        top=top,
+    )
+
+
+def class_table(scenario: Scenario) -> pl.DataFrame:
+    """Return the classes of the experiment, one a head row."""
+    return _table(
+        "classes",
+        row=np.arange(scenario.num_classes),
+        name=list(scenario.class_names),
+        task=scenario.task_of_row,
+        train_rows=scenario.train_counts,
+        val_rows=scenario.val_counts,
+    )
+
+
+def _null_where(absent: Bool[np.ndarray, " rows"], values: Float[np.ndarray, " rows"]) -> pl.Series:
+    return pl.Series(values).set(pl.Series(absent), None)
+
+
+def _table(layout: str, /, **columns: Any) -> pl.DataFrame:
+    return pl.DataFrame(columns).cast(dict(TABLES[layout]))  # type: ignore[arg-type]

@@ -1,0 +1,160 @@
+"""The head that a run starts from: where it is from, and which row stands for which class."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Required, TypedDict
+
+import numpy as np
+from jaxtyping import Int
+
+from clinit.errors import CacheError, ExperimentError, HeadError
+from clinit.extract.contrast import DIGEST_LETTERS, contrast
+from clinit.extract.document import DocumentKind
+from clinit.extract.head import Head, read_head
+from clinit.extract.plan import backbone_identifier
+from clinit.headtrain.examples import examples
+from clinit.headtrain.record.info import Count, Number
+from clinit.headtrain.stream.source import Source
+
+NAMES_REMEDY = (
+    "Give one class name a row: run `clinit extract` with --head-classes FILE, or"
+    " `clinit cache import` with --classes FILE."
+)
+
+
+def check_head(head: Head, base: Source, new: Source) -> None:
+    """Check that the head reads the features of both sides.
+
+    Raises:
+        HeadError: If its width or its backbone is another.
+        CacheError: If the two sides differ in width.
+    """
+    if new.train.dim != base.train.dim:
+        raise CacheError(
+            f"the new features are {new.train.dim} wide, those of the base {base.train.dim}",
+            remedy="Extract both with the same backbone.",
+        )
+    if head.dim != base.train.dim:
+        raise HeadError(
+            f"the head reads features of width {head.dim}, those of the base cache"
+            f" are {base.train.dim} wide",
+            remedy="Use the head of the backbone that the features were extracted with.",
+        )
+    if head.fingerprint and base.fingerprint:
+        expected = backbone_identifier(base.fingerprint)
+        if head.fingerprint != expected:
+            its, features = contrast(head.fingerprint, expected, letters=DIGEST_LETTERS)
+            raise HeadError(
+                f"the head belongs to the backbone {its}, the features of the base cache to"
+                f" {features}",
+                remedy="Use the head that `clinit extract` stored in the base cache.",
+            )
+
+
+def map_to_head(base: Source, head: Head) -> Int[np.ndarray, " classes"]:
+    """Return the head row of each base class, -1 for a class that has no row of data either.
+
+    Raises:
+        ExperimentError: If the head has no class names, or lacks a class that has data.
+        HeadError: If the names do not tell its rows apart.
+    """
+    names = head.class_names
+    if names is None:
+        raise ExperimentError(
+            f"nobody has said what the {head.num_classes:,} rows of the base head stand for",
+            remedy=NAMES_REMEDY,
+        )
+    if names == base.class_names:
+        return np.arange(len(names))
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise HeadError(
+            f"the base head has more than one row of the same name ({examples(twice)})",
+            remedy=NAMES_REMEDY + " The names must differ, like those of the image folders.",
+        )
+    row_of = {name: row for row, name in enumerate(names)}
+    rows = np.array([row_of.get(name, -1) for name in base.class_names], dtype=np.int64)
+    has_data = base.train.counts() + base.val.counts() > 0
+    if unknown := [base.class_names[i] for i in np.flatnonzero(has_data & (rows < 0))]:
+        raise ExperimentError(
+            f"{len(unknown):,} classes of the base cache are not in its head ({examples(unknown)})",
+            remedy="Leave them out of the base cache, or extract it with --head-classes FILE"
+            " if the head names its classes in another way.",
+        )
+    return rows
+
+
+_FACTS = DocumentKind(
+    title="the description of an alignment",
+    format="clinit-alignment/2",
+    older=("clinit-alignment/1",),
+    error=HeadError,
+    remedy="Remove it, or run `clinit align` again.",
+)
+"""Beside heads of earlier versions; today it is in the head file, which is sealed."""
+
+
+class AlignmentFacts(TypedDict, total=False):
+    """What is read again of how a head was aligned."""
+
+    loss: Required[str]
+    views: Count
+    view_seed: Count | None
+    augmentation: str
+    epochs: Count
+    lr: Number
+    top1_before: Number | None
+    top1_after: Number | None
+    started_from: str
+    digest: str
+    """Of the aligned head."""
+
+
+def head_digest(head: Head) -> str:
+    """Return the SHA-256 of weight, bias and class names."""
+    digest = hashlib.sha256()
+    for part in (head.weight, head.bias):
+        digest.update(np.ascontiguousarray(part, dtype="<f4").tobytes())
+    digest.update(json.dumps(head.class_names, ensure_ascii=False).encode())
+    return digest.hexdigest()
+
+
+def read_base_head(path: Path) -> tuple[Head, dict[str, Any]]:
+    """Read a head file and what a run record says about it.
+
+    How it was aligned belongs to the record; earlier versions of `clinit align` wrote that into
+    a file of its own, `NAME.alignment.json`, which counts if it is about this very head.
+
+    Raises:
+        HeadError: If there is no such file, or it or its facts are damaged.
+    """
+    head = read_head(path)
+    described: dict[str, Any] = {"path": str(path)}
+    facts, origin = head.alignment, f"the alignment in {path}"
+    beside = path.with_suffix(".alignment.json")
+    if facts is None and beside.is_file():
+        facts, origin = _FACTS.load(beside), str(beside)
+    if facts is not None:
+        _FACTS.convert(facts, AlignmentFacts, origin=origin)
+        if facts.get("digest") == head_digest(head):
+            described["alignment"] = _told(facts)
+    return head, described
+
+
+def _told(facts: Mapping[str, Any]) -> dict[str, Any]:
+    names = (
+        "loss",
+        "views",
+        "view_seed",
+        "augmentation",
+        "epochs",
+        "lr",
+        "top1_before",
+        "top1_after",
+        "started_from",
+    )
+    return {name: facts.get(name) for name in names}

@@ -1,0 +1,223 @@
+"""What the data lacks for the experiment that is asked for, said before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+
+from clinit.extract.device import choose_device
+from clinit.headtrain.array import cupy_problem
+from clinit.headtrain.config import ExperimentConfig, HeadConfig
+from clinit.headtrain.examples import examples
+from clinit.headtrain.memory import residency_notes
+from clinit.headtrain.stream.scenario import Scenario
+from clinit.headtrain.stream.source import Source
+
+
+def data_notes(
+    scenario: Scenario,
+    base: Source,
+    new: Source,
+    config: ExperimentConfig,
+    heads: Sequence[HeadConfig] = (),
+    head_facts: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Return a note for everything that the user should know about the data, each once."""
+    return [
+        *base.notes,
+        *new.notes,
+        *_base_gaps(scenario, config),
+        *_new_gaps(scenario, new),
+        *_single_images(scenario),
+        *_shared_names(scenario),
+        *_task_sizes(scenario),
+        *_buffer_gaps(scenario, config),
+        *_batch_gaps(scenario, config),
+        *_loss_gaps(heads, head_facts or {}),
+        *_memory_gaps(scenario, base, config),
+        *_calibration_gaps(config, heads),
+        *_library_gaps(choose_device(config.device)),
+    ]
+
+
+def _base_gaps(scenario: Scenario, config: ExperimentConfig) -> list[str]:
+    names = scenario.class_names[: scenario.num_base]
+    unrehearsed = scenario.train_counts[: scenario.num_base] == 0
+    untested = scenario.val_counts[: scenario.num_base] == 0
+    left = (
+        "are left out of a head that is solved from the data"
+        if config.is_closed
+        else "keep their head rows and are not rehearsed"
+    )
+    return [
+        *_about(names, unrehearsed, f"base classes have no training image: they {left}"),
+        *_about(names, untested, "base classes have no validation image: they are not evaluated"),
+    ]
+
+
+def _new_gaps(scenario: Scenario, new: Source) -> list[str]:
+    arrived = slice(scenario.num_base, None)
+    untested = scenario.val_counts[arrived] == 0
+    tasks = scenario.task_of_row[arrived]
+    blind = [task.number for task in scenario.tasks if untested[tasks == task.number].all()]
+    return [
+        *_about(
+            new.class_names,
+            new.train.counts() == 0,
+            "new classes have no training image: they are left out of the stream",
+        ),
+        *_about(
+            scenario.class_names[arrived],
+            untested,
+            "new classes have no validation image: they are trained but not evaluated",
+        ),
+        *(
+            f"task {number} has no validation image at all: its accuracy on new classes is unknown"
+            for number in blind
+        ),
+    ]
+
+
+def _single_images(scenario: Scenario) -> list[str]:
+    return _about(
+        scenario.class_names,
+        scenario.train_counts == 1,
+        "classes have a single training image",
+    )
+
+
+def _shared_names(scenario: Scenario) -> list[str]:
+    base = set(scenario.class_names[: scenario.num_base])
+    new = scenario.class_names[scenario.num_base :]
+    return _about(
+        new,
+        np.array([name in base for name in new]),
+        "new classes have the name of a base class: they are classes of their own",
+    )
+
+
+def _task_sizes(scenario: Scenario) -> list[str]:
+    sizes = [len(task.classes) for task in scenario.tasks]
+    if len(set(sizes)) == 1:
+        return []
+    return [
+        f"{sum(sizes):,} new classes do not divide into {len(sizes)} equal tasks:"
+        f" they have {', '.join(map(str, sizes))} classes"
+    ]
+
+
+def _buffer_gaps(scenario: Scenario, config: ExperimentConfig) -> list[str]:
+    if not config.keeps_buffer:
+        return []
+    if config.method == "rehearsal" and not (config.buffer or config.buffer_per_class):
+        return ["the buffer is empty (--buffer 0): batches hold new rows only"]
+    notes = []
+    stored = np.cumsum(scenario.train_counts)
+    before = [int(stored[task.start - 1]) if task.start else 0 for task in scenario.tasks]
+    if not before[0] and config.method == "rehearsal":
+        notes.append("no base class has a training image: the batches of task 1 hold new rows only")
+    if not config.buffer:
+        return notes
+    small = [
+        f"{rows:,} before task {number}"
+        for number, rows in enumerate(before, start=1)
+        if rows < config.buffer
+    ]
+    if small:
+        notes.append(
+            f"the buffer of {config.buffer:,} rows is larger than all data of the classes seen"
+            f" ({', '.join(small)}): it takes them all"
+        )
+    seen = int(np.count_nonzero(scenario.train_counts[: scenario.tasks[-1].start]))
+    if config.buffer < seen:
+        notes.append(
+            f"the buffer of {config.buffer:,} rows is smaller than the number of classes"
+            f" ({seen:,} before the last task): some classes"
+            f" are not {'rehearsed' if config.method == 'rehearsal' else 'among its rows'}"
+        )
+    return notes
+
+
+def _batch_gaps(scenario: Scenario, config: ExperimentConfig) -> list[str]:
+    if config.method == "joint" or config.is_closed:
+        return []
+    share = config.batch_size // 2 if config.method == "rehearsal" else config.batch_size
+    smallest = min(int(scenario.train_counts[task.rows].sum()) for task in scenario.tasks)
+    if smallest >= share:
+        return []
+    return [
+        f"a batch takes {share:,} rows of the new task, but the smallest task has {smallest:,}:"
+        " rows come more than once in a batch"
+    ]
+
+
+def _loss_gaps(heads: Sequence[HeadConfig], head_facts: Mapping[str, Any]) -> list[str]:
+    aligned = (head_facts.get("alignment") or {}).get("loss")
+    losses = {head.loss for head in heads}
+    notes = []
+    if "mse" in losses and aligned != "mse":
+        notes.append(
+            "squared error aims at logits of 30 for the right class: a base head that was trained"
+            " with cross entropy first has to come to that scale (`clinit align` brings it there)"
+        )
+    if others := sorted(losses - {aligned}) if aligned else []:
+        notes.append(f"the base head is aligned with {aligned}, not with {', '.join(others)}")
+    return notes
+
+
+def _calibration_gaps(config: ExperimentConfig, heads: Sequence[HeadConfig]) -> list[str]:
+    calibrated = any(head.scale == "calibrated" for head in heads)
+    without = config.init_rows == "new" or (
+        config.keeps_buffer and 0 in (config.buffer, config.buffer_per_class)
+    )
+    if not (calibrated and without):
+        return []
+    return [
+        "initialisation sees no rows of earlier classes to calibrate new head rows against: they"
+        " take the norm of the old ones, as with scale norm"
+    ]
+
+
+def _library_gaps(device: torch.device) -> list[str]:
+    if device.type != "cuda" or (problem := cupy_problem()) is None:
+        return []
+    return [
+        f"{problem}: statistics and solves are computed on the CPU, with NumPy, and the features"
+        ' are copied there (`pip install "clinit[cuda12]"` or `"clinit[cuda13]"`, as the driver is)'
+    ]
+
+
+def _memory_gaps(scenario: Scenario, base: Source, config: ExperimentConfig) -> list[str]:
+    """Say which features do not fit into the memory of the device."""
+    row_bytes = base.train.features[:1].nbytes
+    sizes = {
+        "the test rows": int(scenario.val_counts.sum()) * row_bytes,
+        "the rows of the largest task": _most_rows(scenario, config) * row_bytes,
+    }
+    return residency_notes(sizes, choose_device(config.device))
+
+
+def _most_rows(scenario: Scenario, config: ExperimentConfig) -> int:
+    """Return the rows of the largest task, those of earlier classes included."""
+    stored = np.cumsum(scenario.train_counts)
+    most = 0
+    for task in scenario.tasks:
+        new = int(scenario.train_counts[task.rows].sum())
+        old = int(stored[task.stop - 1]) - new
+        if config.method == "naive" and not config.keeps_buffer:
+            old = 0
+        elif config.buffer is not None:
+            old = min(old, config.buffer)
+        most = max(most, old + new)
+    return most
+
+
+def _about(names: Sequence[str], which: Bool[np.ndarray, " names"], what: str) -> list[str]:
+    chosen = [names[index] for index in np.flatnonzero(which).tolist()]
+    if not chosen:
+        return []
+    return [f"{len(chosen):,} of {len(names):,} {what} ({examples(chosen)})"]

@@ -1,0 +1,78 @@
+"""All rows of the base and the new data as one table, and those of it that a task may look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from clinit.headtrain.stream.seeds import Draw, generator
+
+
+class Pool:
+    """Rows of several feature arrays under one index, without copying them.
+
+    A label is a head row; -1 marks a row whose class is not part of the experiment.
+    """
+
+    def __init__(self, *parts: tuple[Float[np.ndarray, "_ dim"], Int[np.ndarray, " _"]]) -> None:
+        self._features = [features for features, _ in parts]
+        self._ends = np.cumsum([len(features) for features in self._features])
+        self.labels: Int[np.ndarray, " rows"] = np.concatenate([labels for _, labels in parts])
+        self._order = np.argsort(self.labels, kind="stable")
+        self._sorted = self.labels[self._order]
+
+    def rows_of(self, head_row: int) -> Int[np.ndarray, " rows"]:
+        """Return the rows of one class, in stored order."""
+        return self.rows_between(head_row, head_row + 1)
+
+    def rows_between(self, start: int, stop: int) -> Int[np.ndarray, " rows"]:
+        """Return the rows of the classes `start` to `stop` - 1, class after class."""
+        first, last = np.searchsorted(self._sorted, [start, stop])
+        return self._order[first:last]
+
+    def counts(self, num_classes: int) -> Int[np.ndarray, " classes"]:
+        """Return the number of rows of each class."""
+        return np.bincount(self.labels[self.labels >= 0], minlength=num_classes)
+
+    def take(self, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray, "rows dim"]:
+        """Copy the features of `rows`, in their order and in their stored type."""
+        dtype = np.result_type(*self._features)
+        taken = np.empty((len(rows), self._features[0].shape[1]), dtype=dtype)
+        part = np.searchsorted(self._ends, rows, side="right")
+        for index, features in enumerate(self._features):
+            here = np.flatnonzero(part == index)
+            taken[here] = features[rows[here] - (self._ends[index] - len(features))]
+        return taken
+
+
+LOSS_SAMPLE_ROWS = 2048
+"""Most rows on which the new-task loss is measured: a plain sample, not class-balanced."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskRows:
+    """Rows of the base classes, of earlier new classes and of the task's classes, in this order."""
+
+    number: int
+    """Of the task."""
+    rows: Int[np.ndarray, " rows"]
+    """Of the pool of training rows."""
+    labels: Int[np.ndarray, " rows"]
+    """Head rows."""
+    num_base: int
+    """Rows of base classes."""
+    num_old: int
+    """Rows of all earlier classes, those of the base included."""
+
+    @property
+    def num_new(self) -> int:
+        """Rows of the new classes."""
+        return len(self.labels) - self.num_old
+
+    def loss_sample(self, seed: int) -> Int[np.ndarray, " sample"]:
+        """Choose the new rows on which the new-task loss is measured, sorted."""
+        random = generator(seed, Draw.LOSS_SAMPLE, self.number)
+        chosen = random.permutation(self.num_new)[:LOSS_SAMPLE_ROWS]
+        return np.sort(chosen) + self.num_old

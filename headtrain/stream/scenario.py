@@ -1,0 +1,97 @@
+"""The experiment's data under one numbering: base classes first, new classes as they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int
+
+from clinit.extract.head import Head
+from clinit.headtrain.config import ExperimentConfig
+from clinit.headtrain.stream.base_head import check_head, map_to_head
+from clinit.headtrain.stream.pool import Pool
+from clinit.headtrain.stream.source import Source, check_same_backbone
+from clinit.headtrain.stream.tasks import Task, named_order, shuffled, split_into_tasks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scenario:
+    """A stream of tasks after a pretrained head; every class is a head row."""
+
+    num_base: int
+    """Rows of the pretrained head."""
+    tasks: tuple[Task, ...]
+    class_names: tuple[str, ...]
+    """One a head row."""
+    train: Pool
+    val: Pool
+
+    @property
+    def num_classes(self) -> int:
+        """Rows of the head after the last task."""
+        return len(self.class_names)
+
+    @property
+    def train_counts(self) -> Int[np.ndarray, " classes"]:
+        """Training rows of each head row."""
+        return self.train.counts(self.num_classes)
+
+    @property
+    def val_counts(self) -> Int[np.ndarray, " classes"]:
+        """Validation rows of each head row."""
+        return self.val.counts(self.num_classes)
+
+    @property
+    def task_of_row(self) -> Int[np.ndarray, " classes"]:
+        """Task in which each head row arrives; 0 for the base."""
+        sizes = [self.num_base, *(len(task.classes) for task in self.tasks)]
+        return np.repeat(np.arange(len(sizes)), sizes)
+
+
+def build_scenario(base: Source, new: Source, head: Head, config: ExperimentConfig) -> Scenario:
+    """Match the base data with the head and order the new classes.
+
+    New classes without a training row are left out: nothing could be learnt about them.
+
+    Raises:
+        CacheError: If the two sides hold features of different backbones.
+        HeadError: If the head does not read these features.
+        ExperimentError: If the head's classes are unknown, the class order does not name the
+            new classes, or there are too many tasks.
+    """
+    check_same_backbone(base.fingerprint, new.fingerprint)
+    check_head(head, base, new)
+    base_rows = map_to_head(base, head)
+    arriving = np.flatnonzero(new.train.counts())
+    order = (
+        shuffled(arriving, config.seed)
+        if config.class_order is None
+        else named_order(config.class_order, new.class_names, arriving)
+    )
+    tasks = split_into_tasks(order, tasks=config.tasks, first_row=head.num_classes)
+    new_rows = _rows_of_new_classes(tasks, len(new.class_names))
+    return Scenario(
+        num_base=head.num_classes,
+        tasks=tasks,
+        class_names=(
+            *(head.class_names or ()),
+            *(new.class_names[label] for task in tasks for label in task.classes),
+        ),
+        train=Pool(
+            (base.train.features, base_rows[base.train.labels]),
+            (new.train.features, new_rows[new.train.labels]),
+        ),
+        val=Pool(
+            (base.val.features, base_rows[base.val.labels]),
+            (new.val.features, new_rows[new.val.labels]),
+        ),
+    )
+
+
+def _rows_of_new_classes(tasks: Sequence[Task], num_classes: int) -> Int[np.ndarray, " classes"]:
+    rows = np.full(num_classes, -1, dtype=np.int64)
+    for task in tasks:
+        rows[task.classes] = task.rows
+    return rows

@@ -1,0 +1,1 @@
+"""What the frozen part of the network gives out, computed once and stored."""

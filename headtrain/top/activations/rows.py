@@ -1,0 +1,284 @@
+"""Activations in front of the first plastic block, by row: stored, or computed from the images.
+
+Both kinds give the same numbers, rounded to float16; see `Trunk.of_pixels`. `TaskReader` hands
+those of one task to the methods, batch by batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import h5py
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from clinit.errors import ImageError
+from clinit.extract.cache import CacheSplit
+from clinit.extract.decode import is_too_large
+from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.loader import load_batches
+from clinit.extract.plan import shard_name
+from clinit.headtrain.stream.pool import Pool
+from clinit.headtrain.top.activations.trunk import Trunk
+from clinit.headtrain.top.methods.interface import Batch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskReader:
+    """A `RowReader` of one task."""
+
+    pool: Pool
+    activations: PoolActivations
+    new: Int[np.ndarray, " new"]
+    old: Int[np.ndarray, " old"]
+    kept: Int[np.ndarray, " kept"]
+
+    def batches(self, rows: Int[np.ndarray, " rows"], size: int) -> Generator[Batch]:
+        """Yield `rows` in their order, `size` at a time, the last batch with what is left."""
+        cuts = [rows[start : start + size] for start in range(0, len(rows), size)]
+        return self.stream(cuts, [0] * len(cuts))
+
+    def stream(
+        self, batches: Sequence[Int[np.ndarray, " _"]], num_new: Sequence[int]
+    ) -> Generator[Batch]:
+        """Yield the given batches, the first `num_new` of each being new rows."""
+        with closing(self.activations.stream(batches)) as streamed:
+            for rows, new, activations in zip(batches, num_new, streamed, strict=True):
+                labels = sent(torch.from_numpy(self.pool.labels[rows]), self.activations.device)
+                yield Batch(activations, labels, rows, int(new))
+
+
+Rows = Int[np.ndarray, " _"]  # no name: batches of one call differ in length
+Reader = Callable[[Rows, np.ndarray], None]
+"""Writes the activations of rows into an array."""
+
+
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """Copy values to a device; a CUDA device is not waited for.
+
+    Only pinned memory goes over by itself: a copy from other memory may wait for all that the
+    device has been given before. Torch keeps pinned memory until the copies from it are done.
+    """
+    if device.type == "cuda" and values.device.type == "cpu" and not values.is_pinned():
+        values = values.pin_memory()
+    return values.to(device, non_blocking=True)
+
+
+@runtime_checkable
+class ActivationRows(Protocol):
+    """The activations of the valid rows of one split of a feature cache."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        ...
+
+    def stream(self, batches: Sequence[Rows]) -> Generator[Float[Tensor, "batch ..."]]:
+        """Yield the activations of batches of rows, as stored; a batch may be empty."""
+        ...
+
+
+class StoredRows:
+    """Rows of a trunk cache, held in memory or read row by row from its verified shards."""
+
+    def __init__(
+        self, split: CacheSplit, position: Rows, *, in_memory: bool, pin_memory: bool = False
+    ) -> None:
+        """Read or verify all shards.
+
+        Args:
+            split: What is stored.
+            position: The row of `split` for each row of the feature cache, -1 for no row.
+            in_memory: Whether to hold the activations in memory.
+            pin_memory: Whether batches are for a CUDA device, see `sent`.
+
+        Raises:
+            CacheError: If a shard is missing, damaged or of another plan.
+        """
+        self._split = split
+        self._position = position
+        self._pin = pin_memory
+        self._read = _in_memory(split) if in_memory else _from_files(split)
+
+    def __len__(self) -> int:
+        return len(self._position)
+
+    def stream(self, batches: Sequence[Rows]) -> Generator[Float[Tensor, "batch ..."]]:
+        """Yield the activations of batches of rows, as stored."""
+        for rows in batches:
+            stored = self._position[rows]
+            assert (stored >= 0).all()
+            shape = (len(rows), *_shape(self._split))
+            dtype = torch.float16 if self._split.dtype == "float16" else torch.float32
+            block = torch.empty(shape, dtype=dtype, pin_memory=self._pin)
+            self._read(stored, block.numpy())
+            yield block
+
+
+def _shape(split: CacheSplit) -> tuple[int, ...]:
+    return split.plan.shape or (split.dim,)
+
+
+def _in_memory(split: CacheSplit) -> Reader:
+    split.check_size()
+    values = np.empty((split.num_rows, *_shape(split)), dtype=split.dtype)
+    for index, shard in enumerate(split.shards()):
+        rows = split.plan.rows(index)
+        values[rows.start : rows.stop] = shard.features
+
+    def read(rows: np.ndarray, out: np.ndarray) -> None:
+        np.take(values, rows, axis=0, out=out, mode="clip")  # `raise` would copy them twice
+
+    return read
+
+
+def _from_files(split: CacheSplit) -> Reader:
+    for _ in split.shards():  # a damaged row would be read without a word
+        pass
+
+    @cache
+    def shard(index: int) -> h5py.Dataset:
+        # Without a chunk cache HDF5 reads the bytes of a row, not the chunk around it.
+        path = split.path / shard_name(index)
+        return h5py.File(path, "r", locking=False, rdcc_nbytes=0)["features"]
+
+    def read(rows: np.ndarray, out: np.ndarray) -> None:
+        for place, row in enumerate(rows.tolist()):
+            index, offset = divmod(row, split.plan.shard_rows)
+            out[place] = shard(index)[offset]
+
+    return read
+
+
+@contextmanager
+def whole_images() -> Iterator[None]:
+    """Say of an image that cannot be read what to do about it."""
+    try:
+        yield
+    except ImageError as error:
+        if is_too_large(str(error)):
+            remedy = "Give the `--max-pixels` that its features were extracted with, or more."
+        else:
+            remedy = (
+                "Its features were extracted from a whole image: put it back, or say where the"
+                " images are with --base-root and --new-root."
+            )
+        raise ImageError(str(error), remedy=remedy) from error
+
+
+class ImageRows:
+    """Rows computed from their images whenever they are asked for."""
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        root: Path,
+        trunk: Trunk,
+        *,
+        sizes: Sequence[int],
+        workers: int,
+        max_pixels: int = MAX_PIXELS,
+    ) -> None:
+        self._paths = list(paths)
+        self._sizes = list(sizes)
+        self._root = root
+        self._trunk = trunk
+        self._workers = workers
+        self._max_pixels = max_pixels
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def stream(self, batches: Sequence[Rows]) -> Generator[Float[Tensor, "batch ..."]]:
+        """Yield the activations of batches of rows; images are decoded ahead.
+
+        Raises:
+            ImageError: If an image cannot be read any more.
+            ManifestError: If one has another size in bytes than it had.
+        """
+        asked = [row for rows in batches for row in rows.tolist()]
+        paths = [self._paths[row] for row in asked]
+        ends = np.cumsum([len(rows) for rows in batches]).tolist()
+        ranges = [range(end - len(rows), end) for rows, end in zip(batches, ends, strict=True)]
+        loaded = load_batches(
+            self._root,
+            paths,
+            ranges,
+            self._trunk.transform,
+            workers=self._workers,
+            sizes=[self._sizes[row] for row in asked],
+            max_pixels=self._max_pixels,
+            pin_memory=self._trunk.config.device.startswith("cuda"),
+        )
+        with closing(loaded), whole_images():
+            for batch in loaded:
+                for row, reason in batch.reasons.items():
+                    raise ImageError(f"{self._root / paths[row]}: {reason}", remedy="")
+                yield self._trunk.of_pixels(batch.pixels)
+
+
+class NoRows:
+    """The rows of a split that does not exist."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def stream(self, batches: Sequence[Rows]) -> Generator[Float[Tensor, "batch ..."]]:
+        """Yield nothing: nobody can ask for a row."""
+        yield from ()
+
+
+class PoolActivations:
+    """The rows of several splits under the index of a `Pool`."""
+
+    def __init__(self, parts: Sequence[ActivationRows], device: torch.device) -> None:
+        self._parts = list(parts)
+        self._starts = np.cumsum([0, *map(len, parts)])
+        self.device = device
+
+    def stream(self, batches: Sequence[Rows]) -> Generator[Float[Tensor, "batch ..."]]:
+        """Yield the activations of batches of pool rows, in float32 on the device."""
+        where = [np.searchsorted(self._starts, rows, side="right") - 1 for rows in batches]
+        with ExitStack() as stack:
+            streams = []
+            for index, part in enumerate(self._parts):
+                local = [
+                    rows[part_of == index] - self._starts[index]
+                    for rows, part_of in zip(batches, where, strict=True)
+                ]
+                stream = part.stream(local) if any(map(len, local)) else None
+                if stream is not None:
+                    stack.enter_context(closing(stream))
+                streams.append(stream)
+            for part_of in where:
+                yield self._merged(part_of, [None if s is None else next(s) for s in streams])
+
+    def _merged(self, part_of: Rows, blocks: Sequence[Tensor | None]) -> Float[Tensor, "batch ..."]:
+        present = [(i, block) for i, block in enumerate(blocks) if block is not None and len(block)]
+        if len(present) == 1:
+            return self._input(present[0][1])
+        shape = present[0][1].shape[1:]
+        merged = torch.empty((len(part_of), *shape), device=self.device)
+        for index, block in present:
+            here = sent(torch.from_numpy(np.flatnonzero(part_of == index)), self.device)
+            merged[here] = sent(block, self.device).float()
+        return self._input(merged)
+
+    def _input(self, values: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
+        """Return float32 on the device; maps with the channels last, as the weights are."""
+        layout = torch.channels_last if values.ndim == 4 else torch.contiguous_format
+        # The copy first: together, the host would widen the numbers and send twice the bytes.
+        return sent(values, self.device).to(torch.float32, memory_format=layout)
+
+    def blocks(self, rows: Rows, size: int) -> Generator[tuple[slice, Float[Tensor, "batch ..."]]]:
+        """Yield `rows` in order, `size` at a time: which of them, and their activations."""
+        slices = [slice(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
+        streamed = self.stream([rows[each] for each in slices])
+        with closing(streamed):
+            yield from zip(slices, streamed, strict=True)

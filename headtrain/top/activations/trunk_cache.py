@@ -1,0 +1,255 @@
+"""The cache of activations: computed once, in the format of a feature cache, with more axes.
+
+Everything below the first plastic block is frozen and nothing is augmented, so its output for an
+image never changes. A split of a feature cache gives a part here: those of its rows that the
+runs look at, in a folder named by the digest of its plan, so that runs with the same rows, network
+and cut share it whatever else they do.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from clinit.errors import CacheError
+from clinit.extract.cache import CacheSplit, open_split
+from clinit.extract.fingerprint import MANIFEST
+from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.lock import claim_folder
+from clinit.extract.machine import free_memory
+from clinit.extract.manifest import Manifest
+from clinit.extract.plan import Plan
+from clinit.extract.split_run import Progress, SplitRun
+from clinit.headtrain.top.activations.check_images import check_images
+from clinit.headtrain.top.activations.rows import (
+    ActivationRows,
+    ImageRows,
+    StoredRows,
+    whole_images,
+)
+from clinit.headtrain.top.activations.trunk import Trunk
+
+SHARD_BYTES = 2**27
+"""What a killed run loses at most."""
+MEMORY_SHARE = 0.4
+"""Of the free memory that stored activations may take; more is read from the files."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Rows of one split of a feature cache that a run looks at."""
+
+    name: str
+    """For messages: `base train`."""
+    split: CacheSplit
+    root: Path
+    """The folder of its images."""
+    rows: Int[np.ndarray, " rows"]
+    """Of the valid rows of the split; sorted, each once."""
+    features: Float[np.ndarray, "valid dim"]
+    """Of all valid rows, as the split holds them."""
+
+    @property
+    def manifest_rows(self) -> Int[np.ndarray, " valid"]:
+        """Row of the manifest for each valid row of the split."""
+        return np.flatnonzero(self.split.valid)
+
+    def manifest(self) -> Manifest:
+        """Return the manifest of the rows alone."""
+        table = self.split.manifest.table[self.manifest_rows[self.rows]]
+        return replace(self.split.manifest, table=table)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredActivations:
+    """The activations of a part on the disk, and what they cost."""
+
+    rows: ActivationRows
+    seconds: float | None
+    """What all of them take to compute, at the rate of the computation that completed them; None
+    where the cache does not say."""
+    computed_here: bool
+    """Whether this call has computed any of them; otherwise all were there."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrunkCache:
+    """Where activations are stored, and how many bytes they may take."""
+
+    folder: Path
+    trunk: Trunk
+    budget: int
+    """Bytes; parts that do not fit are computed from their images each time."""
+    workers: int
+    batch_size: int = 64
+    """Images a forward pass of the trunk."""
+    max_pixels: int = MAX_PIXELS
+    """Largest image that is decoded."""
+
+    def plan(self, part: Part) -> Plan:
+        """Return what is stored of a part."""
+        shape, manifest = self.trunk.shape, part.manifest()
+        row_bytes = 2 * math.prod(shape)
+        batches = max(1, SHARD_BYTES // (row_bytes * self.batch_size))
+        fingerprint = {
+            **part.split.fingerprint,
+            MANIFEST: manifest.digest,
+            "dtype": "float16",
+            "cut": self.trunk.cut.blocks[0],
+        }
+        return Plan(
+            dataset=manifest.dataset,
+            split=manifest.split,
+            num_rows=len(manifest.table),
+            dim=math.prod(shape),
+            shape=shape,
+            dtype="float16",
+            shard_rows=batches * self.batch_size,
+            batch_size=self.batch_size,
+            fingerprint=fingerprint,
+            device=self.trunk.config.device.split(":")[0],
+        )
+
+    def path(self, plan: Plan) -> Path:
+        """Return the folder of a part."""
+        name = re.sub(r"[^\w.-]", "-", plan.dataset)  # whatever the manifest says: no path
+        return self.folder / f"{name}-{plan.split}-{plan.identifier[:16]}"
+
+    def bytes(self, part: Part) -> int:
+        """Return the size of a part in float16."""
+        return 2 * len(part.rows) * math.prod(self.trunk.shape)
+
+    def chosen(self, parts: Sequence[Part]) -> list[bool]:
+        """Say which parts are stored: from the first on, those that the budget still holds.
+
+        Raises:
+            CacheError: If the folder cannot be written, or its disk does not hold what is chosen
+                and not there yet.
+        """
+        left, chosen, missing = self.budget, [], 0
+        for part in parts:
+            size = self.bytes(part)
+            chosen.append(0 < size <= left)
+            if chosen[-1]:
+                left -= size
+                missing += self._missing(part)
+        if missing:
+            self._check_room(missing)
+        return chosen
+
+    def _missing(self, part: Part) -> int:
+        """Return the bytes that a part still lacks; an earlier run may have been killed."""
+        folder = self.path(self.plan(part))
+        if (folder / "cache.json").is_file():
+            return 0
+        there = sum(path.stat().st_size for path in folder.glob("shard-*.h5"))
+        return max(0, self.bytes(part) - there)
+
+    def _check_room(self, size: int) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(self.folder).free
+            problem = None if os.access(self.folder, os.W_OK | os.X_OK) else "Permission denied"
+        except OSError as error:
+            free, problem = 0, error.strerror
+        if problem is None and size > free:
+            problem = f"{free / 1e9:,.2f} GB are free there"
+        if problem is not None:
+            raise CacheError(
+                f"cannot store activations of {size / 1e9:,.2f} GB in {self.folder}: {problem}",
+                remedy="Give another folder with --trunk-cache, less with --trunk-budget, or"
+                " compute them from the images each time with --no-trunk-cache.",
+            )
+
+    def store(
+        self,
+        part: Part,
+        *,
+        on_progress: Callable[[Progress], None],
+        on_busy: Callable[[], None],
+    ) -> StoredActivations:
+        """Compute what is missing of a part, and open it.
+
+        What is complete is only read, so it may be on a disk that cannot be written, and any
+        number of runs can open it at once.
+
+        Args:
+            part: The rows.
+            on_progress: Told how far the computation is.
+            on_busy: Called before waiting for another process that computes this very part.
+
+        Raises:
+            ClinitError: If an image has become unreadable or the storage fails.
+        """
+        plan = self.plan(part)
+        folder = self.path(plan)
+        try:
+            return self._open(part, folder, computed_here=False)
+        except CacheError:  # not begun, not finished, or damaged
+            pass
+        self.from_images(part)  # checks them
+        with claim_folder(folder, within=self.folder, on_busy=on_busy), whole_images():
+            result = SplitRun(
+                plan=plan,
+                manifest=part.manifest(),
+                root=part.root,
+                folder=folder,
+                backbone=self.trunk,
+                transform=self.trunk.transform,
+                head=None,
+                head_classes="unknown",
+                names_given=False,
+                workers=self.workers,
+                strict=True,
+                max_pixels=self.max_pixels,
+                on_progress=on_progress,
+            ).run()
+        # None of them, if the process that was waited for has computed all.
+        return self._open(part, folder, computed_here=result.computed_rows > 0)
+
+    def _open(self, part: Part, folder: Path, *, computed_here: bool) -> StoredActivations:
+        split = open_split(folder)
+        if invalid := split.num_rows - split.num_valid:
+            raise CacheError(
+                f"{invalid:,} images of {part.root} give activations that are not finite",
+                remedy="Check the weights of the backbone.",
+            )
+        position = np.full(part.split.num_valid, -1, dtype=np.int64)
+        position[part.rows] = np.arange(len(part.rows))
+        fits = self.bytes(part) <= MEMORY_SHARE * free_memory()
+        pin_memory = self.trunk.config.device.startswith("cuda")
+        rows = StoredRows(split, position, in_memory=fits, pin_memory=pin_memory)
+        return StoredActivations(rows, _seconds(split), computed_here)
+
+    def from_images(self, part: Part) -> ActivationRows:
+        """Return the rows of a part, computed each time they are asked for.
+
+        Raises:
+            CacheError: If these are other images than those of the features.
+            ImageError: If one cannot be read any more.
+        """
+        images = part.split.manifest.table[part.manifest_rows]
+        rows = ImageRows(
+            images["path"].to_list(),
+            part.root,
+            self.trunk,
+            sizes=images["size_bytes"].to_list(),
+            workers=self.workers,
+            max_pixels=self.max_pixels,
+        )
+        check_images(part.name, rows, part.rows, part.features, self.trunk.cut.top)
+        return rows
+
+
+def _seconds(split: CacheSplit) -> float | None:
+    """Return what the rows take; a computation that was killed leaves some of them to the next."""
+    rate = split.summary.run.images_per_s
+    return split.num_rows / rate if rate else None

@@ -1,0 +1,1 @@
+"""The backbone cut in two: its frozen part, its plastic blocks, their optimizer."""

@@ -1,0 +1,123 @@
+"""The bank on tensors that say they are on a CUDA device and hold no numbers.
+
+torch's FakeTensorMode raises where tensors of two devices meet and where a value is read back to
+the host: what runs here mixes no devices and waits for nothing inside a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+from clinit.headtrain.bank import loop as task_steps
+from clinit.headtrain.bank import rows as labelled_rows
+from clinit.headtrain.bank.evaluate import _blocks, _counted, mean_losses
+from clinit.headtrain.bank.first_look import first_look
+from clinit.headtrain.bank.heads import Bank
+from clinit.headtrain.bank.loop import TaskSteps
+from clinit.headtrain.bank.rows import LabelledRows, ResidentFeed, StreamedFeed, feed_of
+from clinit.headtrain.bank.step import Training
+from clinit.headtrain.config import HeadConfig
+from clinit.headtrain.init import Rows
+from clinit.headtrain.stream.batches import Schedule
+
+CUDA = torch.device("cuda")
+DIM, CLASSES, ROWS, BATCH, STEPS = 10, 6, 50, 8, 12
+HEADS = [
+    HeadConfig(),
+    HeadConfig(lr=1e-2),
+    HeadConfig(loss="mse"),
+    HeadConfig(init="random", loss="sqen"),
+]
+
+
+@pytest.fixture(autouse=True)
+def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A device whose memory is large, whose steps are not captured, and which computes in all."""
+    monkeypatch.setattr(task_steps, "Replayed", lambda step, optimizers: step)
+    monkeypatch.setattr(labelled_rows, "is_resident", lambda size, device: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        yield
+
+
+def make_bank(precision: str = "float32") -> Bank:
+    head = Rows(np.zeros((CLASSES - 2, DIM)), np.zeros(CLASSES - 2))
+    bank = Bank(head, HEADS, CUDA, precision)
+    bank.grow(Rows(np.ones((2, DIM)), np.ones(2)))
+    return bank
+
+
+def make_rows() -> LabelledRows:
+    features = np.zeros((ROWS, DIM), dtype=np.float16)
+    return LabelledRows.on(CUDA, features, np.zeros(ROWS, dtype=np.int64))
+
+
+def make_schedule() -> Schedule:
+    return Schedule(np.zeros((STEPS, BATCH), dtype=np.int64), np.full(STEPS, BATCH // 2))
+
+
+def on_cuda(*tensors: torch.Tensor) -> bool:
+    return all(tensor.device.type == "cuda" for tensor in tensors)
+
+
+def test_the_mode_raises_where_devices_meet_and_where_a_value_is_read() -> None:
+    there = torch.zeros(3, device=CUDA)
+    with pytest.raises(RuntimeError, match="tensors to be on the same device"):
+        there + torch.zeros(3)
+    with pytest.raises(DataDependentOutputException):
+        there.sum().item()
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
+def test_rows_are_written_and_a_step_is_done_on_the_device(precision: str) -> None:
+    bank = make_bank(precision)
+    bank.write(1, CLASSES - 2, Rows(np.ones((2, DIM)), np.ones(2)))
+    there = torch.ones(2, DIM, dtype=torch.float64, device=CUDA)
+    bank.write(2, CLASSES - 2, Rows(there, there[:, 0]))
+    training = Training(bank, BATCH)
+    rows = make_rows()
+    losses = training.step(rows.features[:BATCH], rows.labels[:BATCH])
+    assert on_cuda(losses, bank.weight, bank.bias, training.features)
+    assert losses.shape == (BATCH, len(HEADS))
+    moments = [state for each in training.optimizers for state in each.state.values()]
+    assert moments
+    assert on_cuda(*(value for state in moments for value in state.values()))
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_the_steps_of_a_task_wait_for_nothing(
+    monkeypatch: pytest.MonkeyPatch, resident: bool
+) -> None:
+    monkeypatch.setattr(labelled_rows, "is_resident", lambda size, device: resident)
+    # Pinning needs the runtime of CUDA.
+    empty: Any = torch.empty
+    monkeypatch.setattr(
+        torch, "empty", lambda *size, pin_memory=False, **options: empty(*size, **options)
+    )
+    rows, schedule = make_rows(), make_schedule()
+    assert rows.features.device.type == ("cuda" if resident else "cpu")
+    feed = feed_of(rows, torch.from_numpy(schedule.batches), most_steps=5)
+    assert isinstance(feed, ResidentFeed if resident else StreamedFeed)
+    steps = TaskSteps(Training(make_bank(), BATCH), feed, schedule)
+    steps.run(0, 5)
+    steps.run(5, STEPS - 2)
+    assert on_cuda(steps._losses, feed.features, feed.labels, feed.batches)
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
+def test_an_evaluation_stays_on_the_device_until_its_counts_come_back(precision: str) -> None:
+    bank, test = make_bank(precision), make_rows()
+    look = first_look(bank)
+    for part, blocks in _blocks(bank, len(test)):
+        for heads in blocks:
+            lead, margin = look(test.widened(part), test.labels[part], heads)
+            assert on_cuda(lead, margin)
+    assert on_cuda(_counted(bank, 0, test.take(torch.arange(4))))
+    with pytest.raises(RuntimeError, match=r"numpy\(\)|FakeTensor"):
+        mean_losses(bank, test)  # all but the numbers themselves, which a fake does not have

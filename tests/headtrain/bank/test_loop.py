@@ -1,0 +1,214 @@
+"""The steps of a task: what they read, what they write down, and their capture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from clinit.headtrain import memory as residency
+from clinit.headtrain.bank import loop as cuda_graph
+from clinit.headtrain.bank.heads import Bank
+from clinit.headtrain.bank.loop import WARM_UP_STEPS, CaptureWarning, Replayed, TaskSteps
+from clinit.headtrain.bank.rows import Feed, LabelledRows, ResidentFeed, StreamedFeed, feed_of
+from clinit.headtrain.bank.step import Training
+from clinit.headtrain.config import HeadConfig
+from clinit.headtrain.init import Rows
+from clinit.headtrain.memory import is_resident, residency_notes
+from clinit.headtrain.stream.batches import Schedule
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+DIM, CLASSES, ROWS, BATCH, STEPS = 10, 6, 50, 8, 12
+HEADS = [HeadConfig(lr=1e-2), HeadConfig(lr=1e-3, loss="sqen")]
+
+
+def make_rows(device: torch.device = CPU) -> LabelledRows:
+    random = np.random.default_rng(0)
+    features = random.normal(size=(ROWS, DIM)).astype(np.float16)
+    return LabelledRows.on(device, features, random.integers(CLASSES, size=ROWS))
+
+
+def make_schedule() -> Schedule:
+    random = np.random.default_rng(1)
+    batches = random.integers(ROWS, size=(STEPS, BATCH))
+    num_new = random.integers(BATCH + 1, size=STEPS)
+    num_new[:2] = 0, BATCH
+    return Schedule(batches, num_new)
+
+
+def make_steps(
+    feed: Callable[[LabelledRows, torch.Tensor], Feed] = ResidentFeed, device: torch.device = CPU
+) -> tuple[Bank, TaskSteps]:
+    random = np.random.default_rng(2)
+    head = Rows(random.normal(size=(CLASSES, DIM)), random.normal(size=CLASSES))
+    bank, schedule = Bank(head, HEADS, device), make_schedule()
+    batches = torch.from_numpy(schedule.batches)
+    return bank, TaskSteps(Training(bank, BATCH), feed(make_rows(device), batches), schedule)
+
+
+def streamed(rows: LabelledRows, schedule: torch.Tensor) -> StreamedFeed:
+    return StreamedFeed(rows, schedule, most_steps=5)
+
+
+@torch.no_grad()
+def test_steps_are_those_of_a_loop_over_batches_and_their_losses_are_written_down() -> None:
+    bank, steps = make_steps()
+    steps.run(0, 7)
+    steps.run(7, STEPS)
+    other, _ = make_steps()
+    training, rows, schedule = Training(other, BATCH), make_rows(), make_schedule()
+    for step, (batch, new) in enumerate(zip(schedule.batches, schedule.num_new, strict=True)):
+        losses = training.step(rows.features[batch], rows.labels[batch]).numpy()
+        expected = np.full((2, 2), np.nan)
+        if new:
+            expected[:, 0] = losses[:new].mean(0)
+        if new < BATCH:
+            expected[:, 1] = losses[new:].mean(0)
+        np.testing.assert_allclose(steps.losses[step], expected, rtol=1e-6)
+    assert torch.equal(bank.weight, other.weight)
+    assert np.isnan(steps.losses[0, :, 0]).all()
+    assert np.isnan(steps.losses[1, :, 1]).all()
+
+
+@torch.no_grad()
+def test_a_diverged_row_does_not_reach_the_mean_of_the_other_kind() -> None:
+    _, steps = make_steps()
+    steps._training.losses.fill_(1.0)
+    steps._training.losses[0] = torch.inf
+    steps._record(steps._training.losses, torch.tensor([2]))
+    assert np.isinf(steps.losses[2, :, 0]).all()
+    np.testing.assert_array_equal(steps.losses[2, :, 1], 1.0)
+
+
+@torch.no_grad()
+def test_rows_copied_block_by_block_are_those_that_lie_on_the_device() -> None:
+    bank, steps = make_steps()
+    steps.run(0, STEPS)
+    other, others = make_steps(streamed)
+    for start, stop in ((0, 5), (5, 6), (6, 10), (10, STEPS)):
+        others.run(start, stop)
+    assert torch.equal(bank.weight, other.weight)
+    np.testing.assert_array_equal(steps.losses, others.losses)
+
+
+def test_a_block_holds_no_other_steps() -> None:
+    rows, batches = make_rows(), torch.from_numpy(make_schedule().batches)
+    feed = streamed(rows, batches)
+    assert len(feed.features) == 5 * BATCH < ROWS
+    feed.prepare(6, 9)
+    for step in range(6, 9):
+        torch.testing.assert_close(feed.features[feed.batches[step]], rows.features[batches[step]])
+        assert torch.equal(feed.labels[feed.batches[step]], rows.labels[batches[step]])
+
+
+def test_features_stay_in_host_memory_where_they_would_take_more_than_a_quarter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(residency, "free_bytes", lambda device: 8_000_000_000)
+    assert is_resident(2_000_000_000, CUDA)
+    assert not is_resident(2_000_000_001, CUDA)
+    assert is_resident(10**15, CPU)
+    sizes = {"the test rows": 66_000_000, "the rows of the largest task": 2_400_000_000}
+    assert residency_notes(sizes, CPU) == []
+    assert residency_notes(sizes, CUDA) == [
+        "the rows of the largest task take 2.40 GB, more than a quarter of the 8.00 GB that are"
+        " free on cuda: they stay in host memory and are copied block by block"
+    ]
+
+
+def test_what_torch_holds_for_reuse_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 50)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
+    assert residency.free_bytes(CUDA) == 130
+
+
+def test_the_feed_follows_from_where_the_features_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = torch.from_numpy(make_schedule().batches)
+    assert isinstance(feed_of(make_rows(), batches, 5), ResidentFeed)
+    monkeypatch.setattr(LabelledRows, "is_resident", property(lambda rows: False))
+    assert isinstance(feed_of(make_rows(), batches, 5), StreamedFeed)
+
+
+class Device:
+    """Stands in for a CUDA device: counts what is launched, captured and replayed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
+        parameter = torch.nn.Parameter(torch.zeros(1))
+        self.optimizer = torch.optim.AdamW([parameter])
+        self.launched = self.captures = self.replayed = 0
+        self._error = error
+        monkeypatch.setattr(Replayed, "_warm_up", lambda replayed: replayed._step())
+        monkeypatch.setattr(cuda_graph, "_capture", self._capture)
+
+    def launch(self) -> None:
+        self.launched += 1
+
+    def steps(self, count: int) -> None:
+        replayed = Replayed(self.launch, [self.optimizer])
+        for _ in range(count):
+            replayed()
+
+    @property
+    def capturable(self) -> bool:
+        return bool(self.optimizer.param_groups[0]["capturable"])
+
+    def _capture(self, step: Callable[[], None]) -> Callable[[], None]:
+        self.captures += 1
+        assert self.capturable, "AdamW refuses to be captured otherwise"
+        if self._error is not None:
+            raise self._error
+        return self._replay
+
+    def _replay(self) -> None:
+        self.replayed += 1
+
+
+def test_a_step_is_captured_once_and_each_call_is_one_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = Device(monkeypatch)
+    device.steps(20)
+    assert (device.launched, device.captures, device.replayed) == (
+        WARM_UP_STEPS,
+        1,
+        20 - WARM_UP_STEPS,
+    )
+
+
+def test_no_step_too_many_where_there_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch)
+    device.steps(WARM_UP_STEPS)
+    assert (device.launched, device.captures, device.replayed) == (WARM_UP_STEPS, 0, 0)
+
+
+def test_a_failed_capture_is_said_and_the_steps_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch, RuntimeError("operation not permitted when stream is capturing"))
+    with pytest.warns(CaptureWarning, match=r"launched call by call, .* operation not permitted"):
+        device.steps(20)
+    assert (device.launched, device.captures, device.replayed) == (20, 1, 0)
+    assert not device.capturable
+
+
+def test_memory_that_runs_out_in_a_capture_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch, torch.OutOfMemoryError("full"))
+    with pytest.raises(torch.OutOfMemoryError):
+        device.steps(20)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("feed", [ResidentFeed, streamed])
+@torch.no_grad()
+def test_captured_steps_are_those_of_the_cpu(
+    feed: Callable[[LabelledRows, torch.Tensor], Feed],
+) -> None:
+    """No warning: the capture has worked."""
+    bank, steps = make_steps()
+    other, others = make_steps(feed, CUDA)
+    for start in range(0, STEPS, 4):
+        steps.run(start, start + 4)
+        others.run(start, start + 4)
+    torch.testing.assert_close(other.weight.cpu(), bank.weight, atol=1e-4, rtol=1e-4)
+    np.testing.assert_allclose(others.losses, steps.losses, rtol=1e-4)

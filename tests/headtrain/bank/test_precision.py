@@ -1,0 +1,269 @@
+"""Lower precision of the products: what it changes, what it must not, and who is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from clinit.errors import DeviceError
+from clinit.headtrain.bank import evaluate as evaluation
+from clinit.headtrain.bank import precision
+from clinit.headtrain.bank import step as training_module
+from clinit.headtrain.bank.evaluate import count_correct
+from clinit.headtrain.bank.first_look import first_look
+from clinit.headtrain.bank.heads import Bank
+from clinit.headtrain.bank.precision import check_precision, products_in
+from clinit.headtrain.bank.products import Bf16Products, Float32Products
+from clinit.headtrain.bank.rows import LabelledRows
+from clinit.headtrain.bank.step import Training
+from clinit.headtrain.config import ExperimentConfig, HeadConfig
+from clinit.headtrain.init import Rows
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+DIM, CLASSES, BATCH = 48, 30, 16
+
+
+HAS_BF16 = precision.cpu_has_bf16
+
+
+@pytest.fixture(autouse=True)
+def _bf16_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch emulates bfloat16 where the CPU lacks it: slower, with the same values."""
+    monkeypatch.setattr(precision, "cpu_has_bf16", lambda: True)
+
+
+def random_rows(seed: int = 0) -> Rows:
+    random = np.random.default_rng(seed)
+    return Rows(random.normal(size=(CLASSES, DIM)), random.normal(size=CLASSES))
+
+
+def bank_of(name: str, heads: int = 2) -> Bank:
+    return Bank(random_rows(), [HeadConfig(lr=1e-3 * (1 + n)) for n in range(heads)], CPU, name)
+
+
+def batch(seed: int = 0, rows: int = BATCH) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return (
+        torch.randn(rows, DIM, generator=generator).half(),
+        torch.randint(CLASSES, (rows,), generator=generator),
+    )
+
+
+def switch() -> str:
+    return str(torch.backends.cuda.matmul.fp32_precision)
+
+
+@pytest.mark.parametrize(("name", "within"), [("tf32", "tf32"), ("float32", "ieee")])
+@pytest.mark.parametrize("before", ["none", "tf32", "ieee"])
+def test_the_switch_of_the_process_is_put_back_even_after_an_error(
+    name: str, within: str, before: str
+) -> None:
+    kept = switch()
+    torch.backends.cuda.matmul.fp32_precision = before
+    try:
+        with products_in(name):
+            assert switch() == within
+        assert switch() == before
+        with pytest.raises(KeyError), products_in(name):
+            raise KeyError
+        assert switch() == before
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = kept
+
+
+def test_an_update_in_tf32_switches_it_on_for_its_products_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+    plain = Float32Products.logits
+
+    def spy(*args: Tensor, **kwargs: Tensor) -> None:
+        seen.append(switch())
+        plain(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(training_module, "check_precision", lambda name, device: None)
+    monkeypatch.setattr(Float32Products, "logits", spy)
+    before = switch()
+    with torch.no_grad():
+        Training(bank_of("tf32"), BATCH).step(*batch())
+    assert seen == ["tf32", "tf32"]
+    assert switch() == before
+
+
+def test_tf32_on_a_cpu_is_refused() -> None:
+    with pytest.raises(DeviceError, match="tf32 is a format of CUDA devices") as caught:
+        Training(bank_of("tf32"), BATCH)
+    assert caught.value.remedy == "Use --precision float32, or bf16 which this CPU has."
+
+
+def test_a_cpu_without_bf16_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "cpu_has_bf16", lambda: False)
+    with pytest.raises(DeviceError, match="this CPU has no instructions for it") as caught:
+        check_precision("bf16", CPU)
+    assert caught.value.remedy == "Use --precision float32."
+    check_precision("float32", CPU)
+
+
+@pytest.mark.parametrize("name", ["tf32", "bf16"])
+def test_an_old_cuda_device_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Old Card")
+    with pytest.raises(DeviceError, match=f"{name} needs .* 8.0 or later, Old Card"):
+        check_precision(name, CUDA)
+    check_precision("float32", CUDA)
+
+
+def test_the_capability_of_the_cpu_is_read_from_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    for found, expected in (({"avx512_bf16": True}, True), ({"avx2": True, "bf16": False}, False)):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=found: found)
+        assert HAS_BF16() is expected
+
+
+def rounded(values: Tensor) -> Tensor:
+    return values.bfloat16().double()
+
+
+def test_bf16_products_round_operands_and_results_and_nothing_else() -> None:
+    features, _ = batch()
+    weight, bias = torch.randn(CLASSES, DIM), torch.randn(CLASSES)
+    gradient = torch.randn(BATCH, CLASSES)
+    products = Bf16Products(BATCH, CLASSES, DIM, CPU)
+    logits, weight_gradient = torch.empty(BATCH, CLASSES), torch.full((CLASSES, DIM), torch.nan)
+    products.read(features.float())
+    products.logits(weight, bias, logits)
+    products.weight_gradient(gradient, 0.25, weight_gradient)
+    # One unit in the last place where the sum is taken in another order.
+    near = partial(torch.testing.assert_close, rtol=2**-7, atol=1e-3)
+    exact = rounded(features) @ rounded(weight).T
+    near(logits.double() - bias.double(), exact)
+    exact = 0.25 * rounded(gradient).T @ rounded(features)
+    near(weight_gradient.double(), exact)
+
+
+def test_weights_moments_and_losses_are_float32_whatever_the_products() -> None:
+    bank = bank_of("bf16")
+    with torch.no_grad():
+        training = Training(bank, BATCH)
+        losses = training.step(*batch())
+    states = [state for each in training.optimizers for state in each.state.values()]
+    kinds = {value.dtype for state in states for value in state.values()}
+    assert {losses.dtype, bank.weight.dtype, bank.bias.dtype} | kinds == {torch.float32}
+
+
+def test_a_weight_learns_by_steps_that_bf16_could_not_hold() -> None:
+    bank = Bank(random_rows(), [HeadConfig(lr=1e-6, weight_decay=0.0)], CPU, "bf16")
+    before = bank.weight.clone()
+    with torch.no_grad():
+        Training(bank, BATCH).step(*batch())
+    assert ((bank.weight - before).abs() > 5e-7).float().mean() > 0.9
+    assert (bank.weight.bfloat16() == before.bfloat16()).float().mean() > 0.9
+
+
+def test_bf16_losses_follow_those_of_float32() -> None:
+    traces = []
+    for name in ("float32", "bf16"):
+        with torch.no_grad():
+            training = Training(bank_of(name), BATCH)
+            traces.append([training.step(*batch(seed)).clone() for seed in range(30)])
+    for full, low in zip(*traces, strict=True):
+        torch.testing.assert_close(low, full, rtol=0.02, atol=0.05)
+
+
+@pytest.mark.parametrize("head", [0, 1, 2])
+def test_a_bf16_head_alone_is_the_same_head_in_a_bank(head: int) -> None:
+    heads = [HeadConfig(lr=1e-3), HeadConfig(lr=1e-2, loss="mse"), HeadConfig(loss="sqen")]
+    with torch.no_grad():
+        many, one = (Bank(random_rows(), each, CPU, "bf16") for each in (heads, [heads[head]]))
+        for bank in (many, one):
+            training = Training(bank, BATCH)
+            for seed in range(10):
+                training.step(*batch(seed))
+    torch.testing.assert_close(many.weight[head], one.weight[0], atol=1e-5, rtol=1e-5)
+
+
+def looked(name: str, rows: int = 300) -> tuple[Tensor, Tensor, Tensor]:
+    """Leads and margins of a first look, and the leads in float64."""
+    bank = bank_of(name)
+    features, labels = batch(seed=7, rows=rows)
+    lead, margin = first_look(bank)(features.float(), labels, slice(0, 2))
+    head = random_rows()
+    logits = features.double() @ torch.from_numpy(head.weight).float().double().T
+    logits += torch.from_numpy(head.bias).float().double()
+    own = logits.gather(1, labels[:, None]).clone()
+    rivals = logits.scatter(1, labels[:, None], -torch.inf).amax(1, keepdim=True)
+    return lead.double(), margin.double(), (own - rivals).expand(-1, 2)
+
+
+def test_what_a_rounded_look_may_be_off_by_bounds_what_it_is_off_by() -> None:
+    lead, margin, exact = looked("bf16")
+    error = (lead - exact).abs()
+    assert (error <= margin).all()
+    assert error.max() > 0.02, "the look was not rounded: the test shows nothing"
+    assert (lead.abs() > margin).float().mean() > 0.5, "nothing would be settled at first sight"
+
+
+def test_a_full_look_is_off_by_nothing() -> None:
+    lead, margin, exact = looked("float32")
+    assert (margin == 0).all()
+    torch.testing.assert_close(lead, exact, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("block_values", [1, 2**20])
+@pytest.mark.parametrize("scale", [1.0, 0.0])
+def test_counts_are_those_of_float32_logits(
+    block_values: int, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "BLOCK_VALUES", block_values)
+    monkeypatch.setattr(evaluation, "MIN_BLOCK_ROWS", 7)
+    features, _ = batch(seed=3, rows=400)
+    head = random_rows(5)
+    rows = Rows(scale * head.weight, scale * head.bias)
+    logits = features.double().numpy() @ rows.weight.T + rows.bias
+    runner_up, best = np.argsort(logits, axis=1)[:, -2:].T
+    labels = np.where(np.arange(400) % 2, best, runner_up)
+    counts = []
+    for name in ("float32", "bf16"):
+        bank = Bank(rows, [HeadConfig(), HeadConfig(lr=1.0)], CPU, name)
+        counts.append(count_correct(bank, LabelledRows.on(CPU, features.numpy(), labels)))
+    np.testing.assert_array_equal(counts[0], counts[1])
+    expected = np.bincount(labels[labels == logits.argmax(1)], minlength=CLASSES)
+    np.testing.assert_array_equal(counts[0], [expected, expected])
+
+
+def test_a_head_of_one_class_is_always_right() -> None:
+    for name in ("float32", "bf16"):
+        bank = Bank(Rows(np.ones((1, DIM)), np.zeros(1)), [HeadConfig()], CPU, name)
+        test = LabelledRows.on(CPU, batch()[0].numpy(), np.zeros(BATCH, np.int64))
+        assert count_correct(bank, test).tolist() == [[BATCH]]
+
+
+def test_a_diverged_head_is_right_nowhere() -> None:
+    rows = Rows(np.full((3, DIM), np.nan), np.full(3, np.nan))
+    for name in ("float32", "bf16"):
+        bank = Bank(rows, [HeadConfig()], CPU, name)
+        test = LabelledRows.on(CPU, batch()[0].numpy(), np.zeros(BATCH, np.int64))
+        assert count_correct(bank, test).sum() == 0
+
+
+def test_a_solved_head_has_no_precision() -> None:
+    config = ExperimentConfig(precision="bf16")
+    assert replace(config, method="ncm").precision == "float32"
+    with pytest.raises(ValueError, match="precision must be one of"):
+        ExperimentConfig(precision="fp8")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["float32", "tf32", "bf16"])
+def test_a_cuda_device_counts_as_the_cpu_does(name: str) -> None:
+    features, labels = batch(seed=3, rows=4000)
+    counts = []
+    for device, kind in ((CPU, "float32"), (CUDA, name)):
+        bank = Bank(random_rows(), [HeadConfig(), HeadConfig(lr=1.0)], device, kind)
+        test = LabelledRows.on(device, features.numpy(), labels.numpy())
+        counts.append(count_correct(bank, test))
+    np.testing.assert_array_equal(counts[0], counts[1])

@@ -1,0 +1,113 @@
+"""Initialisation and diagnosis on a CUDA device, through CuPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clinit.extract.features import FeatureSet
+from clinit.extract.head import Head
+from clinit.headtrain import memory as residency
+from clinit.headtrain.array import as_array, as_tensor, library, to_numpy, torch_stream
+from clinit.headtrain.config import ExperimentConfig, HeadConfig
+from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.stream.source import Source
+
+DIM, BASE, NEW = 24, 8, 6
+HEADS = [
+    HeadConfig(init="random"),
+    HeadConfig(lam="auto"),
+    *(HeadConfig(init=init) for init in ("class-mean", "imprint", "lda", "zero")),
+    HeadConfig(init="class-mean", class_mean="unit", scale="row-norm", bias="keep"),
+    *(HeadConfig(loss=loss) for loss in ("mse", "sqen")),
+    HeadConfig(weighting="sample", scale="norm"),
+]
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+"""On the CPU the tests compare it with itself: they are rehearsed."""
+
+
+@pytest.fixture(autouse=True)
+def _needs_cupy(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("gpu"):
+        pytest.importorskip("cupy")
+
+
+def features_of(prefix: str, rows: int, classes: int, seed: int) -> FeatureSet:
+    labels = np.arange(rows * classes) % classes
+    centres = np.random.default_rng(len(prefix)).normal(size=(classes, DIM))
+    noise = np.random.default_rng(seed).normal(size=(len(labels), DIM))
+    features = (centres[labels] + 0.5 * noise).astype(np.float16)
+    return FeatureSet(features, labels, tuple(f"{prefix}{i}" for i in range(classes)))
+
+
+def run(device: str, *heads: HeadConfig, **changes: Any) -> list[RunRecord]:
+    base = Source(features_of("a", 20, BASE, 1), features_of("a", 5, BASE, 2))
+    new = Source(features_of("bb", 25, NEW, 3), features_of("bb", 5, NEW, 4))
+    weight = np.random.default_rng(0).normal(size=(BASE, DIM)).astype(np.float32)
+    head = Head(weight, np.zeros(BASE, np.float32), tuple(f"a{i}" for i in range(BASE)))
+    settings = {"tasks": 2, "iterations": 6, "batch_size": 16, "buffer": 60, **changes}
+    return run_experiment(base, new, head, ExperimentConfig(device=device, **settings), heads)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.0])
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_start_is_that_of_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, device: str, share: float
+) -> None:
+    """With rows on the device, and with rows streamed to it."""
+    monkeypatch.setattr(residency, "DEVICE_SHARE", share)
+    library = "cupy" if device == "cuda" else "numpy"
+    for near, far in zip(run("cpu", *HEADS), run(device, *HEADS), strict=True):
+        for one, other in zip(near.info["tasks"], far.info["tasks"], strict=True):
+            ours, theirs = one["initialisation"], other["initialisation"]
+            assert theirs["library"] == (library if ours["library"] else None)
+            # Not closer: the old rows of the second task are trained in float32.
+            for name in ("factor", "shift", "loss_after"):
+                expected = ours[name]
+                if expected is not None:
+                    expected = pytest.approx(expected, rel=1e-3, abs=1e-3)
+                assert theirs[name] == expected
+        assert near.head is not None
+        assert far.head is not None
+        np.testing.assert_allclose(far.head.weight, near.head.weight, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("method", ["ncm", "ridge", "lda"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_solved_head_is_that_of_the_cpu(device: str, method: str) -> None:
+    (near,), (far,) = (run(each, HeadConfig(), method=method) for each in ("cpu", device))
+    assert near.head is not None
+    assert far.head is not None
+    np.testing.assert_allclose(far.head.weight, near.head.weight, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_arrays_and_tensors_share_memory_and_stream() -> None:
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        tensor = torch.arange(6.0, device="cuda").view(2, 3)
+        with torch_stream(tensor):
+            array = as_array(tensor)
+            assert library(array) == "cupy"
+            array += 1
+            back = as_tensor(array * 2)
+        assert back.device.type == "cuda"
+        assert tensor.data_ptr() == as_tensor(array).data_ptr()
+    stream.synchronize()
+    np.testing.assert_array_equal(back.cpu(), 2 * (np.arange(6.0).reshape(2, 3) + 1))
+    np.testing.assert_array_equal(to_numpy(array), tensor.cpu())
+
+
+@pytest.mark.gpu
+def test_a_system_that_cannot_be_factorised_raises() -> None:
+    from clinit.headtrain.array import solve_positive_definite
+
+    tensor = -torch.eye(3, dtype=torch.float64, device="cuda")
+    with torch_stream(tensor), pytest.raises(np.linalg.LinAlgError):
+        solve_positive_definite(as_array(tensor), as_array(tensor))

@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from sklearn.linear_model import Ridge as PeerRidge
+from sklearn.neighbors import NearestCentroid
+
+from clinit.extract.features import FeatureSet
+from clinit.extract.head import Head
+from clinit.headtrain.config import METHODS, ExperimentConfig, HeadConfig, head_ids
+from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.init.lda import SHRINKAGE
+from clinit.headtrain.init.solved import SOLVED, SolvedHead
+from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.stream.batches import Share
+from clinit.headtrain.stream.buffer import Balanced, Buffer
+from clinit.headtrain.stream.notes import data_notes
+from clinit.headtrain.stream.old_rows import old_rows_of
+from clinit.headtrain.stream.pool import Pool, TaskRows
+from clinit.headtrain.stream.scenario import build_scenario
+from clinit.headtrain.stream.source import Source
+from clinit.headtrain.stream.tasks import Task
+
+DIM, BASE, NEW = 10, 5, 6
+RANDOM = HeadConfig(init="random")
+
+
+def rows(prefix: str, counts: Sequence[int], seed: int) -> FeatureSet:
+    labels = np.repeat(np.arange(len(counts)), counts)
+    centres = np.random.default_rng(len(prefix)).normal(size=(len(counts), DIM))
+    noise = np.random.default_rng(seed).normal(size=(len(labels), DIM))
+    features = (2 * centres[labels] + 0.6 * noise).astype(np.float32)
+    return FeatureSet(features, labels, tuple(f"{prefix}{i}" for i in range(len(counts))))
+
+
+def sources(base_rows: Sequence[int] = (20,) * BASE) -> tuple[Source, Source]:
+    base = Source(rows("a", base_rows, 1), rows("a", [9] * BASE, 2), path="base")
+    new = Source(rows("bb", [12] * NEW, 3), rows("bb", [9] * NEW, 4), path="new")
+    return base, new
+
+
+def head() -> Head:
+    weight = np.random.default_rng(0).normal(size=(BASE, DIM)).astype(np.float32)
+    return Head(weight, np.zeros(BASE, np.float32), tuple(f"a{i}" for i in range(BASE)))
+
+
+def config(method: str, **changes: Any) -> ExperimentConfig:
+    sizes = {"tasks": 2, "iterations": 12, "batch_size": 8, "eval_every": 6, "device": "cpu"}
+    return ExperimentConfig(**{"method": method, **sizes, **changes})
+
+
+def run(
+    method: str,
+    heads: Sequence[HeadConfig] = (RANDOM,),
+    *,
+    base_rows: Sequence[int] = (20,) * BASE,
+    **changes: Any,
+) -> list[RunRecord]:
+    return run_experiment(*sources(base_rows), head(), config(method, **changes), heads)
+
+
+def accuracy(record: RunRecord, task: int) -> float:
+    end = record.evaluations.filter(pl.col("task") == task)
+    end = end.filter(pl.col("iteration") == end["iteration"].max())
+    return int(end["correct"].sum()) / int(end["total"].sum())
+
+
+def test_naive_reads_no_old_row_and_joint_all_of_them() -> None:
+    labels = np.repeat(np.arange(6), [3, 2, 4, 1, 5, 2])
+    pool = Pool((np.zeros((17, 1), np.float32), labels))
+    buffer = Buffer(pool, Balanced(4), seed=0)
+    task = Task(2, np.arange(2), start=4)
+    old = {name: old_rows_of(name).old_rows(pool, buffer, task) for name in METHODS}
+    assert len(old["naive"]) == 0
+    assert len(old["rehearsal"]) == 4
+    for name in ("joint", "ncm", "ridge", "lda"):
+        assert labels[old[name]].tolist() == [0] * 3 + [1] * 2 + [2] * 4 + [3]
+
+
+def test_batches_of_naive_are_new_and_those_of_joint_come_from_all_rows() -> None:
+    data = TaskRows(1, np.arange(10), np.zeros(10, np.int64), 4, 6)
+    assert old_rows_of("naive").shares(data, 8) == (Share(6, 10, 8),)
+    assert old_rows_of("joint").shares(data, 8) == (Share(0, 10, 8),)
+    assert old_rows_of("rehearsal").shares(data, 7) == (Share(6, 10, 3), Share(0, 6, 4))
+
+
+def test_naive_trains_on_new_rows_alone() -> None:
+    (record,) = run("naive")
+    assert record.steps["loss_old"].null_count() == len(record.steps) == 24
+    assert [task["buffer_rows"] for task in record.info["tasks"]] == [0, 0]
+    assert record.info["config"]["method"] == "naive"
+    assert record.info["config"]["buffer"] is None
+    assert record.info["id"] == "naive-random"
+
+
+def test_joint_trains_on_all_rows_of_all_classes_seen() -> None:
+    (record,) = run("joint", iterations=40)
+    assert [task["buffer_rows"] for task in record.info["tasks"]] == [100, 100 + 36]
+    assert record.steps["loss"].null_count() == 0
+    parts = record.steps.drop_nulls()
+    low, high = np.sort(parts.select("loss_new", "loss_old").to_numpy(), axis=1).T
+    assert ((parts["loss"] >= low - 1e-6) & (parts["loss"] <= high + 1e-6)).all()
+
+
+def test_a_joint_batch_without_a_new_row_has_no_new_loss() -> None:
+    (record,) = run("joint", iterations=60, batch_size=2, base_rows=(200,) * BASE)
+    alone = record.steps.filter(pl.col("loss_new").is_null())
+    assert len(alone) > 0
+    assert alone["loss"].equals(alone["loss_old"].alias("loss"))
+
+
+def test_naive_forgets_what_joint_keeps() -> None:
+    start = HeadConfig(scale="norm", lr=0.05)
+    naive, joint = (run(name, [start], iterations=60)[0] for name in ("naive", "joint"))
+    assert accuracy(joint, 2) > 0.9 > accuracy(naive, 2)
+
+
+@pytest.mark.parametrize("init", ["least-square", "class-mean", "imprint", "lda"])
+def test_naive_initialises_from_new_rows_alone(init: str) -> None:
+    (record,) = run("naive", [HeadConfig(init=init)])
+    assert np.isfinite(record.points["loss_new"].to_numpy()).all()
+
+
+def statistics() -> tuple[np.ndarray, np.ndarray, ClassStatistics]:
+    data = rows("a", [9, 4, 0, 12], 5)
+    return data.features, data.labels, ClassStatistics.of(data.features, data.labels, num_classes=4)
+
+
+def predictions(method: SolvedHead, features: np.ndarray, of: ClassStatistics) -> np.ndarray:
+    solved = method.solve(of, 0.05)
+    return np.asarray((features @ solved.weight.T + solved.bias).argmax(1))
+
+
+def test_the_nearest_class_mean_is_that_of_scikit_learn() -> None:
+    features, labels, of = statistics()
+    queries = np.random.default_rng(9).normal(size=(300, DIM)) * 2
+    peer = NearestCentroid().fit(features, labels)
+    found = predictions(SOLVED["ncm"], queries, of)
+    assert found.tolist() == peer.predict(queries).tolist()
+
+
+def test_ridge_is_that_of_scikit_learn_with_class_balanced_weights() -> None:
+    features, labels, of = statistics()
+    weights = 1 / (3 * np.bincount(labels)[labels])
+    extended = np.hstack([features, np.ones((len(features), 1))])
+    peer = PeerRidge(alpha=0.05, fit_intercept=False)
+    peer.fit(extended, np.eye(4)[labels], sample_weight=weights)
+    solved = SOLVED["ridge"].solve(of, 0.05)
+    np.testing.assert_allclose(solved.weight, peer.coef_[:, :-1], atol=1e-6)
+    np.testing.assert_allclose(solved.bias, peer.coef_[:, -1], atol=1e-6)
+
+
+def test_lda_is_the_quadratic_form_written_out() -> None:
+    features, labels, of = statistics()
+    means = {c: features[labels == c].astype(float).mean(0) for c in (0, 1, 3)}
+    within = sum(np.cov(features[labels == c].T.astype(float), bias=True) for c in means) / 3
+    inverse = np.linalg.inv((1 - SHRINKAGE) * within + SHRINKAGE * np.eye(DIM))
+    queries = np.random.default_rng(9).normal(size=(300, DIM)) * 2
+    distances = {
+        c: np.einsum("nd,de,ne->n", queries - mean, inverse, queries - mean)
+        for c, mean in means.items()
+    }
+    nearest = np.array(list(distances))[np.argmin(list(distances.values()), axis=0)]
+    assert predictions(SOLVED["lda"], queries, of).tolist() == nearest.tolist()
+
+
+@pytest.mark.parametrize("name", SOLVED)
+def test_a_class_without_rows_is_never_predicted_by_a_solved_head(name: str) -> None:
+    _, _, of = statistics()
+    means = np.asarray(of.class_means)
+    assert 2 not in predictions(SOLVED[name], means[[0, 1, 3]], of)
+
+
+@pytest.mark.parametrize("name", SOLVED)
+def test_a_solved_head_is_evaluated_once_a_task_over_all_classes_seen(name: str) -> None:
+    (record,) = run(name, [HeadConfig()], iterations=500)
+    assert record.info["id"] == name
+    assert record.info["config"]["iterations"] == 0
+    assert "init" not in record.info["config"]
+    assert record.points["iteration"].to_list() == [0, 0]
+    assert accuracy(record, 1) > 0.9
+    assert accuracy(record, 2) > 0.9
+    seconds = [task["initialisation"]["seconds"] for task in record.info["tasks"]]
+    assert all(each > 0 for each in seconds)
+
+
+def test_the_solved_head_does_not_depend_on_the_number_of_tasks() -> None:
+    one, three = (run("ncm", [HeadConfig()], tasks=tasks)[0] for tasks in (1, 3))
+    last = [
+        record.evaluations.filter(pl.col("task") == task)["correct"].to_list()
+        for record, task in ((one, 1), (three, 3))
+    ]
+    assert last[0] == last[1]
+
+
+def test_ridge_can_choose_its_lambda_from_held_out_rows() -> None:
+    (record,) = run("ridge", [HeadConfig(lam="auto")])
+    for task in record.info["tasks"]:
+        curve = task["lambda_curve"]
+        best = curve["lam"][int(np.argmin(curve["held_out_error"]))]
+        assert task["initialisation"]["lam"] == best
+
+
+def test_two_ridge_heads_differ_by_lambda_and_two_class_mean_heads_are_one() -> None:
+    heads = [HeadConfig(lam=0.1), HeadConfig(lam=1.0)]
+    assert head_ids(heads, "ridge") == ["ridge-lam=0.1", "ridge-lam=1.0"]
+    with pytest.raises(ValueError, match=r"two heads of a bank are the same: \{'loss': 'ce'\}"):
+        head_ids(heads, "ncm")
+
+
+def test_naive_heads_are_named_by_method_and_initialisation() -> None:
+    assert head_ids([RANDOM, HeadConfig()], "naive") == [
+        "naive-random",
+        "naive-least-square-calibrated",
+    ]
+
+
+def test_a_solved_head_is_never_wider_than_the_classes_seen() -> None:
+    assert config("ncm", head_width="full").head_width == "grow"
+
+
+def test_an_unknown_method_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="method must be one of"):
+        config("icarl")
+    with pytest.raises(ValueError, match="there is no method 'icarl'"):
+        old_rows_of("icarl")
+
+
+def test_only_rehearsal_is_told_about_its_buffer() -> None:
+    base, new = sources((0, *[20] * (BASE - 1)))
+    for name in METHODS:
+        asked = config(name, batch_size=100)
+        notes = data_notes(build_scenario(base, new, head(), asked), base, new, asked)
+        text = "\n".join(notes)
+        assert ("the buffer of 24,000 rows" in text) == (name == "rehearsal")
+        assert ("rows come more than once in a batch" in text) == (name in ("rehearsal", "naive"))
+        assert ("are left out of a head that is solved" in text) == (name in SOLVED)
+
+
+def test_the_default_buffer_belongs_to_rehearsal() -> None:
+    assert config("rehearsal").buffer == 24_000
+    assert replace(config("rehearsal"), method="joint").buffer is None

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clinit.errors import StatisticsError
+from clinit.headtrain.least_squares.lambda_curve import held_out, held_out_error, lambda_curve
+from clinit.headtrain.least_squares.solve import LambdaPath
+from clinit.headtrain.least_squares.statistics import ClassStatistics
+
+
+def sample(
+    rows: int, dim: int, classes: int = 4, noise: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    labels = rng.choice(
+        classes, size=rows, p=np.arange(1, classes + 1) / (classes * (classes + 1) / 2)
+    )
+    centres = np.random.default_rng(1).normal(size=(classes, dim))
+    return centres[labels] + noise * rng.normal(size=(rows, dim)), labels
+
+
+@pytest.mark.parametrize("classes", [slice(None), slice(2, 4)])
+def test_the_error_from_statistics_is_that_of_the_rows(classes: slice) -> None:
+    features, labels = sample(200, 6)
+    held = held_out(labels, 0)
+    head = LambdaPath.of(ClassStatistics.of(features[~held], labels[~held])).head(0.1, classes)
+    judge = ClassStatistics.of(features[held], labels[held])
+    residual = features[held] @ head.weight.T + head.bias - np.eye(4)[labels[held]][:, classes]
+    squares = (residual**2).sum(axis=1)
+    expected = 0.5 * np.mean([squares[labels[held] == c].mean() for c in range(4)])
+    assert held_out_error(head, judge, classes) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_fifth_of_each_class_is_held_out_and_the_only_row_of_a_class_is_not() -> None:
+    labels = np.repeat([0, 1, 3, 4], [100, 2, 1, 14])
+    np.testing.assert_array_equal(np.bincount(labels[held_out(labels, 5)]), [20, 1, 0, 0, 2])
+    np.testing.assert_array_equal(held_out(labels, 5), held_out(labels, 5))
+
+
+def test_few_noisy_rows_ask_for_more_ridge_than_many() -> None:
+    few = lambda_curve(*sample(60, 30, noise=3.0), 4)
+    many = lambda_curve(*sample(20_000, 30, noise=3.0), 4)
+    assert few.best > many.best
+    assert min(few.errors) < few.errors[0]
+
+
+def test_the_curve_scales_with_the_features() -> None:
+    features, labels = sample(200, 10)
+    small = lambda_curve(0.01 * features, labels, 4)
+    assert small.lams[0] < 1e-3 * lambda_curve(features, labels, 4).lams[0]
+
+
+def test_classes_of_one_row_cannot_choose() -> None:
+    with pytest.raises(StatisticsError, match="no class that is judged has two rows") as caught:
+        lambda_curve(np.eye(3), np.arange(3), 3)
+    assert "0.05" in caught.value.remedy
+
+
+def test_one_row_a_judged_class_is_not_enough() -> None:
+    labels = np.array([0] * 10 + [1] * 10 + [2, 3])
+    features = np.random.default_rng(0).normal(size=(22, 5))
+    with pytest.raises(StatisticsError, match="no class that is judged has two rows"):
+        lambda_curve(features, labels, 4, classes=slice(2, 4))

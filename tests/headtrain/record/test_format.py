@@ -1,0 +1,450 @@
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from clinit.errors import RecordError
+from clinit.extract.head import Head
+from clinit.headtrain.record import format as record_module
+from clinit.headtrain.record.format import (
+    RunRecord,
+    changed_parameters,
+    check_free,
+    final_head,
+    find_records,
+    read_record,
+    write_record,
+    write_records,
+)
+from clinit.headtrain.record.tables import TABLES
+
+HEAD = Head(np.eye(2, 3, dtype=np.float32), np.ones(2, np.float32), ("cat", "dog"), "abc")
+
+
+def make_record(**info: Any) -> RunRecord:
+    """Make a record of two base classes and two tasks of one class, three updates each."""
+
+    def table(name: str, rows: list[tuple[object, ...]]) -> pl.DataFrame:
+        return pl.DataFrame(rows, schema=dict(TABLES[name]), orient="row")
+
+    points = [(task, iteration) for task in (1, 2) for iteration in (0, 2, 3)]
+    return RunRecord(
+        path=None,
+        info={
+            "id": "random",
+            "config": {"init": "random", "tasks": 2, "seed": 0},
+            "base": {"path": "caches/base", "fingerprint": {"weights": "a"}},
+            "new": {"path": "caches/new", "fingerprint": {"weights": "a"}},
+            "tasks": [{"task": 1}, {"task": 2}],
+            **info,
+        },
+        classes=table("classes", [(row, f"c{row}", max(0, row - 1), 9, 5) for row in range(4)]),
+        steps=table(
+            "steps", [(task, step, 1.0, 1.0, None) for task in (1, 2) for step in range(3)]
+        ),
+        evaluations=table(
+            "evaluations",
+            [(*point, row, row, 5) for point in points for row in range(2 + point[0])],
+        ),
+        points=table("points", [(*point, 0.5, 0.1) for point in points]),
+    )
+
+
+def test_a_record_reads_as_it_was_written(tmp_path: Path) -> None:
+    record = make_record(notes=["größer [b]"])
+    write_record(record, tmp_path / "runs" / "random")
+    read = read_record(tmp_path / "runs" / "random")
+    assert read.path == tmp_path / "runs" / "random"
+    assert read.info == record.info
+    for name in TABLES:
+        assert getattr(read, name).equals(getattr(record, name))
+
+
+def test_numbers_that_json_does_not_know_are_null(tmp_path: Path) -> None:
+    values = {"nc1": float("nan"), "all": [float("inf"), 1.5], "factor": -float("inf")}
+    write_record(make_record(extra=values), tmp_path / "random")
+    expected = {"nc1": None, "all": [None, 1.5], "factor": None}
+    assert read_record(tmp_path / "random").info["extra"] == expected
+
+
+def test_a_record_in_a_folder_with_brackets_is_read(tmp_path: Path) -> None:
+    write_record(make_record(), tmp_path / "runs [old]" / "random")
+    assert read_record(tmp_path / "runs [old]" / "random").info["id"] == "random"
+
+
+def test_records_are_found_at_and_below_a_folder_and_drafts_are_not(tmp_path: Path) -> None:
+    for name in ("b", "a/deep", ".c.tmp-1"):
+        write_record(make_record(), tmp_path / name)
+    assert find_records(tmp_path) == [tmp_path / "a" / "deep", tmp_path / "b"]
+    assert find_records(tmp_path / "b") == [tmp_path / "b"]
+
+
+def test_an_existing_record_is_never_overwritten(tmp_path: Path) -> None:
+    write_record(make_record(id="first"), tmp_path / "random")
+    message = re.escape(f"there is already something at {tmp_path / 'random'}")
+    with pytest.raises(RecordError, match=message) as caught:
+        write_record(make_record(id="second"), tmp_path / "random")
+    assert caught.value.remedy == "Choose another --out, or remove the old record first."
+    assert read_record(tmp_path / "random").info["id"] == "first"
+    with pytest.raises(RecordError, match=r"already something at .*random"):
+        check_free([tmp_path / "other", tmp_path / "random"])
+
+
+def test_a_folder_below_a_file_is_refused_before_training(tmp_path: Path) -> None:
+    (tmp_path / "runs").touch()
+    with pytest.raises(RecordError, match="runs is not a folder you can write to"):
+        check_free([tmp_path / "runs" / "random"])
+
+
+def test_a_full_disk_leaves_no_half_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("clinit.headtrain.record.format.flush_file", full)
+    with pytest.raises(RecordError, match=r"cannot write .*random: No space left on device"):
+        write_record(make_record(), tmp_path / "random")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_is_full_at_the_head_leaves_no_half_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    record = replace(make_record(), head=HEAD)
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(RecordError, match="random: No space left on device"):
+        write_record(record, tmp_path / "random")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_final_head_is_stored_beside_the_tables(tmp_path: Path) -> None:
+    write_record(replace(make_record(), head=HEAD), tmp_path / "random")
+    head = final_head(read_record(tmp_path / "random"))
+    assert head.class_names == HEAD.class_names
+    assert (head.weight == HEAD.weight).all()
+    assert read_record(tmp_path / "random").info["id"] == "random"
+
+
+def test_a_record_without_a_head_is_read_and_its_head_is_missed_by_name(tmp_path: Path) -> None:
+    write_record(make_record(), tmp_path / "random")
+    assert read_record(tmp_path / "random").head is None
+    with pytest.raises(RecordError, match=r"random holds no head\.safetensors") as caught:
+        final_head(read_record(tmp_path / "random"))
+    assert "clinit train-head" in caught.value.remedy
+
+
+def test_a_record_that_cannot_be_written_does_not_stop_the_others(tmp_path: Path) -> None:
+    names = ("one", "two", "three")
+    (tmp_path / "two").touch()
+    with pytest.raises(RecordError, match=r"two: .*; 1 of 3 runs are not recorded"):
+        write_records([make_record()] * 3, [tmp_path / name for name in names])
+    assert find_records(tmp_path) == [tmp_path / "one", tmp_path / "three"]
+
+
+def test_an_interrupted_write_leaves_no_half_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("clinit.headtrain.record.format.flush_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_record(make_record(), tmp_path / "random")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_without_a_record_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=re.escape(f"no run record at {tmp_path}")):
+        read_record(tmp_path)
+
+
+def test_another_layout_is_refused_with_both_names(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"format": "clinit-run/9"}))
+    message = "not the record of a run: its format is 'clinit-run/9', expected 'clinit-run/2'"
+    with pytest.raises(RecordError, match=message):
+        read_record(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]"])
+def test_a_damaged_run_json_is_reported(tmp_path: Path, content: str) -> None:
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(RecordError, match=r"run\.json is damaged: ") as caught:
+        read_record(tmp_path)
+    assert caught.value.remedy == "Remove the folder of this record and run its command again."
+
+
+def as_earlier_versions_wrote_it(folder: Path) -> None:
+    """Take seal and digests off a stored record."""
+    info = json.loads((folder / "run.json").read_text())
+    del info["sha256"], info["files"]
+    (folder / "run.json").write_text(json.dumps({**info, "format": "clinit-run/1"}))
+
+
+def test_a_record_of_an_earlier_version_is_read_as_it_was(tmp_path: Path) -> None:
+    record = replace(make_record(), head=HEAD, top={"w": np.ones(2, np.float32)})
+    write_record(record, tmp_path / "random")
+    as_earlier_versions_wrote_it(tmp_path / "random")
+    read = read_record(tmp_path / "random")
+    assert read.info == record.info
+    assert read.digests is None
+    assert read.evaluations.equals(record.evaluations)
+    assert (final_head(read).weight == HEAD.weight).all()
+    assert changed_parameters(read)["w"].tolist() == [1, 1]
+
+
+def test_a_missing_a_damaged_and_a_foreign_table_are_reported(tmp_path: Path) -> None:
+    folder = tmp_path / "random"
+    write_record(make_record(), folder)
+    as_earlier_versions_wrote_it(folder)
+    steps = folder / "steps.parquet"
+    pl.DataFrame({"task": [1]}).write_parquet(steps)
+    with pytest.raises(RecordError, match=r"steps.parquet has the columns task, expected task, it"):
+        read_record(folder)
+    steps.write_bytes(b"PAR1")
+    with pytest.raises(RecordError, match=r"steps\.parquet is damaged: it is no table \("):
+        read_record(folder)
+    steps.unlink()
+    with pytest.raises(RecordError, match=r"random is damaged: it lacks steps\.parquet"):
+        read_record(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["run.json", "classes", "steps", "evaluations", "points", "head", "top"]
+)
+def test_no_flipped_bit_of_a_record_is_believed(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "random"
+    write_record(replace(make_record(), head=HEAD, top={"w": np.ones(2, np.float32)}), folder)
+    (path,) = folder.glob(f"{name}*")
+    written, random = path.read_bytes(), np.random.default_rng(0)
+    reference = everything(folder)
+    for place in random.choice(len(written), 60, replace=False):
+        changed = bytearray(written)
+        changed[place] ^= 1 << int(random.integers(8))
+        path.write_bytes(changed)
+        assert outcome(folder) in (reference, "refused"), place
+
+
+def outcome(folder: Path) -> object:
+    try:
+        return everything(folder)
+    except RecordError as error:
+        assert_says_what_is_wrong(str(error))
+        return "refused"
+
+
+def assert_says_what_is_wrong(text: str) -> None:
+    assert "is damaged: " in text or "is not the record of a run" in text
+
+
+def everything(folder: Path) -> object:
+    record = read_record(folder)
+    head, top = final_head(record), changed_parameters(record)
+    tables = [getattr(record, name).write_csv() for name in TABLES]
+    return record.info, tables, head.weight.tolist(), head.class_names, top["w"].tolist()
+
+
+def test_files_that_came_or_went_are_told(tmp_path: Path) -> None:
+    folder = tmp_path / "random"
+    write_record(replace(make_record(), head=HEAD), folder)
+    (folder / "thoughts.txt").touch()
+    (folder / ".DS_Store").touch()
+    assert read_record(folder).strangers == ("thoughts.txt",)
+    (folder / "top.safetensors").touch()
+    with pytest.raises(
+        RecordError, match=r"random is damaged: top\.safetensors came into it later"
+    ):
+        read_record(folder)
+    (folder / "top.safetensors").unlink()
+    (folder / "head.safetensors").unlink()
+    with pytest.raises(RecordError, match=r"random is damaged: it lacks head\.safetensors"):
+        read_record(folder)
+
+
+def test_the_head_of_another_record_is_not_taken_for_its_own(tmp_path: Path) -> None:
+    other = replace(HEAD, weight=2 * HEAD.weight)
+    for name, head in (("one", HEAD), ("two", other)):
+        write_record(replace(make_record(), head=head), tmp_path / name)
+    record = read_record(tmp_path / "one")
+    shutil.copy(tmp_path / "two" / "head.safetensors", tmp_path / "one" / "head.safetensors")
+    message = r"head\.safetensors is damaged: it has changed since it was written"
+    with pytest.raises(RecordError, match=message):
+        final_head(record)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        (("config",), None, "it lacks `config`"),
+        (("config",), [], "config is [], expected `object`, got `array`"),
+        (("config",), {"tasks": 2}, "config has neither `init` nor `method`"),
+        (("config", "lam"), "x", "config.lam is 'x', expected `str` matching regex '^auto$'"),
+        (("config", "seed"), "0", "config.seed is '0', expected `int`, got `str`"),
+        (("config", "tasks"), 10**30, f"config.tasks is {10**30}, expected `int` <= {2**53}"),
+        (("base",), None, "it lacks `base`"),
+        (("new", "fingerprint"), {"a": 1}, "new.fingerprint[...]: expected `str`, got `int`"),
+        (("tasks",), [{}], "tasks[0] lacks `task`"),
+        (("notes",), "x", "notes is 'x', expected `array`, got `str`"),
+        (("seconds",), -1, "seconds is -1, expected `int` >= 0"),
+        (("files", "steps.parquet"), "", "files[...]: expected `str` matching regex"),
+    ],
+)
+def test_a_wrong_field_is_named(
+    tmp_path: Path,
+    edit_document: Callable[..., None],
+    field: tuple[str, ...],
+    value: object,
+    message: str,
+) -> None:
+    write_record(make_record(seconds=1.0), tmp_path / "random")
+    path = tmp_path / "random" / "run.json"
+    content = json.loads(path.read_text())
+    *above, last = field
+    for name in above:
+        content = content[name]
+    if value is None:
+        del content[last]
+    else:
+        content[last] = value
+    top = json.loads(path.read_text())
+    if above:
+        edit_document(path, **{above[0]: content})
+    elif value is None:
+        path.write_text(json.dumps({k: v for k, v in top.items() if k != last}))
+        edit_document(path)
+    else:
+        edit_document(path, **{last: value})
+    with pytest.raises(RecordError) as caught:
+        read_record(tmp_path / "random")
+    assert str(caught.value).startswith(f"{path} is damaged: {message}")
+
+
+def test_a_field_that_is_not_read_is_kept(tmp_path: Path) -> None:
+    write_record(make_record(ray_node=[1, {"a": None}]), tmp_path / "random")
+    assert read_record(tmp_path / "random").info["ray_node"] == [1, {"a": None}]
+
+
+def replace_table(record: RunRecord, name: str, table: pl.DataFrame) -> RunRecord:
+    tables: dict[str, Any] = {name: table}
+    return replace(record, **tables)
+
+
+def change(name: str, column: str, row: int, value: object) -> Callable[[RunRecord], RunRecord]:
+    """Return what changes one value of a table."""
+
+    def changed(record: RunRecord) -> RunRecord:
+        table: pl.DataFrame = getattr(record, name)
+        values = table[column].to_list()
+        values[row] = value
+        series = pl.Series(column, values, dtype=table.schema[column])
+        return replace_table(record, name, table.with_columns(series))
+
+    return changed
+
+
+def without(name: str, row: int) -> Callable[[RunRecord], RunRecord]:
+    """Return what takes a row out of a table."""
+
+    def changed(record: RunRecord) -> RunRecord:
+        table: pl.DataFrame = getattr(record, name)
+        rows = [index for index in range(len(table)) if index != row]
+        return replace_table(record, name, table[rows])
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (change("evaluations", "correct", 3, 15), "15 of 5 images are correct in row 3"),
+        (change("evaluations", "correct", 3, -1), "-1 of 5 images are correct in row 3"),
+        (change("evaluations", "correct", 3, None), "correct lacks values"),
+        (change("evaluations", "total", 4, 6), "total is 6 in row 4, expected 5"),
+        (change("evaluations", "row", 4, 3), "row is 3 in row 4, expected 1"),
+        (change("evaluations", "row", 4, 99), "row is 99 in row 4, expected 1"),
+        (change("evaluations", "iteration", 0, 1), "iteration is 1 in row 0, expected 0"),
+        (change("evaluations", "task", 0, 2), "task is 2 in row 0, expected 1"),
+        (without("evaluations", 5), "it holds 20 of 21 counts"),
+        (change("points", "iteration", 1, 3), "it does not go through the 2 tasks in order"),
+        (change("points", "task", 5, 1), "it does not go through the 2 tasks in order"),
+        (change("points", "task", 5, 3), "it does not go through the 2 tasks in order"),
+        (without("points", 4), "it holds 21 of 17 counts"),
+        (without("steps", 2), "it holds 5 of 6 updates"),
+        (change("steps", "iteration", 1, 2), "its updates are not in order"),
+        (change("steps", "task", 1, 2), "its updates are not in order"),
+        (change("classes", "row", 1, 0), "its rows are not numbered 0, 1, 2, …"),
+        (change("classes", "task", 1, 2), "its tasks do not follow each other"),
+        (change("classes", "task", 3, 3), "its tasks do not follow each other"),
+        (without("classes", 3), "it does not go through the 1 tasks in order"),
+        (change("classes", "val_rows", 0, -5), "a class has less than no row"),
+        (change("classes", "val_rows", 0, 4), "total is 5 in row 0, expected 4"),
+        (change("classes", "val_rows", 0, 0), "it holds 21 of 15 counts"),
+        (change("classes", "name", 0, None), "name lacks values"),
+        (
+            lambda record: replace(record, info={**record.info, "tasks": [{"task": 2}]}),
+            "run.json does not describe the 2 tasks of its tables",
+        ),
+        (
+            lambda record: replace(
+                record, info={**record.info, "config": {"init": "zero", "tasks": 3}}
+            ),
+            "run.json does not describe the 2 tasks of its tables",
+        ),
+    ],
+)
+def test_tables_that_do_not_fit_together_are_refused(
+    tmp_path: Path, damage: Callable[[RunRecord], RunRecord], message: str
+) -> None:
+    write_record(damage(make_record()), tmp_path / "random")
+    with pytest.raises(RecordError) as caught:
+        read_record(tmp_path / "random")
+    assert f"is damaged: {message}" in str(caught.value)
+
+
+def test_losses_of_a_diverged_run_are_no_damage(tmp_path: Path) -> None:
+    record = change("points", "loss_new", 1, float("nan"))(make_record())
+    record = change("steps", "loss", 1, float("inf"))(record)
+    write_record(change("points", "loss_new", 2, None)(record), tmp_path / "random")
+    losses = read_record(tmp_path / "random").points["loss_new"].to_list()
+    assert math.isnan(losses[1])
+    assert losses[2] is None
+
+
+def test_classes_without_a_test_image_are_not_evaluated(tmp_path: Path) -> None:
+    record = change("classes", "val_rows", 2, 0)(make_record())
+    record = replace(record, evaluations=record.evaluations.filter(pl.col("row") != 2))
+    write_record(record, tmp_path / "random")
+    assert len(read_record(tmp_path / "random").evaluations) == 15
+
+
+def test_two_writers_of_one_process_identifier_do_not_remove_each_others_drafts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As two containers with a shared folder, on storage that cannot lock."""
+    monkeypatch.setattr("os.getpid", lambda: 7)
+    flush = record_module.flush_file  # type: ignore[attr-defined]
+    begun: list[Path] = []
+
+    def meanwhile(path: Path) -> None:
+        flush(path)
+        if not begun:  # the other one begins while this one's draft is half written
+            begun.append(path)
+            write_record(make_record(id="theirs"), tmp_path / "other" / ".." / "random")
+
+    (tmp_path / "other").mkdir()
+    monkeypatch.setattr(record_module, "flush_file", meanwhile)
+    with pytest.raises(RecordError, match=r"cannot write the record .*: Directory not empty"):
+        write_record(make_record(id="mine"), tmp_path / "random")
+    assert read_record(tmp_path / "random").info["id"] == "theirs"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "random"]

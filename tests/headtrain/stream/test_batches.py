@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clinit.headtrain.stream.batches import Schedule, Share, draw_schedule
+
+counts = st.integers(0, 15)
+sizes = st.integers(1, 20)
+
+
+def draw(*shares: Share, first_new: int, iterations: int = 3) -> Schedule:
+    return draw_schedule(
+        np.random.default_rng(0), shares, first_new=first_new, iterations=iterations
+    )
+
+
+@given(
+    ranges=st.lists(st.tuples(sizes, counts), min_size=1, max_size=3),
+    iterations=st.integers(0, 12),
+)
+def test_a_row_comes_again_only_after_all_others_of_its_range(
+    ranges: list[tuple[int, int]], iterations: int
+) -> None:
+    starts = np.cumsum([0, *(size for size, _ in ranges)])
+    shares = [
+        Share(int(start), int(start) + size, count)
+        for start, (size, count) in zip(starts, ranges, strict=False)
+    ]
+    first_new = shares[-1].start
+    schedule = draw(*shares, first_new=first_new, iterations=iterations)
+    assert schedule.batches.shape == (iterations, sum(count for _, count in ranges))
+    assert schedule.num_new.tolist() == [shares[-1].count] * iterations
+    flat = schedule.batches.ravel()
+    for share in shares:
+        drawn = flat[(flat >= share.start) & (flat < share.stop)]
+        assert len(drawn) == iterations * share.count
+        counted = np.bincount(drawn - share.start, minlength=share.stop - share.start)
+        assert counted.max() - counted.min() <= 1
+
+
+def test_new_rows_come_first_in_a_batch_of_one_range() -> None:
+    schedule = draw(Share(0, 30, 10), first_new=20, iterations=6)
+    for batch, new in zip(schedule.batches, schedule.num_new, strict=True):
+        assert (batch[:new] >= 20).all()
+        assert (batch[new:] < 20).all()
+    assert schedule.num_new[:3].sum() == schedule.num_new[3:].sum() == 10
+
+
+def test_passes_are_shuffled_differently() -> None:
+    schedule = draw(Share(0, 50, 50), first_new=0, iterations=2)
+    assert sorted(schedule.batches[0]) == sorted(schedule.batches[1])
+    assert schedule.batches[0].tolist() != schedule.batches[1].tolist()

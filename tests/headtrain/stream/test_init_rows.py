@@ -1,0 +1,267 @@
+"""Which rows initialisation may look at, and what an average over them is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import clinit
+from clinit.errors import ExperimentError
+from clinit.extract.features import FeatureSet
+from clinit.extract.head import Head
+from clinit.headtrain.config import DEFAULT_BUFFER, ExperimentConfig, HeadConfig, head_ids
+from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.init import Rows
+from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.record.info import settings_of
+from clinit.headtrain.stream.pool import Pool
+from clinit.headtrain.stream.scenario import build_scenario
+from clinit.headtrain.stream.source import Source
+from clinit.headtrain.stream.task_plan import TaskPlan
+from clinit.headtrain.sweep.grid import parse_grid
+from clinit.headtrain.sweep.run import Run, identity
+
+DIM, BASE, NEW = 8, 5, 4
+SMALL: dict[str, Any] = {
+    "tasks": 2,
+    "iterations": 0,
+    "batch_size": 8,
+    "eval_every": 5,
+    "device": "cpu",
+}
+LEAST_SQUARE = HeadConfig(scale="norm", lam=0.05)
+
+
+def features_of(prefix: str, counts: list[int], seed: int) -> FeatureSet:
+    labels = np.repeat(np.arange(len(counts)), counts)
+    centres = np.random.default_rng(len(prefix)).normal(size=(len(counts), DIM))
+    noise = np.random.default_rng(seed).normal(size=(len(labels), DIM))
+    features = (2 * centres[labels] + noise).astype(np.float32)
+    return FeatureSet(features, labels, tuple(f"{prefix}{i}" for i in range(len(counts))))
+
+
+def sources() -> tuple[Source, Source, Head]:
+    base = Source(features_of("a", [12, 3, 9, 20, 1], 1), features_of("a", [4] * BASE, 2))
+    new = Source(features_of("bb", [15, 6, 9, 11], 3), features_of("bb", [4] * NEW, 4))
+    weight = np.random.default_rng(0).normal(size=(BASE, DIM)).astype(np.float32)
+    names = tuple(f"a{i}" for i in range(BASE))
+    return base, new, Head(weight, np.zeros(BASE, np.float32), names)
+
+
+def run(*heads: HeadConfig, **changes: Any) -> list[RunRecord]:
+    config = ExperimentConfig(**{**SMALL, **changes})
+    return run_experiment(*sources(), config, heads or [LEAST_SQUARE])
+
+
+def final_weight(record: RunRecord) -> np.ndarray:
+    assert record.head is not None
+    return record.head.weight
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [("rehearsal", "buffer"), ("joint", "buffer"), ("naive", "new"), ("ridge", "buffer")],
+)
+def test_old_rows_are_looked_at_unless_the_method_has_none(method: str, expected: str) -> None:
+    assert ExperimentConfig(method=method).init_rows == expected
+
+
+def test_a_buffer_is_kept_for_initialisation_alone() -> None:
+    kept = ExperimentConfig(method="naive", init_rows="buffer")
+    assert (kept.buffer, kept.mix) == (DEFAULT_BUFFER, "text")
+    assert ExperimentConfig(method="naive", init_rows="buffer", buffer=60).buffer == 60
+    assert ExperimentConfig(method="naive", init_rows="new", buffer=60).buffer is None
+    assert ExperimentConfig(method="joint", init_rows="new", buffer=60).buffer is None
+
+
+def test_a_solved_head_has_no_choice_of_rows() -> None:
+    assert ExperimentConfig(method="ridge", init_rows="new").init_rows == "buffer"
+
+
+def test_wrong_rows_and_averages_are_named() -> None:
+    with pytest.raises(ValueError, match=r"init_rows must be one of \(None, 'buffer', 'new'\)"):
+        ExperimentConfig(init_rows="old")
+    with pytest.raises(ExperimentError, match=r"weighting takes 'class' or 'sample', got 'row'"):
+        parse_grid(["weighting=row"])
+
+
+@pytest.mark.parametrize("scale", ["norm", "calibrated"])
+def test_naive_training_starts_where_rehearsal_starts_when_it_sees_the_same_buffer(
+    scale: str,
+) -> None:
+    head = replace(LEAST_SQUARE, scale=scale)
+    (rehearsed,) = run(head, buffer=20)
+    (naive,) = run(head, method="naive", init_rows="buffer", buffer=20)
+    np.testing.assert_array_equal(final_weight(naive), final_weight(rehearsed))
+    (blind,) = run(head, method="naive")
+    assert not np.array_equal(final_weight(blind), final_weight(naive))
+    (new_only,) = run(head, buffer=20, init_rows="new")
+    np.testing.assert_array_equal(final_weight(new_only), final_weight(blind))
+
+
+def test_training_does_not_see_the_rows_that_initialisation_sees() -> None:
+    (record,) = run(method="naive", init_rows="buffer", buffer=20, iterations=10)
+    assert record.steps["loss_old"].null_count() == len(record.steps) == 20
+    assert [task["buffer_rows"] for task in record.info["tasks"]] == [0, 0]
+    assert [task["init_old_rows"] for task in record.info["tasks"]] == [20, 20]
+    assert record.info["config"]["buffer"] == 20
+    (random,) = run(HeadConfig(init="random"), method="naive", iterations=10)
+    (same,) = run(
+        HeadConfig(init="random"), method="naive", init_rows="buffer", buffer=20, iterations=10
+    )
+    assert random.steps.equals(same.steps)
+
+
+def test_the_rows_are_those_of_the_buffer_and_of_the_task() -> None:
+    base, new, head = sources()
+    config = ExperimentConfig(**SMALL, method="naive", init_rows="buffer", buffer=15)
+    scenario = build_scenario(base, new, head, config)
+    task_plan = TaskPlan(scenario, config)
+    rehearsal = ExperimentConfig(**SMALL, buffer=15)
+    for task in scenario.tasks:
+        trained = task_plan.rows(task)
+        seen = task_plan.start_rows(task, trained)
+        expected = TaskPlan(scenario, rehearsal).rows(task)
+        np.testing.assert_array_equal(seen.rows, expected.rows)
+        assert (seen.num_old, seen.num_base) == (expected.num_old, expected.num_base)
+        assert trained.num_old == 0
+        assert TaskPlan(scenario, rehearsal).start_rows(task, expected) is expected
+
+
+def one_hot_solution(
+    features: np.ndarray, labels: np.ndarray, weights: np.ndarray, classes: int
+) -> np.ndarray:
+    """The ridge system of Eq. 3 row by row, with a weight per row."""
+    z = np.c_[features.astype(np.float64), np.ones(len(features))]
+    system, right = 0.05 * np.eye(DIM + 1), np.zeros((classes, DIM + 1))
+    for row, label, weight in zip(z, labels.tolist(), weights, strict=True):
+        system += weight * np.outer(row, row)
+        right[label] += weight * row
+    return np.asarray(np.linalg.solve(system, right.T).T[:, :DIM])
+
+
+@pytest.mark.parametrize("weighting", ["class", "sample"])
+def test_least_squares_average_as_they_are_told(weighting: Any) -> None:
+    base, new, head = sources()
+    config = ExperimentConfig(**{**SMALL, "tasks": 1}, method="joint")
+    raw = replace(LEAST_SQUARE, scale="none", weighting=weighting)
+    (record,) = run_experiment(base, new, head, config, [raw])
+    scenario = build_scenario(base, new, head, config)
+    features = scenario.train.take(np.arange(len(scenario.train.labels)))
+    labels = scenario.train.labels
+    counts = np.bincount(labels)
+    per_row = 1 / (len(counts) * counts) if weighting == "class" else np.full(9, 1 / len(labels))
+    expected = one_hot_solution(features, labels, per_row[labels], BASE + NEW)[BASE:]
+    np.testing.assert_allclose(final_weight(record)[BASE:], expected, rtol=1e-4, atol=1e-6)
+    peer = clinit.least_squares(features, labels, weighting=weighting)
+    np.testing.assert_allclose(final_weight(record)[BASE:], peer.weight[BASE:], rtol=1e-5)
+
+
+def test_heads_of_both_averages_share_a_bank_and_each_has_its_own_statistics() -> None:
+    heads = [
+        HeadConfig(init=init, scale="norm", weighting=weighting)
+        for init in ("least-square", "lda", "class-mean")
+        for weighting in ("class", "sample")
+    ]
+    assert head_ids(heads[:2]) == [
+        "least-square-norm-weighting=class",
+        "least-square-norm-weighting=sample",
+    ]
+    banked = run(*heads)
+    for head, record in zip(heads, banked, strict=True):
+        np.testing.assert_array_equal(final_weight(record), final_weight(run(head)[0]))
+    weights = [final_weight(record) for record in banked]
+    assert not np.array_equal(weights[0], weights[1])
+    assert not np.array_equal(weights[2], weights[3])
+    np.testing.assert_array_equal(weights[4], weights[5])  # a mean is of one class
+
+
+@pytest.mark.parametrize(
+    ("changes", "classes"),
+    [
+        ({"buffer": 20}, 7),
+        ({"buffer": 20, "init_rows": "new"}, 7),
+        ({"method": "naive"}, 2),
+        ({"method": "naive", "buffer": 20, "init_rows": "buffer"}, 2),
+    ],
+)
+def test_heads_are_diagnosed_on_the_rows_that_they_were_trained_on(
+    changes: dict[str, Any], classes: int
+) -> None:
+    measured: list[int] = []
+
+    def diagnose(statistics: ClassStatistics, rows: Rows) -> dict[str, Any]:
+        measured.append(int((statistics.totals > 0).sum()))
+        return {}
+
+    config = ExperimentConfig(**{**SMALL, **changes})
+    run_experiment(*sources(), config, [LEAST_SQUARE], diagnose=diagnose)
+    assert measured[0] == classes
+
+
+def test_random_rows_are_the_same_run_whatever_initialisation_may_look_at() -> None:
+    one, other = (
+        Run.of({"method": "naive", "init": "random", "init_rows": rows, "buffer": buffer})
+        for rows, buffer in (("buffer", 20), ("new", None))
+    )
+    assert one.identity == other.identity
+
+
+def test_rows_that_nobody_looks_at_are_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[int] = []
+    take = Pool.take
+
+    def count(pool: Pool, rows: np.ndarray) -> np.ndarray:
+        fetched.append(len(rows))
+        return take(pool, rows)
+
+    monkeypatch.setattr(Pool, "take", count)
+    run(HeadConfig(init="random"), method="naive", init_rows="buffer", buffer=20)
+    alone = len(fetched)
+    run(LEAST_SQUARE, method="naive", init_rows="buffer", buffer=20)
+    assert len(fetched) - alone == alone + SMALL["tasks"]
+
+
+def test_an_average_without_an_effect_is_no_other_run() -> None:
+    one, other = (Run.of({"init": "class-mean", "weighting": each}) for each in ("class", "sample"))
+    assert one.identity == other.identity
+    one, other = (Run.of({"init": "lda", "weighting": each}) for each in ("class", "sample"))
+    assert one.identity != other.identity
+
+
+@pytest.mark.parametrize(
+    ("method", "rows"), [("rehearsal", "buffer"), ("naive", "new"), ("ewc", "new")]
+)
+def test_records_of_before_are_read_as_what_they_did(method: str, rows: str) -> None:
+    settings = settings_of({"config": {"method": method, "init": "least-square"}})
+    assert (settings["init_rows"], settings["weighting"]) == (rows, "class")
+    if method != "ewc":
+        run_now = Run.of({"method": method, "init": "least-square"})
+        old = {k: v for k, v in run_now.config.items() if k not in ("init_rows", "weighting")}
+        assert identity(old) == run_now.identity
+
+
+def test_the_seconds_of_a_start_are_told_by_what_they_were_spent_on() -> None:
+    records = run(
+        HeadConfig(init="random"), HeadConfig(lam="auto"), HeadConfig(init="imprint"), buffer=20
+    )
+    random, least_square, imprint = (
+        record.info["tasks"][0]["initialisation"] for record in records
+    )
+    assert (random["library"], random["seconds"]) == (None, 0)
+    assert not [name for name in random if name.endswith("_s")]
+    phases = ["features_s", "statistics_s", "lambda_s", "solve_s", "calibrate_s"]
+    assert [name for name in least_square if name.endswith("_s")] == phases
+    assert least_square["library"] == "numpy"
+    assert least_square["seconds"] == pytest.approx(sum(least_square[name] for name in phases))
+    assert {name for name in imprint if name.endswith("_s")} == {
+        "features_s",
+        "solve_s",
+        "calibrate_s",
+    }
+    assert pl.DataFrame([least_square | {"loss_before": 0.0}]).height == 1  # plain values only

@@ -1,0 +1,279 @@
+"""Each gap in the data is said, and each contradiction is refused, before training starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clinit.errors import CacheError, ClinitError, ExperimentError, HeadError
+from clinit.extract.features import FeatureSet
+from clinit.extract.head import Head
+from clinit.extract.plan import backbone_identifier
+from clinit.headtrain.config import ExperimentConfig, HeadConfig
+from clinit.headtrain.stream import notes as gaps_module
+from clinit.headtrain.stream.notes import data_notes
+from clinit.headtrain.stream.scenario import Scenario, build_scenario
+from clinit.headtrain.stream.source import Source, check_same_backbone
+
+DIM = 4
+CONFIG = ExperimentConfig(tasks=2, buffer=7, batch_size=2)
+
+
+def rows(names: Sequence[str], counts: Sequence[int], dim: int = DIM) -> FeatureSet:
+    labels = np.repeat(np.arange(len(counts)), counts)
+    return FeatureSet(np.zeros((len(labels), dim), np.float16), labels, tuple(names))
+
+
+def source(names: str, train: Sequence[int], val: Sequence[int], **fields: Any) -> Source:
+    dim = fields.pop("dim", DIM)
+    return Source(rows(names, train, dim), rows(names, val, dim), **fields)
+
+
+def head_of(names: Sequence[str] | None, dim: int = DIM, fingerprint: str = "") -> Head:
+    count = len(names) if names is not None else 4
+    named = tuple(names) if names is not None else None
+    return Head(np.zeros((count, dim), np.float32), np.zeros(count, np.float32), named, fingerprint)
+
+
+BASE = source("abcd", [5] * 4, [2] * 4)
+NEW = source("wxyz", [5] * 4, [2] * 4)
+HEAD = head_of("abcd")
+
+
+def build(
+    base: Source = BASE, new: Source = NEW, head: Head = HEAD, config: ExperimentConfig = CONFIG
+) -> Scenario:
+    return build_scenario(base, new, head, config)
+
+
+def notes(
+    base: Source = BASE, new: Source = NEW, head: Head = HEAD, config: ExperimentConfig = CONFIG
+) -> list[str]:
+    return data_notes(build(base, new, head, config), base, new, config)
+
+
+def test_complete_data_need_no_note() -> None:
+    assert notes() == []
+
+
+def test_base_classes_are_matched_with_head_rows_by_name() -> None:
+    base = source("dbxx", [2, 3, 0, 0], [1, 1, 0, 0])
+    scenario = build(base=base, head=head_of("abcd"))
+    assert scenario.train_counts[:4].tolist() == [0, 3, 0, 2]
+    assert scenario.class_names[:4] == ("a", "b", "c", "d")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"head": head_of("abcdefgh")},
+            [
+                "4 of 8 base classes have no training image: they keep their head rows and are"
+                " not rehearsed (e, f, g, ...)",
+                "4 of 8 base classes have no validation image: they are not evaluated (e, f, g,"
+                " ...)",
+            ],
+        ),
+        (
+            {"new": source("vwxyz", [0, 5, 5, 5, 5], [2] * 5)},
+            ["1 of 5 new classes have no training image: they are left out of the stream (v)"],
+        ),
+        (
+            {"new": source("wxyz", [5] * 4, [2, 0, 2, 2]), "config": replace(CONFIG, tasks=1)},
+            ["1 of 4 new classes have no validation image: they are trained but not evaluated (x)"],
+        ),
+        (
+            {"new": source("wxyz", [5] * 4, [0] * 4), "config": replace(CONFIG, tasks=1)},
+            [
+                "4 of 4 new classes have no validation image: they are trained but not evaluated"
+                " ({names})",
+                "task 1 has no validation image at all: its accuracy on new classes is unknown",
+            ],
+        ),
+        (
+            {"new": source("wxyz", [5, 5, 1, 5], [2] * 4)},
+            ["1 of 8 classes have a single training image (y)"],
+        ),
+        (
+            {"new": source("axyz", [5] * 4, [2] * 4)},
+            ["1 of 4 new classes have the name of a base class: they are classes of their own (a)"],
+        ),
+        (
+            {"config": replace(CONFIG, tasks=3)},
+            ["4 new classes do not divide into 3 equal tasks: they have 2, 1, 1 classes"],
+        ),
+        (
+            {"config": replace(CONFIG, buffer=25)},
+            [
+                "the buffer of 25 rows is larger than all data of the classes seen (20 before"
+                " task 1): it takes them all"
+            ],
+        ),
+        (
+            {"config": replace(CONFIG, buffer=0)},
+            ["the buffer is empty (--buffer 0): batches hold new rows only"],
+        ),
+        (
+            {"config": replace(CONFIG, buffer=3)},
+            [
+                "the buffer of 3 rows is smaller than the number of classes (6 before the last"
+                " task): some classes are not rehearsed"
+            ],
+        ),
+        (
+            {"config": replace(CONFIG, batch_size=32)},
+            [
+                "a batch takes 16 rows of the new task, but the smallest task has 10: rows come"
+                " more than once in a batch"
+            ],
+        ),
+        (
+            {"base": replace(BASE, notes=("2 bad images",))},
+            ["2 bad images"],
+        ),
+    ],
+)
+def test_each_gap_is_said_once(changes: dict[str, Any], expected: list[str]) -> None:
+    names = ", ".join(build(**changes).class_names[4:7]) + ", ..."
+    assert notes(**changes) == [line.replace("{names}", names) for line in expected]
+
+
+def test_a_base_without_training_images_has_nothing_to_rehearse_in_the_first_task() -> None:
+    found = notes(base=source("abcd", [0] * 4, [2] * 4))
+    assert "no base class has a training image: the batches of task 1 hold new rows only" in found
+
+
+FINGERPRINT = {"backbone": "vit", "weights": "1", "manifest": "m"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message", "remedy"),
+    [
+        ({"head": head_of(None)}, ExperimentError, "what the 4 rows", "--head-classes FILE"),
+        (
+            {"head": head_of("abcx")},
+            ExperimentError,
+            r"1 classes of the base cache are not in its head \(d\)",
+            "--head-classes FILE",
+        ),
+        (
+            {"head": head_of("abcdaa")},
+            HeadError,
+            r"more than one row of the same name \(a\)",
+            "--head-classes FILE",
+        ),
+        (
+            {"head": head_of("abcd", dim=5)},
+            HeadError,
+            "reads features of width 5, those of the base cache are 4 wide",
+            "head of the backbone",
+        ),
+        (
+            {"new": source("wxyz", [5] * 4, [2] * 4, dim=5)},
+            CacheError,
+            "new features are 5 wide, those of the base 4",
+            "same backbone",
+        ),
+        (
+            {"config": replace(CONFIG, tasks=5)},
+            ExperimentError,
+            "5 tasks were asked for, but only 4 new classes",
+            "--tasks",
+        ),
+        (
+            {
+                "base": replace(BASE, fingerprint=FINGERPRINT),
+                "head": head_of("abcd", fingerprint="x"),
+            },
+            HeadError,
+            "the head belongs to the backbone x",
+            "clinit extract",
+        ),
+        (
+            {
+                "base": replace(BASE, fingerprint=FINGERPRINT),
+                "new": replace(NEW, fingerprint={**FINGERPRINT, "weights": "2"}),
+            },
+            CacheError,
+            r"different backbones: weights \(1 / 2\)",
+            "same options",
+        ),
+    ],
+)
+def test_each_contradiction_is_refused_with_a_remedy(
+    changes: dict[str, Any], kind: type[ClinitError], message: str, remedy: str
+) -> None:
+    if changes.get("base", BASE).fingerprint:
+        changes.setdefault("new", replace(NEW, fingerprint=FINGERPRINT))
+    with pytest.raises(kind, match=message) as caught:
+        build(**changes)
+    assert remedy in caught.value.remedy
+
+
+def test_the_head_that_belongs_to_the_backbone_is_accepted() -> None:
+    head = head_of("abcd", fingerprint=backbone_identifier(FINGERPRINT))
+    base, new = (replace(side, fingerprint=FINGERPRINT) for side in (BASE, NEW))
+    assert build(base=base, new=new, head=head).num_base == 4
+
+
+def test_fingerprints_may_differ_in_the_manifest_only() -> None:
+    check_same_backbone({"a": "1", "manifest": "x"}, {"a": "1", "manifest": "y"})
+    with pytest.raises(CacheError, match=r"a \(1 / 2\), b \(absent / 3\)"):
+        check_same_backbone({"a": "1", "manifest": "x"}, {"a": "2", "b": "3", "manifest": "x"})
+
+
+def test_splits_with_different_classes_are_refused() -> None:
+    with pytest.raises(CacheError, match="train and val do not have the same list of classes"):
+        Source(rows("ab", [1, 1]), rows("ac", [1, 1]), path=str(Path("x")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"method": "naive", "buffer": None, "init_rows": None}, True),
+        ({"method": "naive", "buffer": 20, "init_rows": "buffer"}, False),
+        ({"init_rows": "new"}, True),
+        ({"buffer": 0}, True),
+        ({"buffer": None, "buffer_per_class": 0}, True),
+        ({}, False),
+        ({"method": "joint", "buffer": None}, False),
+    ],
+)
+def test_a_calibration_against_nothing_is_said(changes: dict[str, Any], said: bool) -> None:
+    config = replace(CONFIG, **changes)
+    scenario = build(config=config)
+    note = (
+        "initialisation sees no rows of earlier classes to calibrate new head rows against: they"
+        " take the norm of the old ones, as with scale norm"
+    )
+    calibrated = [HeadConfig(), HeadConfig(init="random")]
+    assert (note in data_notes(scenario, BASE, NEW, config, calibrated)) == said
+    for scale in ("norm", "none"):
+        assert note not in data_notes(scenario, BASE, NEW, config, [HeadConfig(scale=scale)])
+
+
+def test_solves_that_leave_the_gpu_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = torch.device("cuda")
+    monkeypatch.setattr(gaps_module, "cupy_problem", lambda: "CuPy is not installed")
+    assert gaps_module._library_gaps(torch.device("cpu")) == []
+    assert gaps_module._library_gaps(cuda) == [
+        "CuPy is not installed: statistics and solves are computed on the CPU, with NumPy, and the"
+        ' features are copied there (`pip install "clinit[cuda12]"` or `"clinit[cuda13]"`, as the'
+        " driver is)"
+    ]
+    monkeypatch.setattr(gaps_module, "cupy_problem", lambda: None)
+    assert gaps_module._library_gaps(cuda) == []
+
+
+def test_a_buffer_for_initialisation_alone_is_described_as_such() -> None:
+    config = replace(CONFIG, method="naive", init_rows="buffer", buffer=3)
+    notes = "\n".join(data_notes(build(config=config), BASE, NEW, config))
+    assert "some classes are not among its rows" in notes
+    assert "rehearsed" not in notes.replace("keep their head rows and are not rehearsed", "")

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from clinit.headtrain.losses import LOSSES
+from clinit.headtrain.top.methods.sample_losses import sample_losses
+
+NAMES = ["ce", "mse", "sqen"]
+
+
+@pytest.fixture
+def logits() -> Tensor:
+    return 3 * torch.randn(20, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def labels() -> Tensor:
+    return torch.arange(20) % 7
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_autograd_through_the_losses_is_autograd_through_their_formula(
+    name: str, logits: Tensor, labels: Tensor
+) -> None:
+    weights = torch.linspace(0, 1, 20, dtype=torch.float64)
+    logits.requires_grad_()
+    values = sample_losses(name, logits, labels)
+    (gradient,) = torch.autograd.grad((weights * values).sum(), logits)
+    formula = LOSSES[name].value(logits, labels)
+    (expected,) = torch.autograd.grad((weights * formula).sum(), logits)
+    torch.testing.assert_close(values, formula)
+    torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_finite_differences_agree(name: str, logits: Tensor, labels: Tensor) -> None:
+    logits.requires_grad_()
+    assert torch.autograd.gradcheck(lambda u: sample_losses(name, u, labels), logits)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gradient_a_sample_by_vmap_is_that_of_the_sum(
+    name: str, logits: Tensor, labels: Tensor
+) -> None:
+    def one(u: Tensor, label: Tensor) -> Tensor:
+        return sample_losses(name, u[None], label[None])[0]
+
+    each = vmap(grad(one))(logits, labels)
+    _, expected = LOSSES[name].value_and_gradient(logits, labels)
+    torch.testing.assert_close(each, expected)
+
+
+def test_logits_of_mixed_precision_are_widened_and_their_gradient_is_narrow_again() -> None:
+    logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)).bfloat16()
+    logits.requires_grad_()
+    values = sample_losses("ce", logits, torch.tensor([0, 1, 2, 0]))
+    assert values.dtype == torch.float32
+    values.sum().backward()
+    assert logits.grad is not None
+    assert logits.grad.dtype == torch.bfloat16
+
+
+def test_an_unknown_loss_is_refused() -> None:
+    with pytest.raises(ValueError, match="loss is 'hinge', expected one of"):
+        sample_losses("hinge", torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64))

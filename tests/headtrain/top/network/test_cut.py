@@ -1,0 +1,312 @@
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from clinit.errors import BackboneError
+from clinit.headtrain.top.network.cut import Cut, block_names, check_cut, cut
+
+CONVNEXT = {"depths": (1, 2, 1, 2), "dims": (4, 8, 8, 12)}
+VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 12, "depth": 3, "num_heads": 2}
+SWIN = {
+    "img_size": 32,
+    "patch_size": 2,
+    "window_size": 2,
+    "embed_dim": 8,
+    "depths": (1, 1, 1, 2),
+    "num_heads": (1, 1, 2, 2),
+}
+RESNET = {"layers": (1, 2, 1, 1), "channels": (4, 4, 8, 8), "stem_width": 4}
+
+SMALL: dict[str, tuple[str, dict[str, Any]]] = {
+    "convnext": ("convnext_atto", CONVNEXT),
+    "convnext-linear-mlp": ("convnext_tiny", CONVNEXT),
+    "convnextv2": ("convnextv2_femto", CONVNEXT),
+    "convnext-norm-before-pool": ("convnext_tiny", CONVNEXT | {"head_norm_first": True}),
+    "convnext-hidden-head": ("convnext_tiny", CONVNEXT | {"head_hidden_size": 6}),
+    "vit": ("vit_tiny_patch16_224", VIT),
+    "vit-average": ("vit_tiny_patch16_224", VIT | {"global_pool": "avg"}),
+    "vit-fc-norm": ("vit_tiny_patch16_224", VIT | {"global_pool": "avg", "fc_norm": True}),
+    "vit-attention-pool": ("vit_tiny_patch16_224", VIT | {"global_pool": "map"}),
+    "vit-no-class-token": (
+        "vit_tiny_patch16_224",
+        VIT | {"class_token": False, "global_pool": "avg"},
+    ),
+    "vit-registers": ("vit_tiny_patch16_224", VIT | {"reg_tokens": 2, "init_values": 0.1}),
+    "vit-norm-pre": ("vit_tiny_patch16_224", VIT | {"pre_norm": True, "drop_rate": 0.5}),
+    "deit3": ("deit3_small_patch16_224", VIT),
+    "resnet-basic": ("resnet18", RESNET),
+    "resnet-bottleneck": ("resnet50", RESNET | {"drop_rate": 0.5}),
+    "resnext": ("resnext50_32x4d", RESNET | {"cardinality": 2, "base_width": 64}),
+    "seresnet": ("seresnet18", RESNET),
+    "efficientnet": ("test_efficientnet", {}),
+    "efficientnet-layer-norm": ("test_efficientnet_ln", {}),
+    "mobilenetv2": ("mobilenetv2_035", {}),
+    "mobilenetv3": ("lcnet_035", {}),
+    "mobilenetv4": ("mobilenetv4_conv_small_035", {}),
+    "eva": ("eva02_tiny_patch14_224", VIT | {"embed_dim": 16}),
+    "eva-mixed-rope": ("vit_small_patch16_rope_mixed_224", VIT | {"embed_dim": 16}),
+    "dinov3": ("vit_small_patch16_dinov3", VIT | {"embed_dim": 16}),
+    "beit": ("beit_base_patch16_224", VIT),
+    "beit-shared-bias": (
+        "beit_base_patch16_224",
+        VIT | {"use_shared_rel_pos_bias": True, "use_abs_pos_emb": True},
+    ),
+    "vit-relpos": ("vit_srelpos_small_patch16_224", VIT),
+    "vit-relpos-class-token": ("vit_relpos_small_patch16_224", VIT | {"class_token": True}),
+    "swin": ("swin_tiny_patch4_window7_224", SWIN),
+    "swinv2": ("swinv2_tiny_window8_256", SWIN),
+    "davit": (
+        "davit_tiny",
+        {"depths": (1, 1, 2), "embed_dims": (8, 8, 16), "num_heads": (1, 1, 2)},
+    ),
+    "regnet": ("regnetx_002", {}),
+    "nfnet": ("test_nfnet", {}),
+    "byobnet": ("test_byobnet", {}),
+    "coatnet": ("test_coatnet", {"img_size": 32}),
+    "mambaout": ("test_mambaout", {}),
+}
+FULL_SIZE = {
+    "vit_tiny_patch16_224": 12,
+    "convnextv2_femto": 12,
+    "convnext_atto": 12,
+    "resnet18": 8,
+    "resnet50": 16,
+    "mobilenetv2_100": 17,
+    "efficientnet_b0": 16,
+    "focalnet_tiny_srf": 12,
+    "mixer_s32_224": 8,
+}
+
+
+def build(name: str, **arguments: Any) -> nn.Module:
+    """A network in which no norm, bias or running statistic is left at one or zero."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network: nn.Module = timm.create_model(name, num_classes=5, **arguments)
+        for tensor in (*network.parameters(), *network.buffers()):
+            if tensor.is_floating_point() and tensor.ndim <= 1:
+                tensor.data += 0.2 * torch.rand_like(tensor)
+    return network.eval()
+
+
+def small(key: str) -> nn.Module:
+    name, arguments = SMALL[key]
+    return build(name, **arguments)
+
+
+def images(size: int = 32) -> Tensor:
+    return torch.randn(3, 3, size, size, generator=torch.Generator().manual_seed(1))
+
+
+def own_features(network: Any, batch: Tensor) -> Tensor:
+    with torch.no_grad():
+        features: Tensor = network.forward_head(network.forward_features(batch), pre_logits=True)
+    return features
+
+
+@pytest.mark.parametrize("key", SMALL)
+def test_the_two_halves_give_the_features_of_the_network_wherever_it_is_cut(key: str) -> None:
+    network, batch = small(key), images()
+    expected = own_features(network, batch)
+    assert float(expected.std()) > 0
+    for top_blocks in range(1, len(block_names(network)) + 1):
+        halves = cut(network, top_blocks)
+        with torch.no_grad():
+            assert torch.equal(halves.top(halves.trunk(batch)), expected)
+        check_cut(halves, network, batch)
+
+
+@pytest.mark.parametrize("key", SMALL)
+def test_the_classifier_of_the_features_gives_the_logits_of_the_network(key: str) -> None:
+    network, batch = small(key), images()
+    halves = cut(network, 2)
+    classifier: Any = network.get_classifier()  # type: ignore[operator]
+    with torch.no_grad():
+        torch.testing.assert_close(
+            classifier(halves.top(halves.trunk(batch))), network(batch), rtol=1e-5, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize("key", SMALL)
+def test_the_names_of_the_blocks_are_modules_of_the_network_in_forward_order(key: str) -> None:
+    network = small(key)
+    names = block_names(network)
+    order = []
+    for name in names:
+        network.get_submodule(name).register_forward_hook(
+            lambda module, arguments, output, name=name: order.append(name)
+        )
+    network(images())
+    assert tuple(order) == names
+    assert cut(network, 2).blocks == names[-2:]
+
+
+@pytest.mark.parametrize("key", SMALL)
+def test_the_top_leaves_its_activations_as_they_are(key: str) -> None:
+    network = small(key)
+    for top_blocks in (1, len(block_names(network))):
+        halves = cut(network, top_blocks)
+        activations = halves.trunk(images())
+        before = activations.clone()
+        halves.top(activations)
+        assert torch.equal(activations, before)
+
+
+@pytest.mark.parametrize("key", SMALL)
+def test_the_top_is_what_the_plastic_blocks_compute_and_the_trunk_what_they_do_not(
+    key: str,
+) -> None:
+    network, batch = small(key), images()
+    network.requires_grad_(False)
+    halves = cut(network, 2)
+    activations, features = halves.trunk(batch), halves.top(halves.trunk(batch))
+    for block in halves.blocks:
+        for parameter in network.get_submodule(block).parameters():
+            parameter.data += 0.5 * torch.rand_like(parameter)
+    assert torch.equal(halves.trunk(batch), activations)
+    assert not torch.allclose(halves.top(activations), features)
+    assert torch.equal(halves.top(activations), own_features(network, batch))
+
+
+@pytest.mark.parametrize("key", SMALL)
+def test_gradients_reach_every_plastic_block_and_nothing_below(key: str) -> None:
+    network = small(key)
+    halves = cut(network, 2)
+    halves.top(halves.trunk(images())).square().sum().backward()
+    with_gradient = {
+        name
+        for name, parameter in network.named_parameters()
+        if parameter.grad is not None and bool(parameter.grad.any())
+    }
+    for block in halves.blocks:
+        assert any(name.startswith(f"{block}.") for name in with_gradient)
+    frozen = set(block_names(network)[:-2])
+    assert not [n for n in with_gradient if any(n.startswith(f"{block}.") for block in frozen)]
+
+
+class Top(nn.Module):
+    """The top as a module, so that `torch.func` can put other parameters into it."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.top = cut(network, 2).top
+
+    def forward(self, activations: Tensor) -> Tensor:
+        return self.top(activations)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("key", ["convnext", "vit", "resnet-basic", "mobilenetv2"])
+def test_per_sample_gradients_of_the_top_can_be_had_in_one_pass(key: str) -> None:
+    network = small(key)
+    network.requires_grad_(False)
+    halves, module = cut(network, 2), Top(network)
+    activations = halves.trunk(images())
+    prefixes = tuple(f"network.{block}." for block in halves.blocks)
+    chosen = {n: p.detach() for n, p in module.named_parameters() if n.startswith(prefixes)}
+
+    def loss(parameters: dict[str, Tensor], sample: Tensor) -> Tensor:
+        features: Tensor = torch.func.functional_call(module, parameters, (sample[None],))
+        return features.square().sum()
+
+    with sdpa_kernel(SDPBackend.MATH):
+        found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(chosen, activations)
+    network.requires_grad_(True)
+    for index, sample in enumerate(activations):
+        network.zero_grad()
+        halves.top(sample[None]).square().sum().backward()
+        for name in chosen:
+            expected = module.get_parameter(name).grad
+            assert expected is not None
+            scale = float(expected.abs().max()) + 1e-6
+            assert float((found[name][index] - expected).abs().max()) <= 1e-4 * scale, name
+
+
+def test_a_downsampling_in_front_of_the_first_plastic_block_belongs_to_the_trunk() -> None:
+    network: Any = small("convnextv2")
+    behind, inside = cut(network, 2), cut(network, 3)
+    assert behind.blocks == ("stages.3.blocks.0", "stages.3.blocks.1")
+    assert inside.blocks[0] == "stages.2.blocks.0"
+    # A stage halves the sides: 32 pixels are 2 x 2 before the last downsampling, 1 x 1 behind.
+    assert behind.trunk(images()).shape == (3, 12, 1, 1)
+    assert inside.trunk(images()).shape == (3, 8, 2, 2)
+
+
+def test_rotary_positions_follow_a_square_grid_of_patches_of_any_size() -> None:
+    network: Any = small("dinov3")
+    halves = cut(network, 2)
+    check_cut(halves, network, images(48))
+    with torch.no_grad():
+        maps = network.forward_features(images(48))
+        expected = network.forward_head(maps, pre_logits=True)
+        found = halves.top(halves.trunk(images(48)))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_rotary_positions_of_images_that_are_not_square_are_refused() -> None:
+    network = small("dinov3")
+    with pytest.raises(BackboneError, match=r"^8 patches are no square grid") as caught:
+        check_cut(cut(network, 2), network, torch.randn(1, 3, 32, 16))
+    assert "dynamic_img_size=False" in caught.value.remedy
+
+
+def test_half_precision_activations_give_nearly_the_same_features() -> None:
+    network = small("vit")
+    halves = cut(network, 2)
+    activations = halves.trunk(images())
+    torch.testing.assert_close(
+        halves.top(activations.half().float()), halves.top(activations), rtol=1e-2, atol=1e-2
+    )
+
+
+@pytest.mark.parametrize(("name", "blocks"), FULL_SIZE.items())
+def test_well_known_models_have_the_blocks_one_expects(name: str, blocks: int) -> None:
+    network, batch = build(name), images(224)
+    assert len(block_names(network)) == blocks
+    for top_blocks in (1, 2, blocks):
+        check_cut(cut(network, top_blocks), network, batch)
+
+
+@pytest.mark.parametrize("top_blocks", [0, -1, 7])
+def test_more_or_fewer_blocks_than_there_are_is_refused(top_blocks: int) -> None:
+    with pytest.raises(
+        BackboneError,
+        match=rf"^{top_blocks} top blocks were asked for; this ConvNeXt has 6 blocks$",
+    ) as caught:
+        cut(small("convnext"), top_blocks)
+    assert caught.value.remedy == "Give `--top-blocks` from 1 to 6."
+
+
+def test_a_network_of_another_family_is_refused_with_the_families_that_are_served() -> None:
+    network = timm.create_model("ghostnet_050")
+    with pytest.raises(BackboneError, match=r"^the blocks of a GhostNet are not known") as caught:
+        cut(network, 2)
+    for word in (
+        "ConvNeXt",
+        "vision transformer",
+        "resnet18",
+        "MobileNet",
+        "DINOv3",
+        "Swin",
+        "clinit train-head",
+    ):
+        assert word in caught.value.remedy
+
+
+def test_a_cut_that_does_not_give_the_features_is_refused() -> None:
+    network = small("resnet-basic")
+    halves = cut(network, 1)
+    for wrong in (
+        Cut(halves.trunk, lambda x: halves.top(x) + 0.01, halves.blocks),
+        Cut(halves.trunk, lambda x: halves.top(x)[:, :3], halves.blocks),
+        Cut(halves.trunk, lambda x: halves.top(x) * float("nan"), halves.blocks),
+    ):
+        with pytest.raises(
+            BackboneError, match=r"cut in front of layer4\.0, does not give its own features"
+        ):
+            check_cut(wrong, network, images())
