@@ -124,7 +124,7 @@ def _without(name: str) -> Callable[[Any, Scene], None]:
 
 def _attribute(name: str, value: Any) -> Callable[[Any, Scene], None]:
     def change(file: Any, scene: Scene) -> None:
-        del file.attrs[name]
+        file.attrs.pop(name, None)
         if value is not None:
             file.attrs[name] = value
 
