@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from top_blocks_contenders import Taker, Workload
 
+from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.bank.evaluate import LabelledRows, count_correct
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.init import Rows
-from clinit.headtrain.record.stopwatch import Stopwatch
 from clinit.headtrain.top.activations.rows import PoolActivations, TaskReader
 from clinit.headtrain.top.activations.trunk import Trunk
 from clinit.headtrain.top.config import TopConfig

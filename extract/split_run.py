@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -35,6 +34,7 @@ from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.pipeline import Compute, features_of
 from clinit.extract.plan import Plan, settle_plan, shard_name
 from clinit.extract.shard import assemble, read_shard, write_shard
+from clinit.extract.stopwatch import Stopwatch
 from clinit.extract.summary import UNKNOWN, RunFacts, write_summary
 from clinit.extract.timing import Timing
 from clinit.extract.top1 import Top1
@@ -231,7 +231,7 @@ class SplitRun:
         """
         labels = self.manifest.table["label"].to_numpy()
         todo = sum(len(self.plan.rows(shard)) for shard in shards)
-        rows_before, began = self.plan.num_rows - todo, time.perf_counter()
+        rows_before, watch = self.plan.num_rows - todo, Stopwatch()
         done = 0
         device = torch.device(self.backbone.config.device)
         compute = self._forward(device)
@@ -248,9 +248,9 @@ class SplitRun:
                     features[first : first + len(batch.rows)] = found.numpy()
                     reasons |= {row - rows.start: why for row, why in batch.reasons.items()}
                     done += len(batch.rows)
-                    self._report(rows_before + done, done / (time.perf_counter() - began))
+                    self._report(rows_before + done, done / watch.total)
             self._refuse_wrong_root(shard == shards[0], rows, reasons)
-            with self.timing.measure("write"):
+            with self.timing.phase("write"):
                 if shard in replaced:
                     self._withdraw_summary()
                 write_shard(
@@ -273,10 +273,9 @@ class SplitRun:
             flush_folder(self.folder)
 
     def _next(self, batches: Iterator[ImageBatch]) -> ImageBatch:
-        clock = time.perf_counter()
+        waited = Stopwatch()
         batch = next(batches)
-        waited_s = time.perf_counter() - clock
-        self.timing.add_wait(waited_s, read=batch.read_s, decode=batch.decode_s)
+        self.timing.add_wait(waited.total, read=batch.read_s, decode=batch.decode_s)
         if self.strict and batch.reasons:
             row, reason = min(batch.reasons.items())
             raise ImageError(
@@ -306,7 +305,7 @@ class SplitRun:
         )
 
     def _facts(self, computed: int, started: datetime) -> RunFacts:
-        seconds = self.timing.total
+        seconds = self.timing.busy
         return RunFacts(
             root=str(self.root),
             weights=self._weights,
@@ -316,8 +315,8 @@ class SplitRun:
             max_pixels=self.max_pixels,
             computed_rows=computed,
             images_per_s=computed / seconds if seconds else None,
-            seconds=self.timing.seconds(),
-            shares=dict(self.timing.shares()),
+            seconds=dict(self.timing.seconds),
+            shares=self.timing.shares(),
             bound=self.timing.bound,
             versions={name: version(name) for name in ("clinit", "torch", "timm", "h5py")},
         )

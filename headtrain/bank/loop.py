@@ -16,11 +16,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.rows import Feed, LabelledRows, feed_of
 from clinit.headtrain.bank.step import Training
 from clinit.headtrain.config import ExperimentConfig
-from clinit.headtrain.record.stopwatch import Stopwatch
 from clinit.headtrain.stream.batches import Schedule
 from clinit.headtrain.stream.pool import TaskRows
 

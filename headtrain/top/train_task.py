@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR
 
+from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.config import ExperimentConfig
-from clinit.headtrain.record.stopwatch import Stopwatch
 from clinit.headtrain.top.methods import TopMethod
 from clinit.headtrain.top.methods.interface import Batch
 from clinit.headtrain.top.network.model import PlasticModel
