@@ -130,7 +130,7 @@ class SplitRun:
         retried_rows = sum(retried.values()) if self.retry_invalid else None
         missing = sorted({*missing, *retried})
         if finished is not None and not missing:
-            return SplitResult(self._up_to_date(finished), 0, (), retried_rows)
+            return SplitResult(self._judged_again(finished), 0, (), retried_rows)
         started = datetime.now(UTC)
         with closing(self._batches(missing)) as batches:
             self._compute(missing, batches, replaced=retried.keys())
@@ -157,20 +157,23 @@ class SplitRun:
             run=run,
         )
 
-    def _up_to_date(self, finished: CacheSplit) -> CacheSplit:
-        """Judge the head again where its rows have got names; write down where the weights are.
+    def _judged_again(self, finished: CacheSplit) -> CacheSplit:
+        """Return a complete split whose summary is about this command's head and weights.
 
-        A summary of an earlier version learns which head it is about.
+        The head is judged again on what is stored where it differs from the one that was judged,
+        where this command names its rows or where they had no names; a summary of an earlier
+        version does not say which head was judged.
         """
-        nameless = self.head is None or self.head.class_names is None
-        known = UNKNOWN if nameless else self.head_classes
-        told, run = finished.summary, replace(finished.summary.run, weights=self._weights)
-        named = self.names_given or told.head.class_names == UNKNOWN != known
+        told = finished.summary
+        run = replace(told.run, weights=self._weights)
         tensors = None if self.head is None else tensors_sha256(self.head)
-        if named or run != told.run or tensors != told.head.tensors:
-            self._summarise(known, run)
-            return open_split(self.folder)
-        return finished
+        has_names = self.head is not None and self.head.class_names is not None
+        newly_named = has_names and told.head.class_names == UNKNOWN
+        is_judged = tensors == told.head.tensors and not newly_named and not self.names_given
+        if is_judged and run == told.run:
+            return finished
+        self._summarise(self.head_classes if has_names else UNKNOWN, run)
+        return open_split(self.folder)
 
     @property
     def _weights(self) -> str | None:
