@@ -10,7 +10,8 @@ from itertools import repeat
 
 import numpy as np
 import torch
-from top_blocks_contenders import Taker, Workload
+from answers import Taker
+from top_blocks_workload import Workload
 
 from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.bank.evaluate import LabelledRows, count_correct
