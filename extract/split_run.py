@@ -27,7 +27,7 @@ from clinit.extract.cache import (
 )
 from clinit.extract.commit import flush_folder
 from clinit.extract.decode import MISSING
-from clinit.extract.head import Head, store_head, tensors_sha256
+from clinit.extract.head import Head, Top1, store_head, tensors_sha256
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.loader import ImageBatch, load_batches
 from clinit.extract.manifest import Manifest, write_manifest
@@ -37,7 +37,6 @@ from clinit.extract.shard import assemble, read_shard, write_shard
 from clinit.extract.stopwatch import Stopwatch
 from clinit.extract.summary import UNKNOWN, RunFacts, write_summary
 from clinit.extract.timing import Timing
-from clinit.extract.top1 import Top1
 from clinit.extract.transform import Transform
 
 
