@@ -39,7 +39,7 @@ def plan(**changes: Any) -> TaskPlan:
 
 
 def classes_of(rows: np.ndarray) -> list[int]:
-    return np.unique(scenario().train.labels[rows]).tolist()
+    return sorted(set(map(int, scenario().train.labels[rows])))
 
 
 METHODS: dict[str, dict[str, Any]] = {
