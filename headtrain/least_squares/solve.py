@@ -49,7 +49,7 @@ def least_squares_head(statistics: ClassStatistics, lam: float) -> LeastSquaresH
     """Solve for W_LS by a Cholesky factorisation, O(d^3 + C d^2).
 
     Args:
-        statistics: Of the whole set; on the GPU if they are CuPy arrays.
+        statistics: Statistics of the whole set; on the GPU if they are CuPy arrays.
         lam: Ridge of Eq. 1, beside averages: the usual ridge of sums is N lam.
 
     Raises:
