@@ -32,7 +32,7 @@ class Bank:
         self.heads = tuple(heads)
         self.device = device
         self.precision = precision
-        """Of the products of training, see `clinit.headtrain.bank.precision`."""
+        """Precision of the products of training, see `clinit.headtrain.bank.precision`."""
         weight, bias = self._stacked(head)
         self.weight, self.bias = weight, bias
 
