@@ -88,7 +88,8 @@ def initialise(
         config: Which rows at which scale.
         data: The data and the head; `random` returns the draw that the head holds already.
         statistics: Those of `class_statistics(data)`, if they are there already.
-        curve: That of `choose_lambda(data)`, likewise; used where `config.lam` is `auto`.
+        curve: That of `choose_lambda(data)`, if it is there already; used where `config.lam` is
+            `auto`.
     """
     if config.init == "random":
         return Initialisation(data.stale)
@@ -110,7 +111,7 @@ def raw_rows(
     Args:
         config: Which rows; not random ones.
         data: The data and the head.
-        statistics: Of old and new rows, where `config.reads_statistics`.
+        statistics: Statistics of old and new rows, where `config.reads_statistics`.
         curve: That of `choose_lambda`, where least squares take their lambda from the data.
     """
     data.require_rows()
