@@ -192,7 +192,7 @@ def _library_gaps(device: torch.device) -> list[str]:
 
 
 def _memory_gaps(scenario: Scenario, base: Source, config: ExperimentConfig) -> list[str]:
-    """Say which features do not fit into the memory of the device."""
+    """Return a note for the features that do not fit into the memory of the device."""
     row_bytes = base.train.features[:1].nbytes
     sizes = {
         "the test rows": int(scenario.val_counts.sum()) * row_bytes,
