@@ -28,7 +28,7 @@ def is_finished(
     """Return whether `folder` holds the record of this very run.
 
     Args:
-        folder: Of the record.
+        folder: Folder of the record.
         settings: What the run is asked to do, as its record says it.
         base: The data of the classes of the head.
         new: The data of the classes that arrive.
