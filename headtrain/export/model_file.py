@@ -45,7 +45,7 @@ class ModelFacts:
     model_args: Mapping[str, Any]
     """Keyword arguments of `timm.create_model`, the number of classes left out."""
     class_names: tuple[str, ...]
-    """One a row of the classifier."""
+    """One per row of the classifier."""
     tasks: tuple[int, ...]
     """The task in which each class arrived; 0 for the classes of the base."""
     transform: Transform
@@ -54,7 +54,7 @@ class ModelFacts:
     weights: str
     """SHA-256 over the state dict (`state_sha256`)."""
     fingerprint: Mapping[str, str]
-    """Of the features that the head was trained on."""
+    """Fingerprint of the features that the head was trained on."""
     record: Mapping[str, Any]
     """The run: its id, its configuration, the accuracies that it ended with."""
 
