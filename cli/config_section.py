@@ -7,9 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clinit.cli import method_options, top_options
 from clinit.errors import ConfigFileError
 from clinit.extract.visible import visible
+from clinit.headtrain.study import (
+    HEAD_METHODS,
+    TOP_METHODS,
+    Study,
+    defaults,
+    refusals,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     from clinit.cli.config_file import ConfigFile
@@ -28,8 +35,8 @@ RIVALS = {
     "manifest": "dataset",
 }
 """Options that exclude each other: the one that wins leaves the other unset."""
-_MEANINGLESS = {"train-head": method_options.MEANINGLESS, "train-top": top_options.MEANINGLESS}
-_BY_METHOD = {"train-head": method_options.BY_METHOD, "train-top": top_options.BY_METHOD}
+_METHODS = {"train-head": HEAD_METHODS, "train-top": TOP_METHODS}
+_TOP = "train-top"
 GRID = "grid"
 """A section of a sweep that needs none around it."""
 RUNS = "train-head"
@@ -66,11 +73,11 @@ class Section:
         if key in own or RIVALS.get(key) in own:
             return own.get(key)
         if key in self.plain:
-            defaults = _BY_METHOD.get(self.command, {}).get(key, {})
-            if defaults.get(method) != defaults.get(self.method):
+            own_default = _default(self.command, key, method)
+            if own_default != _default(self.command, key, self.method):
                 raise ConfigFileError(
                     f"{self.file} sets {key!r} in [{self.command}] for {self.method}, but {method}"
-                    f" has a default of its own, {defaults[method]}",
+                    f" has a default of its own, {own_default}",
                     remedy=f"Write it under [{self.command}.{method}], or give --{key}.",
                 )
         return self.plain.get(key)
@@ -92,7 +99,7 @@ def section_of(file: ConfigFile, command: str, commands: Commands) -> Section:
         runs = section_of(file, RUNS, commands).plain
         shared |= {key: value for key, value in runs.items() if key in _PLACES}
     plain, by_method = {}, {}
-    methods = _MEANINGLESS.get(command, {})
+    methods = _METHODS.get(command, ())
     for key, value in file.own(command).items():
         if key in commands[command] or not methods or not isinstance(value, dict):
             plain[key] = value
@@ -172,16 +179,33 @@ def _check(
         words(file.name, key, value, several=options[key].multiple)
 
 
+def _default(command: str, key: str, method: str) -> Any:
+    """Return the default of an option that depends on the method; None for others."""
+    if method not in _METHODS.get(command, ()):
+        return None
+    study = Study.of({"method": method}, top=command == _TOP)
+    found = {settings_of()[name].key: value for name, value in defaults(study).items()}
+    return None if key == "buffer" else found.get(key)
+
+
 def _check_method(
     file: ConfigFile, command: str, method: str, settings: Settings, commands: Commands
 ) -> None:
     """Refuse what a sub-section says for nothing."""
-    for key in settings:
-        if key == "method" or commands[command][key].name in _MEANINGLESS[command][method]:
-            raise ConfigFileError(
-                f"{file.name} sets {key!r} in [{command}.{method}], which {method} does not read",
-                remedy=f"Write it under [{command}], or remove it.",
-            )
+    if "method" in settings:
+        raise ConfigFileError(
+            f"{file.name} sets 'method' in [{command}.{method}], which says it already",
+            remedy="Remove it, or write it under another section.",
+        )
+    # A buffer for initialisation alone may be asked for on the command line.
+    said = {"method": method, "init_rows": "buffer"}
+    names = [str(commands[command][key].name) for key in settings]
+    study = Study.of(said, top=command == _TOP)
+    for text in refusals([name for name in names if name in settings_of(top=True)], [study]):
+        raise ConfigFileError(
+            f"{file.name}, [{command}.{method}]: {text}",
+            remedy=f"Write it under [{command}], or remove it.",
+        )
 
 
 def words(file: str, key: str, value: object, *, several: bool) -> str | list[str]:

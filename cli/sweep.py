@@ -21,7 +21,7 @@ from clinit.cli.sweep_search import SearchOptions, run_search
 if TYPE_CHECKING:
     from clinit.headtrain.sweep.folder import SweepData, SweepFolder
     from clinit.headtrain.sweep.grid import Choice
-    from clinit.headtrain.sweep.run import Run
+    from clinit.headtrain.study import Study
     from clinit.headtrain.sweep.runner import SweepPlan
 
 
@@ -187,7 +187,7 @@ def _sweep(
     with ExitStack() as stack:
         stack.enter_context(claimed_folder(out))
         data = read_data(*places)
-        folder = open_folder(out, data, {run.head.loss for run in runs})
+        folder = open_folder(out, data, {run.training.loss for run in runs})
         plan = plan_sweep(runs, folder, data, bank_size=bank_size)
         _announce(plan, runs)
         if dry_run:
@@ -253,8 +253,8 @@ def show_ranking(records: list[Path]) -> None:
     out.print(load_report(records).ranking(width=out.width))
 
 
-def _announce(plan: SweepPlan, runs: list[Run]) -> None:
-    streams = len({run.experiment for run in runs})
+def _announce(plan: SweepPlan, runs: list[Study]) -> None:
+    streams = len({run.shared for run in runs})
     line = f"{len(runs):,} runs on {streams:,} streams, {len(plan.done):,} recorded already"
     if plan.banks:
         line += f"; {plan.num_left:,} runs to train in {len(plan.banks):,} banks"
@@ -263,10 +263,10 @@ def _announce(plan: SweepPlan, runs: list[Run]) -> None:
 
 def _list(plan: SweepPlan) -> None:
     for number, bank in enumerate(plan.banks, start=1):
-        say(f"Bank {number}, seed {bank.experiment.seed}:")
+        say(f"Bank {number}, seed {bank.seed}:")
         for run in bank.runs:
             say(f"  {plan.names.get(run.identity, 'one that is recorded, beside the others')}")
 
 
-def _records(folder: SweepFolder, runs: list[Run]) -> list[Path]:
+def _records(folder: SweepFolder, runs: list[Study]) -> list[Path]:
     return [path for run in runs if (path := folder.record_of(run)) is not None]

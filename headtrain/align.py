@@ -33,54 +33,14 @@ from clinit.extract.views import AUGMENTATION, SEED
 from clinit.headtrain.array import torch_stream
 from clinit.headtrain.bank.evaluate import LabelledRows, count_correct
 from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.bank.precision import PRECISIONS, check_precision
-from clinit.headtrain.bank.step import Training
-from clinit.headtrain.config import DEVICES, MOST, HeadConfig
-from clinit.headtrain.init import Rows
+from clinit.headtrain.bank.precision import check_precision
+from clinit.headtrain.bank.step import Updates
 from clinit.headtrain.record.provenance import git_commit, versions
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.base_head import check_head, head_digest, map_to_head
-from clinit.headtrain.stream.seeds import MAX_SEED, Draw, generator
+from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AlignConfig:
-    """The training of an alignment; the defaults are the paper's."""
-
-    loss: str = "mse"
-    """Training loss."""
-    epochs: int = 50
-    """Passes over the training rows; >= 1."""
-    batch_size: int = 512
-    """Rows a batch, at most all; the rest of an epoch, less than a batch, is left out."""
-    lr: float = 1e-3
-    """Learning rate of the first update; > 0."""
-    weight_decay: float = 0.05
-    """Decoupled weight decay; >= 0."""
-    seed: int = 0
-    """Of the order of the rows."""
-    device: str = "auto"
-    """`auto` takes a CUDA device where there is one."""
-    precision: str = "float32"
-    """Of the matrix products of an update, see `clinit.headtrain.bank.precision`."""
-
-    def __post_init__(self) -> None:
-        self.head_config()
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-            if getattr(self, name) > MOST:
-                raise ValueError(f"{name} must be at most {MOST:,}")
-        if not 0 <= self.seed <= MAX_SEED:
-            raise ValueError(f"seed must lie in [0, {MAX_SEED}], got {self.seed}")
-        if self.device not in DEVICES:
-            raise ValueError(f"device must be one of {DEVICES}, got {self.device!r}")
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"precision must be one of {PRECISIONS}, got {self.precision!r}")
-
-    def head_config(self) -> HeadConfig:
-        """Return the part that is the optimizer's."""
-        return HeadConfig(init="random", loss=self.loss, lr=self.lr, weight_decay=self.weight_decay)
+from clinit.headtrain.study import AlignConfig, Training
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +100,7 @@ def align(
     device = choose_device(config.device)
     check_precision(config.precision, device)
     start = Rows(head.weight.astype(np.float64), head.bias.astype(np.float64))
-    bank = Bank(start, [config.head_config()], device, config.precision)
+    bank = Bank(start, [_training(config)], device)
     epochs = _Epochs(base.train, tuple(views[: config.epochs]), row_of_class, device)
     test = LabelledRows.on(device, base.val.features, row_of_class[base.val.labels])
     with torch.no_grad():
@@ -223,7 +183,7 @@ def _train(
 ) -> list[float]:
     sizes = epochs.sizes(config.epochs)
     batch_size = min(config.batch_size, *sizes)
-    training = Training(bank, batch_size)
+    training = Updates(bank, batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
         training.optimizer, T_max=sum(size // batch_size for size in sizes)
     )
@@ -251,6 +211,15 @@ def _train(
             )
         on_epoch(epoch + 1, losses[-1])
     return losses
+
+
+def _training(config: AlignConfig) -> Training:
+    return Training(
+        loss=config.loss,
+        lr=config.lr,
+        weight_decay=config.weight_decay,
+        precision=config.precision,
+    )
 
 
 def _top1(bank: Bank, test: LabelledRows) -> float | None:

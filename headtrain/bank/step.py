@@ -111,7 +111,7 @@ class _Block:
         self.optimizer.step()
 
 
-class Training:
+class Updates:
     """Steps of a bank whose number of rows stays as it is."""
 
     features: Float[Tensor, "batch dim"]
@@ -221,6 +221,6 @@ class _BlockMaker:
                 bias,
                 weight_gradient.view(weight.shape),
                 bias_gradient.view(bias.shape),
-                [(head.lr, head.weight_decay) for head in bank.heads[heads]],
+                [(head.rate, head.weight_decay) for head in bank.heads[heads]],
             ),
         )

@@ -12,13 +12,14 @@ from clinit.headtrain.record.format import INFO, check_free, finite, read_info
 from clinit.headtrain.record.info import settings_of
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study import Study, identity_of
 
 _REMEDY = "Choose another --out, or remove the old record first."
 
 
 def is_finished(
     folder: Path,
-    settings: Mapping[str, Any],
+    study: Study,
     base: Source,
     new: Source,
     head: Head,
@@ -29,7 +30,7 @@ def is_finished(
 
     Args:
         folder: Of the record.
-        settings: What the run is asked to do, as its record says it.
+        study: What the run is asked to do, resolved.
         base: The data of the classes of the head.
         new: The data of the classes that arrive.
         head: What the run starts from.
@@ -42,31 +43,33 @@ def is_finished(
         check_free([folder])
         return False
     stored = read_info(folder)
-    wanted = {
-        "config": settings_of({"config": settings}),
+    if identity_of(settings_of(stored)) != study.identity:
+        _compare(folder, "config", finite(study.settings()), settings_of(stored))
+    where = {
         "base": _without_path(base.description),
         "new": _without_path(new.description),
         "head": {"digest": head_digest(head)},
     }
-    for name, value in wanted.items():
-        found = settings_of(stored) if name == "config" else _without_path(stored.get(name) or {})
-        if name == "head":  # what else is known about it does not matter
-            found = {"digest": found.get("digest")}
-        if finite(value) != found:
-            differing = sorted(
-                key for key in {*value, *found} if finite(value.get(key)) != found.get(key)
-            )
-            raise RecordError(
-                f"{folder} holds the record of another run: {name} differs in"
-                f" {', '.join(differing)}",
-                remedy=_REMEDY,
-            )
+    found = {name: _without_path(stored.get(name) or {}) for name in where}
+    found["head"] = {"digest": found["head"].get("digest")}  # what else is known is no matter
+    for name, value in where.items():
+        _compare(folder, name, finite(value), found[name])
     if diagnosed and not all("diagnosis" in task for task in stored["tasks"]):
         raise RecordError(
             f"{folder} holds the record of this run, but without the diagnoses asked for",
             remedy=_REMEDY,
         )
     return True
+
+
+def _compare(folder: Path, name: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    if wanted == found:
+        return
+    differing = sorted(k for k in {*wanted, *found} if wanted.get(k) != found.get(k))
+    raise RecordError(
+        f"{folder} holds the record of another run: {name} differs in {', '.join(differing)}",
+        remedy=_REMEDY,
+    )
 
 
 def _without_path(description: Mapping[str, Any]) -> dict[str, Any]:

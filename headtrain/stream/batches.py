@@ -64,9 +64,6 @@ def _passes(
     return np.concatenate(passes)[:total].reshape(iterations, share.count) + share.start
 
 
-MIXES = ("text", "sgm")
-
-
 def mixed(mix: str, rows: TaskRows, batch_size: int) -> Sequence[Share]:
     """Return the shares of a batch, the new rows first."""
     half = batch_size // 2

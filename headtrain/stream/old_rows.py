@@ -38,7 +38,6 @@ class Rehearsal:
     """Rows of a buffer of limited size, mixed with the new ones."""
 
     mix: str = "text"
-    """One of MIXES."""
 
     def old_rows(self, train: Pool, buffer: Buffer, task: Task) -> Int[np.ndarray, " old"]:
         """Return the rows in the buffer once the earlier classes are seen."""

@@ -1,8 +1,8 @@
 """Many runs from one description: a grid or a search, compiled into banks, each run recorded.
 
-    fields      what can be varied: the fields of ExperimentConfig and HeadConfig
+    fields      what can be varied: the settings of a study that hold one value
     grid        values of fields, from words of the command line or a TOML file
-    run         one run of a sweep: its settings, and which of them have an effect
+    run         the runs of a grid: a study for every combination
     plan        runs under names of their own, put into banks that fit into memory
     folder      what a sweep's folder holds: runs that are done, and the data they saw
     runner      trains the banks that are left and records their runs

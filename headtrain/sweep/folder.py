@@ -23,11 +23,10 @@ from clinit.extract.contrast import contrast
 from clinit.extract.document import DocumentKind
 from clinit.extract.head import Head
 from clinit.extract.lock import claim_folder
-from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.record.format import find_records, read_info
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.sweep.run import Run, identity
+from clinit.headtrain.study import Study, Training, identity_of
 
 SWEEP = "sweep.json"
 _DOCUMENT = DocumentKind(
@@ -108,7 +107,7 @@ class SweepFolder:
         banks: list[list[str]] = self.info.get("banks", [])
         return banks
 
-    def remember(self, banks: Iterable[Iterable[Run]]) -> None:
+    def remember(self, banks: Iterable[Iterable[Study]]) -> None:
         """Write down which runs are trained together, before they are.
 
         Raises:
@@ -123,17 +122,17 @@ class SweepFolder:
             self.info["banks"] = all_banks
             _DOCUMENT.write(self.path / SWEEP, self.info)
 
-    def record_of(self, run: Run) -> Path | None:
+    def record_of(self, run: Study) -> Path | None:
         """Return where `run` is recorded; None where it is not."""
         return self.recorded.get(run.identity)
 
-    def add(self, run: Run, folder: Path) -> None:
+    def add(self, run: Study, folder: Path) -> None:
         """Remember a record that was just written."""
         self.recorded[run.identity] = folder
-        self.configs.append(run.config)
+        self.configs.append(run.values())
 
 
-def run_digest(run: Run) -> str:
+def run_digest(run: Study) -> str:
     """Return what sweep.json names a run by."""
     return _digest(run.identity)
 
@@ -170,13 +169,13 @@ def open_folder(path: Path, data: SweepData, losses: set[str]) -> SweepFolder:
     for folder, info in found:
         where = f"the record {folder}"
         _check_sides(data.sides, info, where, len(found))
-        loss = info["config"].get("loss", HeadConfig().loss)
+        loss = info["config"].get("loss", Training().loss)
         started_from = (info.get("head") or {}).get("digest")
         if loss in heads and started_from not in (None, heads[loss]):
             raise _replaced(where, [f"the head that {loss} starts from"], len(found))
     return SweepFolder(
         path,
-        {identity(info["config"]): folder for folder, info in found},
+        {identity_of(info["config"]): folder for folder, info in found},
         [info["config"] for _, info in found],
         _settle(path / SWEEP, data, heads, len(found)),
     )

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from clinit.errors import ExperimentError
-from clinit.headtrain.sweep.fields import Field, Value, field_named
+from clinit.headtrain.setting import Field
+from clinit.headtrain.sweep.fields import Value, example, field_named, parse, typed
 
 # No more digits than 64 bits hold: Python refuses to read thousands of them.
 _INTEGERS = re.compile(r"(-?\d{1,18}):(-?\d{1,18})")
@@ -89,7 +90,7 @@ def grid_of(table: Mapping[str, Any]) -> dict[str, Choice]:
             grid[field.name] = _choice(field, content.split(","))
             continue
         values = content if isinstance(content, list) else [content]
-        grid[field.name] = _distinct(field, [field.check(value) for value in values])
+        grid[field.name] = _distinct(field, [typed(field, value) for value in values])
     return grid
 
 
@@ -151,7 +152,7 @@ def _choice(field: Field, parts: Sequence[str]) -> Choice:
             _check_count(field, part, len(values) + stop - first)
             values += range(first, stop)
         else:
-            values.append(field.parse(part))
+            values.append(parse(field, part))
     return _distinct(field, values)
 
 
@@ -170,7 +171,7 @@ def _distinct(field: Field, values: Sequence[Value]) -> tuple[Value, ...]:
 
 
 def _interval(field: Field, part: str, low: str, high: str, scale: str) -> Interval:
-    ends = field.parse(low), field.parse(high)
+    ends = parse(field, low), parse(field, high)
     if not all(isinstance(end, int | float) and math.isfinite(end) for end in ends):
         raise _not_a_range(field, part, "needs two numbers")
     first, last = float(ends[0] or 0), float(ends[1] or 0)
@@ -194,7 +195,7 @@ def _spread(field: Field, interval: Interval, part: str, count: int) -> list[Val
 def _no_value(field: Field) -> ExperimentError:
     return ExperimentError(
         f"{field.name} has no value, or an empty one in its list",
-        remedy=f"Write for example {field.name}={field.default}, without spaces.",
+        remedy=f"Write for example {field.name}={example(field)}, without spaces.",
     )
 
 

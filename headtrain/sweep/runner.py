@@ -12,9 +12,9 @@ from clinit.errors import RecordError
 from clinit.headtrain.events import Event
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord, check_free, write_record
+from clinit.headtrain.study import Study
 from clinit.headtrain.sweep.folder import SweepData, SweepFolder, run_digest
 from clinit.headtrain.sweep.plan import Bank, banks_again, compile_banks, run_names
-from clinit.headtrain.sweep.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class SweepPlan:
 
     names: dict[str, str]
     """Name of each run that is left, by its identity."""
-    done: tuple[Run, ...]
+    done: tuple[Study, ...]
     banks: tuple[Bank, ...]
 
     @property
@@ -64,7 +64,7 @@ class SweepPlan:
 
 
 def plan_sweep(
-    runs: Sequence[Run], folder: SweepFolder, data: SweepData, *, bank_size: int | None = None
+    runs: Sequence[Study], folder: SweepFolder, data: SweepData, *, bank_size: int | None = None
 ) -> SweepPlan:
     """Compile what the folder does not hold into banks; those of an earlier call stay."""
     key = {loss: loss for loss in data.heads}
@@ -142,13 +142,12 @@ def train_bank(
     data: SweepData, bank: Bank, observer: SweepObserver, *, command: Sequence[str] = ()
 ) -> list[RunRecord]:
     """Train one bank; return a record a run, in their order."""
-    loss = bank.runs[0].head.loss
+    loss = bank.runs[0].training.loss
     return run_experiment(
         data.base,
         data.new,
         data.head_for(loss),
-        bank.experiment,
-        bank.heads,
+        bank.runs,
         observer=observer,
         head_facts=data.facts_for(loss),
         command=command,

@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any
 
 from clinit.errors import ClinitError, ExperimentError, RecordError
 from clinit.extract.document import content_sha256
-from clinit.headtrain.config import HeadConfig
+from clinit.headtrain.study import Study, Training
 from clinit.headtrain.sweep.fields import Value, field_named
 from clinit.headtrain.sweep.folder import SweepData, SweepFolder
 from clinit.headtrain.sweep.grid import Grid, Interval
-from clinit.headtrain.sweep.run import Run, distinct
+from clinit.headtrain.sweep.run import distinct, run_of
 from clinit.headtrain.sweep.runner import SweepObserver, Train, plan_sweep, run_sweep
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Space:
     @property
     def losses(self) -> set[str]:
         """The losses of all runs that can come."""
-        choice = self.varied.get("loss", (self.fixed.get("loss", HeadConfig().loss),))
+        choice = self.varied.get("loss", (self.fixed.get("loss", Training().loss),))
         return set(map(str, choice)) if isinstance(choice, tuple) else set()
 
     @classmethod
@@ -105,10 +105,10 @@ class Space:
             )
         return cls(varied, fixed, seeds)
 
-    def runs(self, params: Mapping[str, Value]) -> list[Run]:
+    def runs(self, params: Mapping[str, Value]) -> list[Study]:
         """Return the runs of a trial, one a seed."""
         settings = {name: _rounded(value) for name, value in params.items()}
-        return [Run.of({**self.fixed, **settings, "seed": seed}) for seed in self.seeds]
+        return [run_of({**self.fixed, **settings, "seed": seed}) for seed in self.seeds]
 
     def distributions(self) -> dict[str, BaseDistribution]:
         """Return what Optuna draws from: numbers of an interval, or one of a list."""
@@ -145,7 +145,7 @@ class Found:
     params: Mapping[str, Value]
     value: float
     """On the held-out rows, mean over seeds."""
-    runs: tuple[Run, ...]
+    runs: tuple[Study, ...]
     num_trials: int
 
 

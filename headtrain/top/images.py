@@ -10,7 +10,7 @@ from clinit.extract.cache import open_cache
 from clinit.extract.reload import reload
 from clinit.extract.transform import Transform
 from clinit.headtrain.stream.source import read_source
-from clinit.headtrain.top.study import Side
+from clinit.headtrain.top.inputs import Side
 
 
 def open_side(cache: Path, root: Path | None, *, option: str) -> Side:

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from clinit.headtrain.bank.evaluate import LabelledRows, count_correct
 from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.bank.step import Training
-from clinit.headtrain.config import HeadConfig
+from clinit.headtrain.bank.step import Updates
 from clinit.headtrain.init import random_rows
 from clinit.headtrain.stream.batches import Share, draw_schedule
 from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.study import Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def linear_probe(
     _check(train, val, num_classes, batch=batch, iterations=iterations, eval_every=eval_every)
     random = generator(seed, Draw.PROBE, index)
     device, dim = train.features.device, train.features.shape[1]
-    settings = HeadConfig(init="random", loss="ce", lr=lr, weight_decay=weight_decay)
+    settings = Training(loss="ce", lr=lr, weight_decay=weight_decay)
     bank = Bank(random_rows(random, num_classes, dim), [settings], device)
     shares = [Share(0, len(train), batch)]
     schedule = draw_schedule(random, shares, first_new=0, iterations=iterations)
@@ -87,7 +87,7 @@ def _train(
     eval_every: int,
 ) -> list[tuple[int, float]]:
     """Train the one head of a bank; return its accuracy at each evaluation point."""
-    training = Training(bank, batches.shape[1])
+    training = Updates(bank, batches.shape[1])
     curve = [(0, _top1(bank, val))]
     for done, chosen in enumerate(batches, start=1):
         training.step(train.features[chosen], train.labels[chosen])

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR
 
-from clinit.headtrain.config import ExperimentConfig
 from clinit.headtrain.record.stopwatch import Stopwatch
+from clinit.headtrain.study import Stream
 from clinit.headtrain.top.methods import TopMethod
 from clinit.headtrain.top.methods.interface import Batch
 from clinit.headtrain.top.network.model import PlasticModel
@@ -38,7 +38,7 @@ def train_top(
     optimizer: torch.optim.Optimizer,
     schedule: OneCycleLR,
     losses: Float[np.ndarray, "iterations 1 2"],
-    config: ExperimentConfig,
+    stream: Stream,
     *,
     first: int,
     checkpoint_every: int,
@@ -54,15 +54,15 @@ def train_top(
         optimizer: Of the trainable parameters.
         schedule: Of its rates.
         losses: Mean losses of the new and of the old rows of each batch.
-        config: Number of updates and evaluation points.
+        stream: Number of updates and evaluation points.
         first: Updates that have been done.
         checkpoint_every: Updates between two checkpoints; 0 for none.
         watchers: Who is told.
         watch: Adds up the time of training, reading included.
     """
-    points = set(config.evaluation_points)
+    points = set(stream.evaluation_points)
     saves = (
-        set(range(checkpoint_every, config.iterations, checkpoint_every))
+        set(range(checkpoint_every, stream.iterations, checkpoint_every))
         if checkpoint_every
         else set()
     )

@@ -18,8 +18,6 @@ from clinit.analysis.efficiency import comparison_key
 from clinit.analysis.report import load_report
 from clinit.analysis.settings import differences, shown
 from clinit.cli.align import align
-from clinit.cli.choices import BufferSplit, Init, Loss, Method, Mix, Precision, Scale
-from clinit.cli.method_options import MEANINGLESS
 from clinit.cli.train_head import train_head
 from clinit.errors import CacheError, ClinitError, DeviceError, ExperimentError, RecordError
 from clinit.extract.head import Head, read_head, write_head
@@ -29,15 +27,9 @@ from clinit.extract.shard import assemble, write_shard
 from clinit.extract.summary import RunFacts, write_summary
 from clinit.headtrain import experiment
 from clinit.headtrain.bank import precision
-from clinit.headtrain.bank.precision import PRECISIONS
-from clinit.headtrain.config import METHODS
-from clinit.headtrain.init import INITS, SCALES
-from clinit.headtrain.losses import LOSSES
 from clinit.headtrain.record import format as record_module
 from clinit.headtrain.record.format import find_records, read_record
 from clinit.headtrain.stream.base_head import head_digest, read_base_head
-from clinit.headtrain.stream.batches import MIXES
-from clinit.headtrain.stream.buffer import BUFFER_SPLITS
 from clinit.headtrain.stream.source import read_source
 
 DIM, CLASSES = 8, 4
@@ -226,16 +218,6 @@ def test_a_learning_rate_of_zero_is_a_wrong_argument(tmp_path: Path) -> None:
     result = invoke(tmp_path, tmp_path, tmp_path / "runs", "--lr", "0")
     assert result.exit_code == 2
     assert "lr must be positive" in result.output
-
-
-def test_the_choices_are_those_of_the_library() -> None:
-    assert {each.value for each in Init} <= set(INITS)
-    assert {each.value for each in Scale} == set(SCALES)
-    assert {each.value for each in Loss} <= set(LOSSES)
-    assert tuple(each.value for each in Mix) == MIXES
-    assert tuple(each.value for each in Precision) == PRECISIONS
-    assert tuple(each.value for each in BufferSplit) == BUFFER_SPLITS
-    assert tuple(each.value for each in Method) == METHODS == tuple(MEANINGLESS)
 
 
 def run_alone(base: Path, new: Path, out: Path, *options: str) -> Result:

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
-from clinit.cli.top_study import cost_line
+from clinit.cli.top_inputs import cost_line
 from clinit.errors import CheckpointError, ExperimentError, HeadError, RecordError
-from clinit.headtrain.top.study import StoredPart
+from clinit.headtrain.top.inputs import StoredPart
 
 FAST = [
     "--tasks=2",
@@ -189,7 +189,7 @@ def test_settings_come_from_a_file_too(train_top: Callable[..., Result], tmp_pat
         (["--method=derpp", "--ewc-lambda=1"], "--ewc-lambda does not go with --method derpp"),
         (
             ["--method=ewc", "--rank=2"],
-            "--rank does not go with --method ewc (it trains the blocks themselves)",
+            "--rank does not go with --method ewc: it trains the blocks themselves",
         ),
         (["--full-rank"], "--rank does not go with --full-rank"),
         (
@@ -234,7 +234,7 @@ def test_images_elsewhere_are_found_by_an_option(
     ],
 )
 def test_a_budget_is_a_size(text: str, size: int) -> None:
-    from clinit.cli.top_options import byte_count
+    from clinit.cli.train_top import byte_count
 
     assert byte_count(text) == size
 

@@ -32,10 +32,7 @@ continual learning: a strong, simple baseline", NeurIPS 2020, Eq. 6.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -43,36 +40,10 @@ from torch import Tensor
 
 from clinit.headtrain.losses import loss_named
 from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.study import DerppConfig
 from clinit.headtrain.top.methods.interface import Batch, RowReader, TopModel
 from clinit.headtrain.top.methods.sample_losses import sample_losses
 from clinit.headtrain.top.methods.teachers import Said, Snapshot, Stored, Teacher
-
-TEACHERS = ("snapshot", "stored")
-DISTANCES = ("mean", "sum")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DerppConfig:
-    """Weights of the two terms of old rows, and where the former logits are from."""
-
-    alpha: float = 0.1
-    """Weight of the squared differences; >= 0, and 0 needs no teacher. The paper's value."""
-    beta: float = 0.9
-    """Weight of the loss of old rows; >= 0, and 0 is DER. The paper's value."""
-    teacher: Literal["snapshot", "stored"] = "snapshot"
-    """`stored` is Eq. 6; `snapshot` what the paper's authors use in related work."""
-    distance: Literal["mean", "sum"] = "mean"
-    """Squared differences of a row: their mean over classes, as in the authors' code of both forms,
-    or their sum, as Eq. 6 prints it."""
-
-    def __post_init__(self) -> None:
-        for name in ("alpha", "beta"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{name} must be at least 0, got {value}")
-        for name, choices in (("teacher", TEACHERS), ("distance", DISTANCES)):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {choices}, got {getattr(self, name)!r}")
 
 
 class Derpp:

@@ -28,7 +28,7 @@ from torch.nn.utils import parametrize
 from clinit.errors import BackboneError
 from clinit.headtrain.top.network.families import family_of
 
-A_INITS: tuple[str, ...] = ("gaussian", "kaiming")
+_A_INITS = ("gaussian", "kaiming")
 
 
 class LowRank(nn.Module):
@@ -104,8 +104,8 @@ def add_lora(
     """
     if rank < 1:
         raise ValueError(f"rank is {rank}, expected at least 1")
-    if a_init not in A_INITS:
-        raise ValueError(f"a_init is {a_init!r}, expected one of {A_INITS}")
+    if a_init not in _A_INITS:
+        raise ValueError(f"a_init is {a_init!r}, expected one of {_A_INITS}")
     if generator.device.type != "cpu":
         raise ValueError(f"the generator is on {generator.device}, expected a generator on the CPU")
     modules = [network.get_submodule(name) for name in layers]

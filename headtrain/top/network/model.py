@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from clinit.headtrain.array import as_array, as_tensor
 from clinit.headtrain.init import Rows
-from clinit.headtrain.top.config import TopConfig
+from clinit.headtrain.study import Study
 from clinit.headtrain.top.methods.interface import CLASSIFIER_BIAS, CLASSIFIER_WEIGHT
 from clinit.headtrain.top.network.cut import Cut
 from clinit.headtrain.top.network.lora import add_lora, layers, merge
@@ -23,12 +23,13 @@ from clinit.headtrain.top.network.plastic import classifier_of, make_plastic
 class PlasticModel:
     """A cut network whose top blocks and classifier are trained, one task after another."""
 
-    def __init__(self, network: nn.Module, cut: Cut, head: Rows, config: TopConfig) -> None:
+    def __init__(self, network: nn.Module, cut: Cut, head: Rows, study: Study) -> None:
         """Take over `network`, which is changed; its classifier becomes `head`."""
         self.network = network
         self.cut = cut
-        self._config = config
-        self._mixed = config.precision == "bf16"
+        assert study.top is not None
+        self._settings = study.top
+        self._mixed = study.training.precision == "bf16"
         self._device = next(network.parameters()).device
         self._whole = _Top(network, cut.top)
         self._top: Callable[[Tensor], Tensor] = self._whole
@@ -122,17 +123,17 @@ class PlasticModel:
 
     def open(self, generator: torch.Generator) -> None:
         """Make the blocks plastic for a task: whole, or by low-rank updates drawn anew."""
-        if not self._config.full_rank:
+        if not self._settings.full_rank:
             add_lora(
                 self.network,
                 layers(self.network, self.cut.blocks),
-                rank=self._config.rank,
-                alpha=self._config.alpha,
-                a_init=self._config.a_init,
+                rank=self._settings.rank,
+                alpha=self._settings.alpha,
+                a_init=self._settings.a_init,
                 generator=generator,
             )
-        make_plastic(self.network, self.cut.blocks, full_rank=self._config.full_rank)
-        self._top = torch.compile(self._whole) if self._config.compile else self._whole
+        make_plastic(self.network, self.cut.blocks, full_rank=self._settings.full_rank)
+        self._top = torch.compile(self._whole) if self._settings.compile else self._whole
 
     def close(self) -> None:
         """Merge the low-rank updates into the blocks."""

@@ -11,9 +11,10 @@ import pytest
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
 from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study import Study
 from clinit.headtrain.sweep.folder import SweepData
 from clinit.headtrain.sweep.grid import parse_grid
-from clinit.headtrain.sweep.run import Run, distinct, runs_of
+from clinit.headtrain.sweep.run import distinct, runs_of
 
 DIM, BASE, NEW = 12, 8, 6
 
@@ -60,10 +61,10 @@ def other_data(data: SweepData) -> SweepData:
 
 
 @pytest.fixture
-def make_runs() -> Callable[..., list[Run]]:
+def make_runs() -> Callable[..., list[Study]]:
     """Compile grid words; a stream of two tasks and six updates unless told."""
 
-    def make(*words: str) -> list[Run]:
+    def make(*words: str) -> list[Study]:
         small = {"device": "cpu", "tasks": "2", "iterations": "6", "eval_every": "3"}
         small |= {"batch_size": "8", "buffer": "20"}
         small |= dict(word.split("=", 1) for word in words)

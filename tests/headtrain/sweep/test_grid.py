@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 
 from clinit.errors import ExperimentError
-from clinit.headtrain.config import ExperimentConfig, HeadConfig
+from clinit.headtrain.study import settings_of
 from clinit.headtrain.sweep.fields import fields
 from clinit.headtrain.sweep.grid import (
     LIMIT,
@@ -20,14 +19,9 @@ from clinit.headtrain.sweep.grid import (
 )
 
 
-def test_every_field_of_the_two_classes_with_one_value_can_be_varied() -> None:
-    scalar = {
-        field.name
-        for owner in (ExperimentConfig, HeadConfig)
-        for field in dataclasses.fields(owner)
-        if isinstance(field.default, int | float | str)
-    }
-    assert scalar <= set(fields())
+@pytest.mark.parametrize("top", [False, True])
+def test_every_setting_of_one_value_can_be_varied(top: bool) -> None:
+    assert settings_of(top=top).keys() - fields(top=top).keys() == {"class_order"}
 
 
 def test_words_become_lists_and_ranges_of_the_type_of_their_field() -> None:
@@ -63,15 +57,19 @@ def test_a_value_that_comes_twice_counts_once() -> None:
 @pytest.mark.parametrize(
     ("word", "message", "remedy"),
     [
-        ("lrr=1", "a sweep has no field 'lrr'", "Did you mean lr?"),
-        ("head-widht=grow", "a sweep has no field 'head-widht'", "Did you mean head_width?"),
-        ("xyz=1", "a sweep has no field 'xyz'", "Known are: "),
+        ("lrr=1", "a sweep of train-head has no field 'lrr'", "Did you mean lr?"),
+        (
+            "head-widht=grow",
+            "a sweep of train-head has no field 'head-widht'",
+            "Did you mean head_width?",
+        ),
+        ("xyz=1", "a sweep of train-head has no field 'xyz'", "Known are: "),
         ("class-order=a", "class_order cannot be varied: each of its values is a list", "seed"),
         ("seed", "'seed' is not of the form field=values", "seed=0:5"),
         ("seed=", "seed has no value", "seed=0"),
         ("seed=1,,2", "seed has no value", "seed=0"),
         ("seed=1.5", "seed takes an integer, got '1.5'", "seed=0"),
-        ("lr=fast", "lr takes a number, got 'fast'", "lr=0.001"),
+        ("lr=fast", "lr takes a number, got 'fast'", "lr=1e-3"),
         ("lam=best", "lam takes a number or 'auto', got 'best'", "lam=0.05"),
         ("seed=5:5", "seed=5:5 is not a range: holds no number", "a:b"),
         ("lr=1e-2..1e-4:log3", "must go upwards", "a..b:log5"),
@@ -85,7 +83,7 @@ def test_a_value_that_comes_twice_counts_once() -> None:
         ("lr=1e-5..1e-1:log99999999", "has 99,999,999 values; a sweep trains at", "a..b:log5"),
         ("seed=0:1e400", "seed takes an integer, got '0:1e400'", "seed=0"),
         (f"seed=0:{'9' * 5000}", f"seed takes an integer, got '0:{'9' * 37}…", "seed=0"),
-        (f"lr=1..2:log{'9' * 5000}", "lr takes a number, got '1..2:log99", "lr=0.001"),
+        (f"lr=1..2:log{'9' * 5000}", "lr takes a number, got '1..2:log99", "lr=1e-3"),
         (f"seed={'9' * 5000}", "seed takes at most 18 digits, got 5,000", "seed=0"),
         (f"iterations=-{'9' * 19}", "iterations takes at most 18 digits, got 19", "600"),
     ],
@@ -126,12 +124,12 @@ def test_the_grid_on_top_wins_with_its_kind_of_buffer() -> None:
 @pytest.mark.parametrize(
     ("table", "message", "remedy"),
     [
-        ({"bufer": 1}, "a sweep has no field 'bufer'", "Did you mean buffer?"),
+        ({"bufer": 1}, "a sweep of train-head has no field 'bufer'", "Did you mean buffer?"),
         ({"seed": []}, "seed has no value", "seed=0"),
         ({"seed": True}, "seed takes an integer, got True", "seed=0"),
         ({"seed": 1.5}, "seed takes an integer, got 1.5", "seed=0"),
         ({"seed": 10**18}, "seed takes an integer, got 1000000000000000000", "seed=0"),
-        ({"lr": 10**400}, "lr takes a number, got 10000", "lr=0.001"),
+        ({"lr": 10**400}, "lr takes a number, got 10000", "lr=1e-3"),
     ],
 )
 def test_a_table_that_is_no_grid_is_refused(

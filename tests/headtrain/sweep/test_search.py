@@ -116,12 +116,12 @@ def test_seeds_are_not_searched_and_single_values_are_kept() -> None:
     space = Space.of(parse_grid([*GRID, "seed=0:3"]))
     assert space.varied == {"lr": Interval(1e-4, 1e-1, True), "scale": ("norm", "calibrated")}
     assert space.fixed["buffer"] == 10
-    assert [r.experiment.seed for r in space.runs({"lr": 0.123456789, "scale": "norm"})] == [
+    assert [r.stream.seed for r in space.runs({"lr": 0.123456789, "scale": "norm"})] == [
         0,
         1,
         2,
     ]
-    assert {r.head.lr for r in space.runs({"lr": 0.123456789, "scale": "norm"})} == {0.123457}
+    assert {r.training.lr for r in space.runs({"lr": 0.123456789, "scale": "norm"})} == {0.123457}
 
 
 def test_a_search_over_seeds_alone_is_refused() -> None:
@@ -138,8 +138,8 @@ def test_a_search_finds_the_better_half_and_its_value_is_the_mean_over_seeds(
     assert found.num_trials == 20
     assert found.params["scale"] == "norm"
     assert found.value < 0.5
-    assert [r.experiment.seed for r in found.runs] == [0, 1]
-    lr = found.runs[0].head.lr
+    assert [r.stream.seed for r in found.runs] == [0, 1]
+    lr = found.runs[0].training.rate
     assert found.value == pytest.approx(abs(np.log10(lr) + 2) + 0.05)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,15 +20,14 @@ from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count
 from clinit.extract.split_run import Progress
 from clinit.extract.transform import Transform
-from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.stream.task_plan import TaskPlan
+from clinit.headtrain.study import Study, Top
 from clinit.headtrain.top.activations.rows import ActivationRows, NoRows, PoolActivations
 from clinit.headtrain.top.activations.trunk import Trunk
 from clinit.headtrain.top.activations.trunk_cache import Part, TrunkCache
-from clinit.headtrain.top.config import TopConfig, run_settings
 from clinit.headtrain.top.network.cut import check_cut, cut
 
 
@@ -72,7 +70,7 @@ class StoredPart:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Study:
+class TopInputs:
     """Everything that does not depend on how new rows start."""
 
     base: Source
@@ -80,8 +78,8 @@ class Study:
     initial_head: Head
     scenario: Scenario
     task_plan: TaskPlan
-    config: ExperimentConfig
-    top: TopConfig
+    study: Study
+    """What all runs share of theirs, resolved."""
     network: nn.Module
     """As pretrained; a run trains a copy."""
     train: PoolActivations
@@ -94,18 +92,20 @@ class Study:
         """Where everything is computed."""
         return self.train.device
 
-    def settings(self, head: HeadConfig) -> dict[str, Any]:
-        """Return what the record of a run says about what it was asked to do."""
-        return run_settings(head, self.config, self.top)
+    @property
+    def top(self) -> Top:
+        """What of the network learns."""
+        assert self.study.top is not None
+        return self.study.top
 
-    def reused(self) -> Study:
-        """Return the study as every run but the first finds it: all that is stored was there."""
+    def reused(self) -> TopInputs:
+        """Return the inputs as every run but the first finds them: all that is stored was there."""
         return replace(self, parts=tuple(replace(part, computed_here=False) for part in self.parts))
 
-    def digest(self, head: HeadConfig) -> str:
+    def digest(self, study: Study) -> str:
         """Return the SHA-256 of everything that a run depends on but the machine."""
         content = {
-            "settings": self.settings(head),
+            "settings": study.settings(),
             "probe": self.top.probe,
             "head": head_digest(self.initial_head),
             "device": self.device.type,
@@ -117,21 +117,20 @@ class Study:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def build_study(
+def prepare_inputs(
     base: Side,
     new: Side,
     head: Head,
     backbone: Backbone,
     transform: Transform,
-    config: ExperimentConfig,
-    top: TopConfig,
+    study: Study,
     storage: Storage,
     *,
     random_only: bool = False,
     on_parts: Callable[[tuple[StoredPart, ...]], None] = lambda parts: None,
     on_progress: Callable[[str, Progress], None] = lambda name, progress: None,
     on_busy: Callable[[str], None] = lambda name: None,
-) -> Study:
+) -> TopInputs:
     """Build the stream, and compute and store the activations that its runs look at.
 
     Args:
@@ -140,8 +139,7 @@ def build_study(
         head: The pretrained head.
         backbone: The network of the features; it is not changed.
         transform: What the images went through.
-        config: The stream and the training.
-        top: What of the network learns.
+        study: That of one of the runs; they differ at most in the settings `study.PER_HEAD`.
         storage: Where activations go.
         random_only: Whether all runs start from random rows, which look at no row.
         on_parts: Told what will be stored, before anything is computed.
@@ -149,12 +147,15 @@ def build_study(
         on_busy: Told the name of a part that another process computes, before waiting for it.
 
     Raises:
+        ValueError: If settings exclude each other.
         ClinitError: If the sides do not fit together, the network cannot be cut, or the storage
             fails.
     """
-    scenario = build_scenario(base.source, new.source, head, config)
-    task_plan = TaskPlan(scenario, config)
-    halves = cut(backbone.network, top.top_blocks)
+    study = study.resolved()
+    assert study.top is not None
+    scenario = build_scenario(base.source, new.source, head, study.stream)
+    task_plan = TaskPlan(scenario, study)
+    halves = cut(backbone.network, study.top.top_blocks)
     trunk = Trunk(backbone.config, halves, transform)
     noise = torch.rand((2, 3, *transform.crop), generator=torch.Generator().manual_seed(0))
     with backbone.config.arithmetic():
@@ -162,7 +163,7 @@ def build_study(
     cache = TrunkCache(
         storage.folder, trunk, storage.budget, storage.workers, max_pixels=storage.max_pixels
     )
-    wanted = _parts(base, new, scenario, task_plan, top, random_only=random_only)
+    wanted = _parts(base, new, scenario, task_plan, study, random_only=random_only)
     keep = cache.chosen(wanted) if storage.budget else [False] * len(wanted)
     parts = tuple(
         StoredPart(name=part.name, rows=len(part.rows), bytes=cache.bytes(part), stored=stored)
@@ -184,14 +185,13 @@ def build_study(
         opened[part.name] = found.rows
         paid.append(replace(told, seconds=found.seconds, computed_here=found.computed_here))
     device = torch.device(backbone.config.device)
-    return Study(
+    return TopInputs(
         base=base.source,
         new=new.source,
         initial_head=head,
         scenario=scenario,
         task_plan=task_plan,
-        config=config,
-        top=top,
+        study=study,
         network=backbone.network,
         train=PoolActivations([opened["base train"], opened["new train"]], device),
         val=PoolActivations(
@@ -206,7 +206,7 @@ def _parts(
     new: Side,
     scenario: Scenario,
     task_plan: TaskPlan,
-    top: TopConfig,
+    study: Study,
     *,
     random_only: bool,
 ) -> list[Part]:
@@ -217,8 +217,8 @@ def _parts(
         train.append(trained.rows)
         if not random_only:
             train.append(task_plan.start_rows(task, trained).rows)
-    if top.method == "ewc":
-        train.append(task_plan.base_sample(top.ewc.samples))
+    if study.stream.method == "ewc" and study.top is not None:
+        train.append(task_plan.base_sample(study.top.ewc.samples))
     val = scenario.val.rows_between(0, scenario.num_classes)
     used = {"train": _used(train), "val": _used([val])}
     found = []
