@@ -22,6 +22,8 @@ DEFAULT_BUFFER = 24_000
 INIT_ROWS = ("buffer", "new")
 MOST = 10**12
 """Of whatever is counted: more than anybody has or waits for, and less than overflows."""
+MOST_ROWS = 1_000_000
+"""Of a batch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,8 +128,9 @@ class ExperimentConfig:
             value = getattr(self, name)
             if value is not None and value < minimum:
                 raise ValueError(f"{name} must be at least {minimum}, got {value}")
-            if value is not None and value > MOST:
-                raise ValueError(f"{name} must be at most {MOST:,}")
+            most = MOST_ROWS if name == "batch_size" else MOST
+            if value is not None and value > most:
+                raise ValueError(f"{name} must be at most {most:,}")
         if not 0 <= self.seed <= MAX_SEED:
             raise ValueError(f"seed must lie in [0, {MAX_SEED}], got {self.seed}")
         choices_of = {

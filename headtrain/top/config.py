@@ -10,6 +10,8 @@ from clinit.headtrain.top.methods import TOP_METHODS, DerppConfig, EwcConfig
 from clinit.headtrain.top.network.lora import A_INITS
 
 PRECISIONS = ("float32", "bf16")
+MOST_RANK = 100_000
+"""More than the width of any layer."""
 DATA_METHOD = {"ewc": "naive", "derpp": "rehearsal"}
 """Which rows a method reads, where it is not one of train-head's own."""
 
@@ -50,6 +52,8 @@ class TopConfig:
         for name in ("top_blocks", "rank"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.rank > MOST_RANK:
+            raise ValueError(f"rank must be at most {MOST_RANK:,}, got {self.rank:,}")
         if not 0 < self.alpha < float("inf"):
             raise ValueError(f"alpha must be positive, got {self.alpha}")
         if not 0 < self.layer_decay <= 1:
