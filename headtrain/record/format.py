@@ -283,11 +283,17 @@ def changed_parameters(record: RunRecord) -> dict[str, np.ndarray]:
 
 
 def find_records(path: Path) -> list[Path]:
-    """Return the records at or below `path`, sorted."""
+    """Return the records at or below `path`, sorted.
+
+    Raises:
+        RecordError: If a folder has the tables of a record, but no run.json.
+    """
     found = []
     # Not rglob: it fails where a running sweep renames the draft that it is looking into.
     for folder, below, files in os.walk(path):
         below[:] = [name for name in below if not name.startswith(".")]
         if INFO in files:
             found.append(Path(folder))
+        elif files.count("evaluations.parquet") and files.count("classes.parquet"):
+            raise damaged(folder, f"its {INFO} is gone")
     return sorted(found)

@@ -322,6 +322,8 @@ def _open_study(path: Path, space: Space, config: SearchConfig) -> optuna.Study:
             "--search optuna needs Optuna, which is not installed",
             remedy='Install it: pip install "clinit[search]".',
         ) from error
+    if path.is_symlink():  # SQLite would write, or make, what it leads to
+        raise RecordError(f"the study {path} is a link, expected a file", remedy=_REMEDY)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(
         storage=f"sqlite:///{path}",

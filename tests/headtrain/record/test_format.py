@@ -272,6 +272,14 @@ def test_files_that_came_or_went_are_told(tmp_path: Path) -> None:
         read_record(folder)
 
 
+def test_a_record_without_run_json_is_not_passed_over(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        write_record(make_record(), tmp_path / name)
+    (tmp_path / "one" / "run.json").unlink()
+    with pytest.raises(RecordError, match=r"one is damaged: its run.json is gone"):
+        find_records(tmp_path)
+
+
 def test_the_head_of_another_record_is_not_taken_for_its_own(tmp_path: Path) -> None:
     other = replace(HEAD, weight=2 * HEAD.weight)
     for name, head in (("one", HEAD), ("two", other)):

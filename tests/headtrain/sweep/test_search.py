@@ -207,6 +207,16 @@ def test_half_a_study_is_told_in_one_sentence(data: SweepData, tmp_path: Path) -
 
 
 @needs_optuna
+def test_a_study_that_is_a_link_is_refused_and_leads_nowhere(
+    data: SweepData, tmp_path: Path
+) -> None:
+    (tmp_path / STUDY).symlink_to(tmp_path / "elsewhere.db")
+    with pytest.raises(RecordError, match=rf"the study .*{STUDY} is a link, expected a file"):
+        run(tmp_path, data, trials=2)
+    assert not (tmp_path / "elsewhere.db").exists()
+
+
+@needs_optuna
 @pytest.mark.parametrize("error", [MemoryError(), ValueError("of the sampler")])
 def test_an_error_of_the_sampler_is_no_fault_of_the_study(
     data: SweepData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
