@@ -19,9 +19,9 @@ from clinit.cli.sweep_progress import progress
 from clinit.cli.sweep_search import SearchOptions, run_search
 
 if TYPE_CHECKING:
+    from clinit.headtrain.study import Study
     from clinit.headtrain.sweep.folder import SweepData, SweepFolder
     from clinit.headtrain.sweep.grid import Choice
-    from clinit.headtrain.study import Study
     from clinit.headtrain.sweep.runner import SweepPlan
 
 

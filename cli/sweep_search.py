@@ -14,9 +14,9 @@ from clinit.cli.console import say
 from clinit.cli.sweep_progress import progress
 
 if TYPE_CHECKING:
+    from clinit.headtrain.study import Study
     from clinit.headtrain.sweep.folder import SweepData
     from clinit.headtrain.sweep.grid import Choice
-    from clinit.headtrain.study import Study
     from clinit.headtrain.sweep.search import Found
 
 DIRECTIONS = {

@@ -79,7 +79,7 @@ def train_head(
     with claimed_folder(out):
         # Before anything is read: what is no record is in the way.
         check_free(folder for folder in folders if not (folder / INFO).is_file())
-        data = _read(base, new, head)
+        data = read_data(base, new, head)
         left = _missing(data, studies, folders, diagnose=diagnose)
         records = {}
         if left:
@@ -90,7 +90,7 @@ def train_head(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Data:
+class HeadData:
     """What all heads of a call read."""
 
     base: Source
@@ -99,7 +99,12 @@ class _Data:
     head_facts: dict[str, Any]
 
 
-def _read(base: Path, new: Path, head_file: Path | None) -> _Data:
+def read_data(base: Path, new: Path, head_file: Path | None) -> HeadData:
+    """Read both caches and the head that runs start from.
+
+    Raises:
+        ExperimentError: If there is no head.
+    """
     from clinit.errors import ExperimentError
     from clinit.headtrain.stream.base_head import read_base_head
     from clinit.headtrain.stream.source import read_source
@@ -107,18 +112,18 @@ def _read(base: Path, new: Path, head_file: Path | None) -> _Data:
     with err.status("Reading the feature caches …"):
         base_source, new_source = read_source(base), read_source(new)
     if head_file is not None:
-        return _Data(base_source, new_source, *read_base_head(head_file))
+        return HeadData(base_source, new_source, *read_base_head(head_file))
     if base_source.head is None:
         raise ExperimentError(
             f"{base} holds no pretrained head to start from",
             remedy="Extract the base classes with a backbone that has a classifier, or give a"
             " head with --head FILE.",
         )
-    return _Data(base_source, new_source, base_source.head, {})
+    return HeadData(base_source, new_source, base_source.head, {})
 
 
 def _missing(
-    data: _Data,
+    data: HeadData,
     studies: list[Study],
     folders: list[Path],
     *,
@@ -148,7 +153,7 @@ def _missing(
 
 
 def _train(
-    data: _Data,
+    data: HeadData,
     studies: list[Study],
     *,
     diagnose: bool,

@@ -89,29 +89,26 @@ def run_experiment(
         "started": started,
         "command": list(command),
     }
-    return [
-        _record(learner, scenario, index, study.settings(), info)
-        for index, study in enumerate(studies)
-    ]
+    return [_record(learner, scenario, index, study, info) for index, study in enumerate(studies)]
 
 
 def _record(
     learner: Learner,
     scenario: Scenario,
     index: int,
-    config: dict[str, Any],
+    study: Study,
     shared: dict[str, Any],
 ) -> RunRecord:
     name = learner.ids[index]
     diverged = [learner.diverged[name]] if name in learner.diverged else []
     info = {
         "id": name,
-        "config": config,
+        "config": study.settings(),
         "seconds": float(learner.seconds[index]),
         **shared,
         "notes": [*shared["notes"], *diverged],
     }
-    return run_record(scenario, learner.entries, index, info, head=learner.head(index))
+    return run_record(scenario, learner.entries, index, info, head=learner.head(index), study=study)
 
 
 def _timings(learner: Learner, load_s: float) -> dict[str, float]:

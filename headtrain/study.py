@@ -517,6 +517,8 @@ class Study:
         another method than the one in its name.
         """
         absent = self.idle("method").keys() & {*PER_HEAD, *LOW_RANK, *EWC, *DERPP}
+        if self.stream.method == "ewc":
+            absent -= {*EWC}  # gamma is told beside the mode that does not read it
         left_out = absent | {"probe"}
         return {name: value for name, value in self.values().items() if name not in left_out}
 

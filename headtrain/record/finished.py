@@ -45,6 +45,23 @@ def is_finished(
     stored = read_info(folder)
     if identity_of(settings_of(stored)) != study.identity:
         _compare(folder, "config", finite(study.settings()), settings_of(stored))
+    check_data(folder, stored, base, new, head)
+    if diagnosed and not all("diagnosis" in task for task in stored["tasks"]):
+        raise RecordError(
+            f"{folder} holds the record of this run, but without the diagnoses asked for",
+            remedy=_REMEDY,
+        )
+    return True
+
+
+def check_data(
+    folder: Path | None, stored: Mapping[str, Any], base: Source, new: Source, head: Head
+) -> None:
+    """Check that a record is of these data and this head.
+
+    Raises:
+        RecordError: If one of them is another.
+    """
     where = {
         "base": _without_path(base.description),
         "new": _without_path(new.description),
@@ -54,15 +71,11 @@ def is_finished(
     found["head"] = {"digest": found["head"].get("digest")}  # what else is known is no matter
     for name, value in where.items():
         _compare(folder, name, finite(value), found[name])
-    if diagnosed and not all("diagnosis" in task for task in stored["tasks"]):
-        raise RecordError(
-            f"{folder} holds the record of this run, but without the diagnoses asked for",
-            remedy=_REMEDY,
-        )
-    return True
 
 
-def _compare(folder: Path, name: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+def _compare(
+    folder: Path | None, name: str, wanted: Mapping[str, Any], found: Mapping[str, Any]
+) -> None:
     if wanted == found:
         return
     differing = sorted(k for k in {*wanted, *found} if wanted.get(k) != found.get(k))

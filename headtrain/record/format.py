@@ -35,7 +35,9 @@ from clinit.extract.commit import draft_of, flush_file, flush_folder
 from clinit.extract.head import Head, read_head, write_head
 from clinit.extract.readable import check_readable
 from clinit.headtrain.record.info import DOCUMENT, check_info, damaged
+from clinit.headtrain.record.study_file import STUDY, study_toml
 from clinit.headtrain.record.tables import TABLES, check_tables, parse_table, table_file
+from clinit.headtrain.study import Study
 
 INFO = "run.json"
 HEAD = "head.safetensors"
@@ -60,6 +62,9 @@ class RunRecord:
     top: Mapping[str, np.ndarray] | None = None
     """The backbone's parameters that training has changed, by their names in its state dict;
     to be written, None where the backbone was frozen. `changed_parameters` reads them again."""
+    study: Study | None = None
+    """What the run was asked to do, to be written for people and for `--config`; run.json has it
+    for programs."""
     digests: Mapping[str, str] | None = None
     """SHA-256 of the files by name; None where it is not stored, or by an earlier version."""
     strangers: tuple[str, ...] = ()
@@ -144,6 +149,8 @@ def _write_files(record: RunRecord, folder: Path) -> None:
     if record.top is not None:
         top = {name: np.ascontiguousarray(value) for name, value in record.top.items()}
         (folder / TOP).write_bytes(save(top))
+    if record.study is not None:
+        (folder / STUDY).write_text(study_toml(record.study), encoding="utf-8")
     digests = {file.name: _sha256(file.read_bytes()) for file in sorted(folder.iterdir())}
     for file in folder.iterdir():
         flush_file(file)

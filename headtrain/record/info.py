@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from clinit.errors import RecordError
 from clinit.extract.document import DocumentKind
+from clinit.headtrain.study import Study
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Number = Annotated[int, Meta(ge=-(2**53), le=2**53)] | Annotated[float, Meta(ge=-1e300, le=1e300)]
@@ -165,6 +166,22 @@ def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
         "init_rows": "new" if settings.get("method") in ("naive", "ewc") else "buffer",
     }
     return {**later, **settings}
+
+
+def study_of_run(info: Mapping[str, Any], origin: str) -> Study:
+    """Return the resolved study that a record holds.
+
+    Raises:
+        RecordError: If it holds settings that this version does not know or take.
+    """
+    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings_of(info).items()}
+    try:
+        return Study.of(settings, top="top_blocks" in settings).resolved()
+    except ValueError as error:
+        raise RecordError(
+            f"{origin} was recorded by another version: {error}",
+            remedy="Read it with the version in its run.json.",
+        ) from error
 
 
 def damaged(origin: object, why: str) -> RecordError:

@@ -15,6 +15,7 @@ from clinit.headtrain.init import Initialisation
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.tables import TABLES
 from clinit.headtrain.stream.scenario import Scenario
+from clinit.headtrain.study import Study
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,6 +123,7 @@ def run_record(
     *,
     head: Head,
     top: Mapping[str, np.ndarray] | None = None,
+    study: Study | None = None,
 ) -> RunRecord:
     """Put together the record of one head.
 
@@ -132,6 +134,7 @@ def run_record(
         info: What run.json says, but for the tasks.
         head: As it is after the last task.
         top: The backbone's parameters that training has changed, by name.
+        study: What the run was asked to do, resolved.
     """
     totals = scenario.val_counts
     seen = [totals[: task.stop] for task in scenario.tasks]
@@ -149,6 +152,7 @@ def run_record(
         points=pl.concat(entry.point_table(index) for entry in entries),
         head=head,
         top=top,
+        study=study,
     )
 
 

@@ -142,7 +142,9 @@ def run_top(
     }
     changed = model.changed()
     final = learner.head(head_fingerprint(inputs, changed))
-    return run_record(inputs.scenario, learner.entries, 0, info, head=final, top=changed)
+    return run_record(
+        inputs.scenario, learner.entries, 0, info, head=final, top=changed, study=study
+    )
 
 
 def _activations(part: StoredPart, computed_here: bool) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def align_settings(monkeypatch: pytest.MonkeyPatch, name: str) -> dict[str, Any]
 
 
 def head_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> list[dict[str, Any]]:
-    monkeypatch.setattr(train_head_module, "_read", lambda *_: None)
+    monkeypatch.setattr(train_head_module, "read_data", lambda *_: None)
     monkeypatch.setattr(train_head_module, "_missing", stop)
     places = ["--base=b", "--new=n", "--out=o", "--device=cpu"]
     _, studies, *_ = invoke("train-head", f"--config={name}", *places, *words)

@@ -290,8 +290,8 @@ def test_low_rank_parts_are_refused(make_top: Make, make_images: Make) -> None:
     ("settings", "message"),
     [
         ({"lam": -1.0}, "lam must be at least 0, got -1.0"),
-        ({"lam": float("nan")}, "lam must be at least 0, got nan"),
-        ({"lam": float("inf")}, "lam must be at least 0, got inf"),
+        ({"lam": float("nan")}, "lam must be finite, got nan"),
+        ({"lam": float("inf")}, "lam must be finite, got inf"),
         ({"samples": 0}, "samples must be at least 1, got 0"),
         ({"mode": "online", "gamma": 0.0}, "gamma must be positive, got 0.0"),
         ({"mode": "online", "gamma": 1.5}, "gamma must be at most 1, got 1.5"),
