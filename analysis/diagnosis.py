@@ -16,9 +16,8 @@ from clinit.analysis.neural_collapse import NeuralCollapse, class_nc1, neural_co
 from clinit.errors import HeadError
 from clinit.extract.cache import CacheSplit
 from clinit.extract.contrast import DIGEST_LETTERS, contrast
-from clinit.extract.head import Head
+from clinit.extract.head import Head, head_rows
 from clinit.extract.plan import backbone_identifier
-from clinit.extract.top1 import head_rows
 from clinit.headtrain.array import beside, library, placed, to_numpy, torch_stream
 from clinit.headtrain.least_squares.moments import Block
 from clinit.headtrain.least_squares.statistics import ClassStatistics, count

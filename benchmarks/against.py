@@ -26,11 +26,10 @@ from itertools import count
 from pathlib import Path
 
 import numpy as np
-from heads import processor
-from heads_turns import CONSOLE
 from PIL import Image
 from rich.table import Table
 from threads import Run, measure
+from turns import CONSOLE, processor
 
 BACKBONE = "resnet18"
 

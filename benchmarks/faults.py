@@ -30,7 +30,7 @@ from fault_trials.pairs import pairs
 from fault_trials.server import Server
 from fault_trials.trial import KINDS, Place, Tally, Trial, campaign_folder, perform, spread
 from fault_trials.workload import make_work
-from heads import processor
+from turns import processor
 
 COUNTS = {"kills": 660, "damage": 756, "hostile": 2150, "pairs": 250}
 """Trials of each part."""

@@ -7,8 +7,9 @@ from collections import defaultdict
 
 import numpy as np
 import torch
+from answers import settle
 from gpu_setting import Lines, Setting
-from heads_contenders import Pace, clinit, products, protocol, settle
+from heads_contenders import Pace, clinit, products, protocol
 from heads_workload import Workload, make_workload
 
 HEADINGS = (

@@ -12,7 +12,7 @@ from typing import Any
 import heads_workload
 import top_blocks_workload
 import torch
-from heads_contenders import settle
+from answers import settle
 
 Lines = Iterator[list[str]]
 

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from answers import settle
 from gpu_setting import Lines, Setting, peak_gigabytes
-from heads_contenders import settle
 from top_blocks_clinit import clinit
-from top_blocks_contenders import Workload, limits
+from top_blocks_contenders import limits
+from top_blocks_workload import Workload, make_workload
 
 ROUNDS = 3
 HEADINGS = (
@@ -73,8 +74,6 @@ def _options(setting: Setting, precision: str, rows: str) -> dict[str, Any]:
 
 def prepare(setting: Setting) -> Iterator[list[str]]:
     """Make photographs, weights and caches; there is nothing to show."""
-    from top_blocks_workload import make_workload
-
     setting.say("making photographs and their features")
     make_workload(
         setting.folder,

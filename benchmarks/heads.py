@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from heads_turns import AVALANCHE, CONSOLE, Contender, compete, measure_protocol, peer_python
+from heads_turns import Contender, compete, measure_protocol
 from heads_workload import (
     BASE,
     CLASSES,
@@ -37,13 +36,7 @@ from heads_workload import (
     make_workload,
 )
 from rich.table import Table
-
-
-def has_bf16() -> bool:
-    """Return whether clinit trains in bfloat16 here."""
-    from clinit.headtrain.bank.precision import cpu_has_bf16
-
-    return cpu_has_bf16()
+from turns import AVALANCHE, CONSOLE, has_bf16, peer_python, processor
 
 
 def contenders(options: argparse.Namespace, avalanche: str | None) -> list[Contender]:
@@ -186,13 +179,6 @@ def report(lines: list[list[str]], options: argparse.Namespace) -> str:
         "",
     ]
     return "\n".join(head)
-
-
-def processor() -> str:
-    """Return the name of the processor."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def main() -> None:

@@ -11,9 +11,7 @@ of Avalanche runs in another environment.
 from __future__ import annotations
 
 import json
-import os
 import sys
-import time
 import warnings
 from collections.abc import Iterator
 from functools import partial
@@ -21,36 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from answers import clock, divert_prints, say, settle
 from heads_workload import Workload, sides
-
-
-def clock() -> float:
-    """Return seconds: of this process where it has one thread, of the wall where it has more.
-
-    The time of a process does not count what other users of the machine take; nor what a CUDA
-    device takes.
-    """
-    alone = torch.get_num_threads() == 1 and not torch.cuda.is_initialized()
-    return time.process_time() if alone else time.perf_counter()
-
-
-ANSWERS = os.dup(1)
-
-
-def divert_prints() -> None:
-    """Let what a library prints go to the error stream, not among the answers."""
-    os.dup2(2, 1)
-
-
-def say(**facts: Any) -> None:
-    """Answer with one line."""
-    os.write(ANSWERS, (json.dumps(facts) + "\n").encode())
-
-
-def settle(device: str) -> None:
-    """Wait until a CUDA device has done what it was told."""
-    if device.startswith("cuda"):
-        torch.cuda.synchronize(device)
 
 
 class Pace:
@@ -129,11 +99,12 @@ def _two_products(
 
 def clinit(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Train a bank as `clinit train-head` does; the first head is that of the other contenders."""
+    from clinit.headtrain.config import ExperimentConfig, HeadConfig
+
     from clinit.headtrain import events
     from clinit.headtrain.bank.evaluate import count_correct
     from clinit.headtrain.bank.heads import Bank
     from clinit.headtrain.bank.rows import LabelledRows
-    from clinit.headtrain.config import ExperimentConfig, HeadConfig
     from clinit.headtrain.experiment import run_experiment
     from clinit.headtrain.init import Rows
 
@@ -176,6 +147,7 @@ def clinit(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any
 def protocol(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Run one head through the whole protocol, evaluations of all test rows included."""
     from clinit.headtrain.config import ExperimentConfig, HeadConfig
+
     from clinit.headtrain.experiment import run_experiment
 
     config = ExperimentConfig(

@@ -31,9 +31,8 @@ from itertools import count
 from pathlib import Path
 
 import numpy as np
-from heads import processor
-from heads_turns import CONSOLE
 from rich.table import Table
+from turns import CONSOLE, processor
 
 SETTINGS = {
     # What libgomp does where nothing is set; given, or clinit would set its own.

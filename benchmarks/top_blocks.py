@@ -26,10 +26,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from heads import has_bf16, processor
-from heads_turns import AVALANCHE, CONSOLE, peer_python
 from rich.table import Table
 from top_blocks_workload import SIZE
+from turns import AVALANCHE, CONSOLE, Process, has_bf16, peer_python, processor
 
 IMAGE_PATH = {"trunk": 1.0}
 TURNS = ("train", "evaluate")
@@ -69,43 +68,23 @@ class Host:
 
     def __init__(self, racers: list[Racer], python: str, folder: Path, threads: int) -> None:
         self.racers = racers
-        script = Path(__file__).with_name("top_blocks_contenders.py")
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "WANDB_MODE": "disabled"}
-        environment |= {"PYTHONWARNINGS": "ignore"}
+        names = ", ".join(racer.name for racer in racers)
         listed = json.dumps([racer.options for racer in racers])
-        self._process = subprocess.Popen(
-            [python, str(script), str(folder), listed],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+        arguments = ("top_blocks_contenders.py", str(folder), listed)
+        self._process = Process(f"the process of {names}", python, *arguments, threads=threads)
 
     def await_ready(self) -> None:
         """Wait until it has read the workload."""
-        for racer, facts in zip(self.racers, self._answer()["ready"], strict=True):
+        for racer, facts in zip(self.racers, self._process.answer()["ready"], strict=True):
             racer.facts = facts
 
     def take(self, turn: str, racer: Racer) -> Any:
         """Let a contender train or evaluate; return the seconds."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{turn} {self.racers.index(racer)}\n")
-        self._process.stdin.flush()
-        return self._answer()["seconds"]
+        return self._process.tell(f"{turn} {self.racers.index(racer)}")["seconds"]
 
     def stop(self) -> None:
         """End the process."""
-        self._process.terminate()
-        self._process.wait()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            names = ", ".join(racer.name for racer in self.racers)
-            raise SystemExit(f"the process of {names} has ended early: see its message above")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        self._process.stop()
 
 
 def racers(options: argparse.Namespace, avalanche: str | None) -> list[Racer]:

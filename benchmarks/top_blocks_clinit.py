@@ -10,23 +10,24 @@ from itertools import repeat
 
 import numpy as np
 import torch
-from top_blocks_contenders import Taker, Workload
+from answers import Taker
+from clinit.headtrain.config import ExperimentConfig, HeadConfig
+from clinit.headtrain.top.config import TopConfig
+from clinit.headtrain.top.study import Storage, Study, build_study
+from top_blocks_workload import Workload
 
+from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.bank.evaluate import LabelledRows, count_correct
 from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.init import Rows
-from clinit.headtrain.record.stopwatch import Stopwatch
 from clinit.headtrain.top.activations.rows import PoolActivations, TaskReader
 from clinit.headtrain.top.activations.trunk import Trunk
-from clinit.headtrain.top.config import TopConfig
 from clinit.headtrain.top.evaluate import features
 from clinit.headtrain.top.images import open_side, reload_backbone
 from clinit.headtrain.top.methods import EwcConfig, top_method
 from clinit.headtrain.top.network.cut import cut
 from clinit.headtrain.top.network.model import PlasticModel
 from clinit.headtrain.top.network.optimizer import top_optimizer
-from clinit.headtrain.top.study import Storage, Study, build_study
 from clinit.headtrain.top.train_task import Watchers, train_top
 
 SILENT = Watchers(evaluate=lambda _: None, stepped=lambda _: None, save=lambda _: None)

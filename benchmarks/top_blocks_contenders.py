@@ -14,58 +14,17 @@ import json
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import timm
 import torch
-from heads_contenders import clock, divert_prints, say, settle
-from safetensors.torch import load_file
+from answers import Taker, clock, divert_prints, say, settle
+from top_blocks_workload import Workload
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 EVAL_ROWS = 64
 """Images a forward pass of an evaluation, for PyTorch and Avalanche."""
-
-
-class Workload:
-    """Images of base and of new classes, and the network that knows the base."""
-
-    def __init__(self, folder: Path, options: dict[str, Any]) -> None:
-        self.folder, self.options = folder, options
-        self.facts = json.loads((folder / "workload.json").read_text())
-        self.base, self.classes = self.facts["base"], self.facts["classes"]
-        self.batch, self.steps = options["batch"], options["steps"]
-
-    def network(self) -> Any:
-        """Return the pretrained network with a head for all classes, frozen."""
-        network = timm.create_model(self.options["model"], num_classes=self.base)
-        network.load_state_dict(load_file(self.folder / "weights.safetensors"))
-        old = network.get_classifier()
-        network.reset_classifier(self.classes)
-        with torch.no_grad():
-            network.get_classifier().weight[: self.base] = old.weight
-            network.get_classifier().bias[: self.base] = old.bias
-        return network.eval().requires_grad_(False).to(self.options["device"])
-
-    def images(self, split: str) -> tuple[Tensor, Tensor]:
-        """Return the normalised images of `train` or `val` in float32, and their labels."""
-        pixels = torch.from_numpy(np.load(self.folder / f"{split}_x.npy"))
-        mean, std = (torch.tensor(self.facts[key]).view(3, 1, 1) for key in ("mean", "std"))
-        images = pixels.float().div_(255).sub_(mean).div_(std)
-        return images, torch.from_numpy(np.load(self.folder / f"{split}_y.npy"))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Taker:
-    """What takes turns."""
-
-    train: Callable[[], dict[str, float] | None]
-    """Does a block of steps; may return its own seconds."""
-    evaluate: Callable[[], None]
-    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def serve(takers: list[Taker], steps: int) -> None:

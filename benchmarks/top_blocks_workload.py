@@ -1,9 +1,9 @@
-"""Write the workload of `benchmarks/top_blocks.py`.
+"""The workload of `benchmarks/top_blocks.py`: how it is written, and how contenders read it.
 
     python top_blocks_workload.py FOLDER MODEL TOP_BLOCKS THREADS SEED
 
-Photographs, weights, feature caches, and the pixels as they enter the network: in a process of its
-own, whose memory is free again when the contenders run.
+writes photographs, weights, feature caches, and the pixels as they enter the network: in a process
+of its own, whose memory is free again when the contenders run.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,40 @@ class Size:
 
 
 SIZE = Size()
+
+
+class Workload:
+    """Images of base and of new classes, and the network that knows the base."""
+
+    def __init__(self, folder: Path, options: dict[str, Any]) -> None:
+        self.folder, self.options = folder, options
+        self.facts = json.loads((folder / "workload.json").read_text())
+        self.base, self.classes = self.facts["base"], self.facts["classes"]
+        self.batch, self.steps = options["batch"], options["steps"]
+
+    def network(self) -> Any:
+        """Return the pretrained network with a head for all classes, frozen."""
+        import timm
+        import torch
+        from safetensors.torch import load_file
+
+        network = timm.create_model(self.options["model"], num_classes=self.base)
+        network.load_state_dict(load_file(self.folder / "weights.safetensors"))
+        old = network.get_classifier()
+        network.reset_classifier(self.classes)
+        with torch.no_grad():
+            network.get_classifier().weight[: self.base] = old.weight
+            network.get_classifier().bias[: self.base] = old.bias
+        return network.eval().requires_grad_(False).to(self.options["device"])
+
+    def images(self, split: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the normalised images of `train` or `val` in float32, and their labels."""
+        import torch
+
+        pixels = torch.from_numpy(np.load(self.folder / f"{split}_x.npy"))
+        mean, std = (torch.tensor(self.facts[key]).view(3, 1, 1) for key in ("mean", "std"))
+        images = pixels.float().div_(255).sub_(mean).div_(std)
+        return images, torch.from_numpy(np.load(self.folder / f"{split}_y.npy"))
 
 
 def make_workload(

@@ -12,12 +12,13 @@ import typer
 from rich.text import Text
 
 from clinit.cli.console import err, out, say
+from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
 from clinit.errors import ClinitError
 from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _MODEL = "convnextv2_atto"
 _MODEL_ARGS = {"depths": (1, 1, 2, 1), "dims": (16, 32, 64, 128)}
@@ -28,6 +29,7 @@ _MARKER = ".clinit-demo"
 
 @keeps("The demo starts anew when it is run again.")
 def demo(
+    context: Context,
     folder: Annotated[
         Path, typer.Option("--out", help="Folder for everything that the demo writes.")
     ] = Path("clinit-demo"),
@@ -40,6 +42,7 @@ def demo(
     """
     from clinit.analysis.report import load_report
 
+    run = _runner(context)
     _prepare(folder)
     _announce("Handwritten digits (scikit-learn) as PNG files, and a backbone that knows 0 to 3")
     weights = _make_inputs(folder)
@@ -48,25 +51,25 @@ def demo(
         manifest = folder / f"{name}-train.parquet"
         root = folder / "digits" / name
         if name == "base":
-            _run(
+            run(
                 "manifest", "build", "folder", "--root", root, "--split", "train", "--out", manifest
             )
         arguments = [f"--model-arg={key}={value}" for key, value in _MODEL_ARGS.items()]
-        _run(
+        run(
             *("extract", "--dataset", "folder", "--root", root),
             *("--out", folder / "caches" / name, "--backbone", _MODEL, *arguments),
             *("--weights", weights, "--input-size", _INPUT_SIZE),
         )
     _announce("Six new classes in three tasks: random, class-mean and least-square rows")
     runs = folder / "runs"
-    _run(
+    run(
         *("train-head", "--base", folder / "caches" / "base", "--new", folder / "caches" / "new"),
         *("--out", runs, "--tasks", 3, "--iterations", 100, "--eval-every", 10),
         *("--batch-size", 64, "--buffer", 200),
         *("--init", "random", "--init", "class-mean", "--init", "least-square"),
     )
     _announce("The same answers again, from the records alone, with curves")
-    _run("report", runs)
+    run("report", runs)
     say()
     for line in _conclusion(load_report([runs]).rows()):
         say(line)
@@ -114,17 +117,21 @@ def _announce(text: str) -> None:
     out.print(Text(text, style="bold"), soft_wrap=True)
 
 
-def _run(*arguments: object) -> None:
-    """Print a command as a user would type it, then run it."""
-    from clinit.cli.main import app
+def _runner(context: Context) -> Callable[..., None]:
+    """Return what prints a command as a user would type it, then runs it."""
+    clinit = context.find_root().command
 
-    words = [str(argument) for argument in arguments]
-    out.print(Text(visible("$ " + shlex.join(["clinit", *words])), style="green"), soft_wrap=True)
-    typed, sys.argv = sys.argv, ["clinit", *words]  # what the records keep as their command
-    try:
-        app(words, standalone_mode=False)
-    finally:
-        sys.argv = typed
+    def run(*arguments: object) -> None:
+        words = [str(argument) for argument in arguments]
+        line = visible("$ " + shlex.join(["clinit", *words]))
+        out.print(Text(line, style="green"), soft_wrap=True)
+        typed, sys.argv = sys.argv, ["clinit", *words]  # what the records keep as their command
+        try:
+            clinit.main(words, standalone_mode=False)
+        finally:
+            sys.argv = typed
+
+    return run
 
 
 def _conclusion(rows: Sequence[dict[str, Any]]) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from clinit.cli.console import err, note, say
 from clinit.cli.interruption import keeps
 
 if TYPE_CHECKING:
-    from clinit.extract.top1 import Top1
+    from clinit.extract.head import Top1
     from clinit.headtrain.export.run import Export
 
 

@@ -28,8 +28,8 @@ _NEED_MEMORY = ("--batch-size", "--bank-size", "--workers")
 """Options of which less needs less memory."""
 
 
-def fail(error: BaseException) -> int:
-    """Say what has happened; return the exit code."""
+def fail(error: BaseException, app: typer.Typer) -> int:
+    """Say what has happened in a command of `app`; return the exit code."""
     raise_no_more()  # a signal that arrives while it is said
     if (stopped := arrived()) is not None:
         with suppress(OSError):  # a terminal that has gone
@@ -42,7 +42,7 @@ def fail(error: BaseException) -> int:
         return 1  # whoever read the output has enough
     if isinstance(error, _USAGE_ERROR):
         return _refuse_usage(error)
-    told = _told(error)
+    told = _told(error, app)
     if told is None:
         text = "".join(traceback.format_exception(error))
         err.print(Text(visible(text, lines=True)), soft_wrap=True, end="")
@@ -76,18 +76,18 @@ def _origin(error: Any) -> str:
     return f"\n{context.default_map.file} gives {context.default_map[parameter.name]!r}."
 
 
-def _told(error: BaseException) -> tuple[str, str] | None:
+def _told(error: BaseException, app: typer.Typer) -> tuple[str, str] | None:
     """Return message and remedy of an error that is the user's or the machine's; else None."""
     if isinstance(error, ClinitError):  # knows best, whatever it came of
         return str(error) or _type_in_words(error), error.remedy
-    if short := _shortage(error):
+    if short := _shortage(error, app):
         return short
     if isinstance(error, OSError):  # such as a name that is too long
         return str(error) or _type_in_words(error), ""
     return None
 
 
-def _shortage(error: BaseException) -> tuple[str, str] | None:
+def _shortage(error: BaseException, app: typer.Typer) -> tuple[str, str] | None:
     """Return message and remedy where memory or room on the disk was short; else None.
 
     A library may have wrapped the error that says so.
@@ -98,7 +98,7 @@ def _shortage(error: BaseException) -> tuple[str, str] | None:
         text = f"out of memory: {told[0]}" if told else "out of memory"
         for cause in causes:
             cause.__traceback__ = None  # lets go of what the frames hold
-        return text, f"{_less()}, or free some."
+        return text, f"{_less(app)}, or free some."
     for cause in causes:
         if (number := error_number(cause)) in _NO_SPACE:
             file = getattr(cause, "filename", None)
@@ -120,10 +120,8 @@ def _causes(error: BaseException) -> list[BaseException]:
     return found
 
 
-def _less() -> str:
+def _less(app: typer.Typer) -> str:
     """Return what to do, in the options of the command that was typed."""
-    from clinit.cli.main import app
-
     options: list[str] = []
     with suppress(MemoryError):  # there may still be none
         command = typer.main.get_command(app)

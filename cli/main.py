@@ -85,5 +85,5 @@ def main() -> None:
             raise swallowed  # anew: Python ignores what a signal raises within `__del__`
         raise_no_more()
     except BaseException as error:
-        code = fail(error)
+        code = fail(error, app)
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""Classifier heads and their file format.
+"""Classifier heads: what their rows stand for, how right they are, and their file format.
 
 A head file is a safetensors file with `weight` (classes, dim) and `bias` (classes,) in
 float32; its metadata holds, under `clinit_head`, a sealed JSON document with the class names,
@@ -12,22 +12,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
 from clinit.errors import LOOK_AT_STORAGE, HeadError, StorageError
-from clinit.extract.class_names import is_text
+from clinit.extract.class_names import is_text, read_class_names
 from clinit.extract.commit import commit_file
+from clinit.extract.dataset import read_dataset
 from clinit.extract.document import DocumentKind
 from clinit.extract.lock import claim_file
 
+_IMAGENET_ROWS = 1000
 _KEY = "clinit_head"
 _SEALED = "clinit-head/2"
 _DOCUMENT = DocumentKind(
@@ -65,6 +67,79 @@ class Head:
     def dim(self) -> int:
         """Width of the features that the head reads."""
         return int(self.weight.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Top1:
+    """Rows whose largest logit is that of their class, over the head's whole width."""
+
+    correct: int
+    total: int
+    """Valid rows whose class is among those of the head."""
+
+    @property
+    def percent(self) -> float | None:
+        """Accuracy in percent; None where no row counts."""
+        return 100 * self.correct / self.total if self.total else None
+
+    def __add__(self, other: Top1) -> Top1:
+        """Pool two sets of rows."""
+        return Top1(self.correct + other.correct, self.total + other.total)
+
+
+def head_rows(head: Head, class_names: tuple[str, ...]) -> Int[np.ndarray, " classes"]:
+    """Return the row of `head` for each class, -1 where it has none of that name."""
+    rows = {name: row for row, name in enumerate(head.class_names or ())}
+    return np.array([rows.get(name, -1) for name in class_names], dtype=np.int64)
+
+
+def top1(
+    head: Head,
+    features: Float[np.ndarray, "rows dim"],
+    labels: Int[np.ndarray, " rows"],
+    rows_of_classes: Int[np.ndarray, " classes"],
+) -> Top1:
+    """Return the accuracy of `head` on features whose class it knows."""
+    targets = rows_of_classes[labels]
+    known = targets >= 0
+    if not known.any():
+        return Top1(0, 0)
+    logits = features[known].astype(np.float32) @ head.weight.T + head.bias
+    return Top1(int((logits.argmax(axis=1) == targets[known]).sum()), int(known.sum()))
+
+
+def name_rows(head: Head, class_names: tuple[str, ...], choice: str | None) -> tuple[Head, str]:
+    """Give the rows of `head` their class names; return the head and where they came from.
+
+    Args:
+        head: The pretrained classifier, with the names stored in its weights file, if any.
+        class_names: The classes of the data set that is extracted.
+        choice: A file with one name a line; `dataset` for the classes of the data set, in their
+            order; None for the names stored with the weights or, for a classifier of 1,000
+            rows, those of ImageNet-1K.
+
+    Raises:
+        HeadError: If the number of names is not the number of rows.
+        CacheError: If the file cannot be read or names a class twice.
+    """
+    if choice == "dataset":
+        return _named(head, class_names, "the classes of the data set")
+    if choice is not None:
+        return _named(head, read_class_names(Path(choice)), choice)
+    if head.class_names is not None:
+        return head, "stored with the weights"
+    if head.num_classes == _IMAGENET_ROWS:
+        return _named(head, read_dataset("imagenet1k").classes, "ImageNet-1K (1,000 rows)")
+    return head, "unknown"
+
+
+def _named(head: Head, names: tuple[str, ...], source: str) -> tuple[Head, str]:
+    if len(names) != head.num_classes:
+        raise HeadError(
+            f"{source}: {len(names):,} names for a classifier of {head.num_classes:,} rows",
+            remedy="Give one name a row with `--head-classes FILE`.",
+        )
+    return replace(head, class_names=names), source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

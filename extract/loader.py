@@ -6,7 +6,6 @@ and no process is left behind by a killed run.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +21,7 @@ from clinit.extract.augment import View
 from clinit.extract.decode import check_pixels, decode, memory_error, read_image_file
 from clinit.extract.image_size import MAX_PIXELS, ImageSize
 from clinit.extract.machine import out_of_memory
+from clinit.extract.stopwatch import Stopwatch
 from clinit.extract.transform import Transform
 
 _BATCHES_AHEAD = 3
@@ -85,18 +85,18 @@ def load_batches(
     def load(target: Tensor, row: int) -> tuple[str | None, float, float]:
         """Fill `target` with the pixels of one image; return its problem and its seconds."""
         path, size = root / paths[row], None if sizes is None else sizes[row] or None
-        started = read = time.perf_counter()
-        reason = None
+        watch, reason = Stopwatch(), None
         try:
-            content = read_image_file(path, root, size=size, need_rights=need_rights)
-            read = time.perf_counter()
-            target.copy_(to_input(decode(content, max_pixels=max_pixels), row))
+            with watch.phase("read"):
+                content = read_image_file(path, root, size=size, need_rights=need_rights)
+            with watch.phase("decode"):
+                target.copy_(to_input(decode(content, max_pixels=max_pixels), row))
         except ImageError as error:
             reason = str(error)
         except (MemoryError, RuntimeError, OSError, ImportError) as error:
             _raise_machine_error(error, path)
             raise
-        return reason, read - started, time.perf_counter() - read
+        return reason, watch.seconds["read"], watch.seconds["decode"]
 
     def submit(rows: range) -> tuple[range, Tensor, list[Future[tuple[str | None, float, float]]]]:
         shape = (len(rows), 3, height, width)

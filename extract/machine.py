@@ -2,7 +2,8 @@
 
 A container shows the processors and the memory of its host. What it allows is written in the
 files of its control groups (cgroups): those of the process and of every group above, of which
-the tightest limit holds. joblib reads the files of the topmost group alone, psutil none.
+the tightest limit holds. joblib reads the files of the topmost group alone; psutil, which knows
+what is free on the host, reads none.
 
 Source: the Linux kernel's documentation of cgroup-v2, cgroup-v1/memory, sched-bwc.
 """
@@ -15,6 +16,10 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 _ROOT = Path("/")
 _SHORTAGE = re.compile(
@@ -53,20 +58,24 @@ def visible_cpus() -> int:
     return os.cpu_count() or 1
 
 
-def free_memory(root: Path = _ROOT) -> int:
+def free_memory(device: torch.device | None = None, *, root: Path = _ROOT) -> int:
     """Return the bytes of memory that this process may still take.
 
-    File buffers that the kernel would give back count as free. Where the system does not say
-    what is free, half of its memory is returned.
+    On the host, file buffers that the kernel would give back count as free; on a CUDA device,
+    what PyTorch holds for reuse.
 
     Args:
+        device: Where; the host for None and for the CPU.
         root: Folder that holds `proc` and `sys`.
     """
-    found = re.search(r"^MemAvailable:\s*(\d+) kB$", _read(root / "proc/meminfo"), re.MULTILINE)
-    if found:
-        available = 1024 * int(found[1])
-    else:
-        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    if device is not None and device.type == "cuda":
+        import torch  # like psutil not before: the command line counts CPUs before it loads either
+
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    import psutil
+
+    available = int(psutil.virtual_memory().available)
     return min([available, *(n for group in _groups("memory", root) for n in _memory_left(group))])
 
 

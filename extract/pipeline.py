@@ -8,7 +8,6 @@ never sooner. Both ways launch the same kernels on the same numbers: the bits ar
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from clinit.extract.loader import ImageBatch
+from clinit.extract.stopwatch import Stopwatch
 from clinit.extract.timing import Timing
 
 IN_FLIGHT = 2
@@ -48,9 +48,9 @@ def in_turn(
 ) -> Generator[tuple[ImageBatch, Float[Tensor, "batch ..."]]]:
     """Yield each batch with its features; nothing overlaps."""
     for batch in batches:
-        with timing.measure("transfer"):
+        with timing.phase("transfer"):
             pixels = batch.pixels.to(device)
-        with timing.measure("forward"):  # .cpu() waits for the device
+        with timing.phase("forward"):  # .cpu() waits for the device
             features = compute(pixels).cpu()
         yield batch, features
 
@@ -118,13 +118,13 @@ class _Lanes:
         sent, arrived, begun, computed = (torch.cuda.Event(enable_timing=True) for _ in range(4))
         # Threads decode meanwhile: sleep, where waiting would otherwise spin on a core.
         done = torch.cuda.Event(enable_timing=True, blocking=True)
-        with self._timing.measure("transfer"):
+        with self._timing.phase("transfer"):
             pixels = self._place(batch)
             with torch.cuda.stream(self._copies):
                 sent.record(self._copies)
                 pixels.copy_(batch.pixels, non_blocking=True)
                 arrived.record(self._copies)
-        with self._timing.measure("forward"), torch.cuda.stream(self._work):
+        with self._timing.phase("forward"), torch.cuda.stream(self._work):
             self._work.wait_event(arrived)
             begun.record(self._work)
             found = self._compute(pixels)
@@ -136,9 +136,9 @@ class _Lanes:
 
     def land(self, flight: _Flight) -> tuple[ImageBatch, Float[Tensor, "batch ..."]]:
         """Wait for the features of a batch."""
-        clock = time.perf_counter()
+        waited = Stopwatch()
         flight.done.synchronize()
-        waited_s = time.perf_counter() - clock
+        waited_s = waited.total
         there = flight.sent.elapsed_time(flight.arrived)
         back = flight.computed.elapsed_time(flight.done)
         forward = flight.begun.elapsed_time(flight.computed)

@@ -18,8 +18,7 @@ from clinit.extract.cache import HEAD_FILE
 from clinit.extract.dataset import SPLITS
 from clinit.extract.decode import decoder_version
 from clinit.extract.fingerprint import MANIFEST, backbone_fields
-from clinit.extract.head import Head, read_head
-from clinit.extract.head_names import name_rows
+from clinit.extract.head import Head, name_rows, read_head
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.lock import claim_folder
 from clinit.extract.machine import cpu_count

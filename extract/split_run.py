@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -28,16 +27,16 @@ from clinit.extract.cache import (
 )
 from clinit.extract.commit import flush_folder
 from clinit.extract.decode import MISSING
-from clinit.extract.head import Head, store_head, tensors_sha256
+from clinit.extract.head import Head, Top1, store_head, tensors_sha256
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.loader import ImageBatch, load_batches
 from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.pipeline import Compute, features_of
 from clinit.extract.plan import Plan, settle_plan, shard_name
 from clinit.extract.shard import assemble, read_shard, write_shard
+from clinit.extract.stopwatch import Stopwatch
 from clinit.extract.summary import UNKNOWN, RunFacts, write_summary
 from clinit.extract.timing import Timing
-from clinit.extract.top1 import Top1
 from clinit.extract.transform import Transform
 
 
@@ -130,7 +129,7 @@ class SplitRun:
         retried_rows = sum(retried.values()) if self.retry_invalid else None
         missing = sorted({*missing, *retried})
         if finished is not None and not missing:
-            return SplitResult(self._up_to_date(finished), 0, (), retried_rows)
+            return SplitResult(self._judged_again(finished), 0, (), retried_rows)
         started = datetime.now(UTC)
         with closing(self._batches(missing)) as batches:
             self._compute(missing, batches, replaced=retried.keys())
@@ -157,20 +156,23 @@ class SplitRun:
             run=run,
         )
 
-    def _up_to_date(self, finished: CacheSplit) -> CacheSplit:
-        """Judge the head again where its rows have got names; write down where the weights are.
+    def _judged_again(self, finished: CacheSplit) -> CacheSplit:
+        """Return a complete split whose summary is about this command's head and weights.
 
-        A summary of an earlier version learns which head it is about.
+        The head is judged again on what is stored where it differs from the one that was judged,
+        where this command names its rows or where they had no names; a summary of an earlier
+        version does not say which head was judged.
         """
-        nameless = self.head is None or self.head.class_names is None
-        known = UNKNOWN if nameless else self.head_classes
-        told, run = finished.summary, replace(finished.summary.run, weights=self._weights)
-        named = self.names_given or told.head.class_names == UNKNOWN != known
+        told = finished.summary
+        run = replace(told.run, weights=self._weights)
         tensors = None if self.head is None else tensors_sha256(self.head)
-        if named or run != told.run or tensors != told.head.tensors:
-            self._summarise(known, run)
-            return open_split(self.folder)
-        return finished
+        has_names = self.head is not None and self.head.class_names is not None
+        newly_named = has_names and told.head.class_names == UNKNOWN
+        is_judged = tensors == told.head.tensors and not newly_named and not self.names_given
+        if is_judged and run == told.run:
+            return finished
+        self._summarise(self.head_classes if has_names else UNKNOWN, run)
+        return open_split(self.folder)
 
     @property
     def _weights(self) -> str | None:
@@ -231,7 +233,7 @@ class SplitRun:
         """
         labels = self.manifest.table["label"].to_numpy()
         todo = sum(len(self.plan.rows(shard)) for shard in shards)
-        rows_before, began = self.plan.num_rows - todo, time.perf_counter()
+        rows_before, watch = self.plan.num_rows - todo, Stopwatch()
         done = 0
         device = torch.device(self.backbone.config.device)
         compute = self._forward(device)
@@ -248,9 +250,9 @@ class SplitRun:
                     features[first : first + len(batch.rows)] = found.numpy()
                     reasons |= {row - rows.start: why for row, why in batch.reasons.items()}
                     done += len(batch.rows)
-                    self._report(rows_before + done, done / (time.perf_counter() - began))
+                    self._report(rows_before + done, done / watch.total)
             self._refuse_wrong_root(shard == shards[0], rows, reasons)
-            with self.timing.measure("write"):
+            with self.timing.phase("write"):
                 if shard in replaced:
                     self._withdraw_summary()
                 write_shard(
@@ -273,10 +275,9 @@ class SplitRun:
             flush_folder(self.folder)
 
     def _next(self, batches: Iterator[ImageBatch]) -> ImageBatch:
-        clock = time.perf_counter()
+        waited = Stopwatch()
         batch = next(batches)
-        waited_s = time.perf_counter() - clock
-        self.timing.add_wait(waited_s, read=batch.read_s, decode=batch.decode_s)
+        self.timing.add_wait(waited.total, read=batch.read_s, decode=batch.decode_s)
         if self.strict and batch.reasons:
             row, reason = min(batch.reasons.items())
             raise ImageError(
@@ -306,7 +307,7 @@ class SplitRun:
         )
 
     def _facts(self, computed: int, started: datetime) -> RunFacts:
-        seconds = self.timing.total
+        seconds = self.timing.busy
         return RunFacts(
             root=str(self.root),
             weights=self._weights,
@@ -316,8 +317,8 @@ class SplitRun:
             max_pixels=self.max_pixels,
             computed_rows=computed,
             images_per_s=computed / seconds if seconds else None,
-            seconds=self.timing.seconds(),
-            shares=dict(self.timing.shares()),
+            seconds=dict(self.timing.seconds),
+            shares=self.timing.shares(),
             bound=self.timing.bound,
             versions={name: version(name) for name in ("clinit", "torch", "timm", "h5py")},
         )

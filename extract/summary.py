@@ -16,11 +16,10 @@ import msgspec
 
 from clinit.errors import CacheError
 from clinit.extract.document import DocumentKind
-from clinit.extract.head import Head, tensors_sha256
+from clinit.extract.head import Head, Top1, head_rows, tensors_sha256, top1
 from clinit.extract.manifest import Manifest
 from clinit.extract.plan import WRITE_AGAIN, Plan, shard_name
 from clinit.extract.shard import Shard, file_sha256, read_shard
-from clinit.extract.top1 import Top1, head_rows, top1
 
 FILE = "cache.json"
 UNKNOWN = "unknown"

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -29,6 +28,7 @@ from clinit.extract.cache import Cache, CacheSplit
 from clinit.extract.device import choose_device
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
+from clinit.extract.stopwatch import Stopwatch
 from clinit.extract.views import AUGMENTATION, SEED
 from clinit.headtrain.array import torch_stream
 from clinit.headtrain.bank.evaluate import LabelledRows, count_correct
@@ -94,7 +94,7 @@ def align(
         ExperimentError: If the head's classes are unknown.
         DeviceError: If there is no such device, or it does not compute in that precision.
     """
-    started, clock = datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter()
+    started, watch = datetime.now(UTC).isoformat(timespec="seconds"), Stopwatch()
     check_head(head, base, base)
     row_of_class = map_to_head(base, head)
     device = choose_device(config.device)
@@ -126,7 +126,7 @@ def align(
         "base": base.description,
         "started_from": head_digest(head),
         "digest": head_digest(aligned),
-        "seconds": time.perf_counter() - clock,
+        "seconds": watch.total,
         "started": started,
         "versions": versions(),
         "git_commit": git_commit(),

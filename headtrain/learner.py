@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from clinit.extract.device import choose_device
 from clinit.extract.head import Head
+from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.array import torch_stream
 from clinit.headtrain.bank.evaluate import LabelledRows, count_correct, mean_losses
 from clinit.headtrain.bank.heads import Bank
@@ -28,7 +29,6 @@ from clinit.headtrain.init import Rows
 from clinit.headtrain.init.solved import SOLVED
 from clinit.headtrain.init.task_start import TaskStart, warm_up
 from clinit.headtrain.least_squares.statistics import ClassStatistics
-from clinit.headtrain.record.stopwatch import Stopwatch
 from clinit.headtrain.record.task_log import Point, TaskEntry
 from clinit.headtrain.stream.pool import TaskRows
 from clinit.headtrain.stream.scenario import Scenario

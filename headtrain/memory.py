@@ -9,30 +9,23 @@ from __future__ import annotations
 
 import torch
 
+from clinit.extract.machine import free_memory
+
 DEVICE_SHARE = 0.25
 """Of the free memory of a CUDA device, what the test rows or the rows of a task may take."""
 
 
 def is_resident(size_bytes: int, device: torch.device) -> bool:
-    """Tell whether features of this size are kept on `device`."""
-    return device.type != "cuda" or size_bytes <= DEVICE_SHARE * free_bytes(device)
-
-
-def free_bytes(device: torch.device) -> int:
-    """Return the memory of a CUDA device that this process may still take.
-
-    What PyTorch holds for reuse is free as well.
-    """
-    free, _ = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    """Return whether features of this size are kept on `device`."""
+    return device.type != "cuda" or size_bytes <= DEVICE_SHARE * free_memory(device)
 
 
 def residency_notes(sizes: dict[str, int], device: torch.device) -> list[str]:
-    """Say which features, by their name, stay in host memory."""
+    """Return a note for each of the features, by their name, that stay in host memory."""
     return [
         f"{what} take {_gigabytes(size)}, more than a quarter of the"
-        f" {_gigabytes(free_bytes(device))} that are free on {device}: they stay in host memory and"
-        " are copied block by block"
+        f" {_gigabytes(free_memory(device))} that are free on {device}: they stay in host memory"
+        " and are copied block by block"
         for what, size in sizes.items()
         if not is_resident(size, device)
     ]

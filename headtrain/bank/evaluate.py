@@ -40,9 +40,10 @@ def count_correct(bank: Bank, test: LabelledRows) -> Int[np.ndarray, "heads clas
             lead, margin = look(features, labels, heads)
             _add(counts[heads], labels, lead > margin)
             close[part, heads] = lead.abs() <= margin
-    for head in range(bank.num_heads) if close.any() else ():
-        left = test.take(close[:, head].nonzero()[:, 0])
-        counts[head] += _counted(bank, head, left)
+    if close.any():  # one wait for a CUDA device where there is nothing to do, not one per head
+        for head in range(bank.num_heads):
+            left = test.take(close[:, head].nonzero()[:, 0])
+            counts[head] += _counted(bank, head, left)
     counted: np.ndarray = counts.cpu().numpy()
     return counted
 

@@ -16,10 +16,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.rows import Feed, LabelledRows, feed_of
 from clinit.headtrain.bank.step import Updates
-from clinit.headtrain.record.stopwatch import Stopwatch
 from clinit.headtrain.stream.batches import Schedule
 from clinit.headtrain.stream.pool import TaskRows
 from clinit.headtrain.study import Stream

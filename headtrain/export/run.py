@@ -20,9 +20,8 @@ from clinit.errors import CacheError, ModelError, RecordError
 from clinit.extract.backbone import Backbone, state_sha256
 from clinit.extract.cache import open_split
 from clinit.extract.fingerprint import backbone_fields
-from clinit.extract.head import Head
+from clinit.extract.head import Head, Top1
 from clinit.extract.reload import rebuild, stored_weights
-from clinit.extract.top1 import Top1
 from clinit.extract.transform import Transform
 from clinit.headtrain.export.assemble import assemble, check_same_logits, model_args
 from clinit.headtrain.export.model_file import ModelFacts, write_model

@@ -42,6 +42,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clinit.headtrain.array import as_tensor, beside, namespace
+from clinit.headtrain.class_draws import draw_per_class, water_level
 from clinit.headtrain.feature_rows import take
 from clinit.headtrain.init.scale import norm_factor
 from clinit.headtrain.least_squares.moments import widen
@@ -262,16 +263,11 @@ def balanced_draw(
 
     A class with fewer rows gives all of them. Ascending; the same for the same labels.
     """
-    counts = np.bincount(labels)
     if len(labels) <= max_rows:
         return np.arange(len(labels))
-    quota = 1
-    while np.minimum(counts, quota + 1).sum() <= max_rows:
-        quota += 1
-    order = np.random.default_rng(seed).permutation(len(labels))
-    order = order[np.argsort(labels[order], kind="stable")]
-    place_in_class = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.sort(order[place_in_class < quota])
+    counts = np.bincount(labels)
+    quotas = np.full(len(counts), max(1, water_level(counts, max_rows)))
+    return np.flatnonzero(draw_per_class(labels, quotas, seed))
 
 
 def _wide_enough(data: NewClasses) -> Any:

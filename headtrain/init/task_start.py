@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
+from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.array import library, library_for, placed, torch_stream
 from clinit.headtrain.feature_rows import FeatureRows
 from clinit.headtrain.init import (
@@ -24,7 +25,6 @@ from clinit.headtrain.init import (
 from clinit.headtrain.init.solved import SolvedHead
 from clinit.headtrain.least_squares.lambda_curve import lambda_curve
 from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
-from clinit.headtrain.record.stopwatch import Stopwatch
 from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import Start, Study
 

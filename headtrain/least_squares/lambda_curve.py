@@ -16,10 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from clinit.errors import StatisticsError
 from clinit.headtrain.array import beside, namespace
+from clinit.headtrain.class_draws import draw_per_class
 from clinit.headtrain.feature_rows import FeatureRows, select
 from clinit.headtrain.least_squares.solve import LambdaPath, LeastSquaresHead
 from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting, count
@@ -95,16 +96,11 @@ def default_lams(statistics: ClassStatistics) -> tuple[float, ...]:
     return tuple(float(f"{value:.0e}") for value in values[:-1])
 
 
-def held_out(labels: Int[np.ndarray, " rows"], seed: int) -> np.ndarray:
+def held_out(labels: Int[np.ndarray, " rows"], seed: int) -> Bool[np.ndarray, " rows"]:
     """Mark a fifth of the rows of each class (at least one, if there are two)."""
     counts = np.bincount(labels)
-    quota = np.where(counts >= 2, np.maximum(1, (HELD_OUT * counts).astype(np.int64)), 0)
-    order = np.random.default_rng(seed).permutation(len(labels))
-    order = order[np.argsort(labels[order], kind="stable")]
-    place_in_class = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
-    marked = np.zeros(len(labels), dtype=bool)
-    marked[order] = place_in_class < quota[labels[order]]
-    return marked
+    quotas = np.where(counts >= 2, np.maximum(1, (HELD_OUT * counts).astype(np.int64)), 0)
+    return draw_per_class(labels, quotas, seed)
 
 
 def held_out_error(head: LeastSquaresHead, judge: ClassStatistics, classes: slice) -> float:

@@ -20,6 +20,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Int
 
+from clinit.headtrain.class_draws import water_level
 from clinit.headtrain.stream.pool import Pool
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.study import Stream
@@ -106,27 +107,15 @@ def level(
 ) -> Int[np.ndarray, " classes"]:
     """Share `size` rows among classes that have `counts` rows.
 
-    The water level is the largest number of rows that every class can give, a class with fewer
-    giving all it has, without passing `size`. What is left, less than one row for each class
-    with more to give, goes to the classes of the lowest `ranks`.
+    Each class gives as many rows as the water level allows. What is left, less than one row for
+    each class with more to give, goes to the classes of the lowest `ranks`.
     """
-    water = _water_level(counts, size)
+    water = water_level(counts, size)
     shares: np.ndarray = np.minimum(counts, water)
     wanting = np.flatnonzero(counts > water)
     left = min(size - int(shares.sum()), len(wanting))
     shares[wanting[np.argsort(ranks[wanting], kind="stable")[:left]]] += 1
     return shares
-
-
-def _water_level(counts: Int[np.ndarray, " classes"], size: int) -> int:
-    low, high = 0, int(counts.max(initial=0))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if int(np.minimum(counts, middle).sum()) <= size:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def quotas_of(stream: Stream, num_base: int) -> Quotas:

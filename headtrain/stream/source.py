@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from clinit.extract.cache import Cache, open_cache
 from clinit.extract.features import FeatureSet
 from clinit.extract.fingerprint import FEATURES, MANIFEST, backbone_fields, is_nameless
 from clinit.extract.head import Head
+from clinit.extract.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +72,7 @@ def read_source(path: Path) -> Source:
     Raises:
         CacheError: If there is no cache, no train split, or the splits do not fit together.
     """
-    started = time.perf_counter()
+    watch = Stopwatch()
     cache = open_cache(path)
     train = cache.split("train")
     features = train.load()
@@ -92,7 +92,7 @@ def read_source(path: Path) -> Source:
         val_features=told.get(FEATURES),
         head=cache.head,
         notes=tuple(notes),
-        load_s=time.perf_counter() - started,
+        load_s=watch.total,
     )
 
 

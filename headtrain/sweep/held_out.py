@@ -32,6 +32,7 @@ def held_out_rows(
 ) -> Bool[np.ndarray, " rows"]:
     """Choose a fraction of the rows of each class: at least one, and never its last row."""
     held = np.zeros(len(labels), dtype=bool)
+    # A permutation per class, not `draw_per_class`: recorded searches have these rows.
     order = np.argsort(labels, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1):
         wanted = min(max(1, round(fraction * len(rows))), len(rows) - 1)

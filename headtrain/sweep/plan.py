@@ -6,10 +6,8 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from clinit.extract import machine
 from clinit.extract.device import choose_device
+from clinit.extract.machine import free_memory
 from clinit.headtrain.bank.precision import check_precision
 from clinit.headtrain.study import PLACES, Study, run_name
 
@@ -55,19 +53,12 @@ def head_bytes(*, num_classes: int, dim: int, batch_size: int) -> int:
     return 4 * (parameters + _LOGIT_COPIES * batch_size * num_classes)
 
 
-def free_memory(device: str) -> int:
-    """Return the bytes that are free where `device` computes."""
-    chosen = choose_device(device)
-    if chosen.type == "cuda":
-        return int(torch.cuda.mem_get_info(chosen)[0])
-    return machine.free_memory()
-
-
 def bank_limit(study: Study, *, num_classes: int, dim: int, asked: int | None = None) -> int:
     """Return how many runs a bank may hold: what fits into memory, and at most `asked`."""
     each = head_bytes(num_classes=num_classes, dim=dim, batch_size=study.stream.rows_per_batch)
-    fitting = max(1, int(MEMORY_SHARE * free_memory(study.training.device)) // each)
-    if asked is None and choose_device(study.training.device).type == "cpu":
+    device = choose_device(study.training.device)
+    fitting = max(1, int(MEMORY_SHARE * free_memory(device)) // each)
+    if asked is None and device.type == "cpu":
         asked = CPU_BANK_SIZE
     return min(fitting, asked or fitting)
 

@@ -227,10 +227,12 @@ def _next_batch(
             if trial.params.keys() != distributions.keys():  # a killed search: earlier version
                 study.tell(trial.number, state=TrialState.FAIL)
         known = study.get_trials(deepcopy=False)
-    waiting = any(trial.state is TrialState.RUNNING for trial in known)
-    # Those of a search that was killed: up to the end of their batch, as it would have been.
-    batches = -(-len(known) // size) if waiting else len(known) // size + 1
-    numbers = range(len(known), min(batches * size, config.trials))
+    some_wait = any(trial.state is TrialState.RUNNING for trial in known)
+    whole_batches = len(known) // size
+    # A search that was killed at the end of a batch trains that one before it asks for the next.
+    batch_is_whole = len(known) % size == 0 and some_wait
+    end = size * (whole_batches if batch_is_whole else whole_batches + 1)
+    numbers = range(len(known), min(end, config.trials))
     if numbers:
         memory = optuna.create_study(direction=study.direction)
         with _storage(path):  # compares their values with their distributions
@@ -268,8 +270,8 @@ def _check_trials(
     for trial in trials:
         if trial.params.keys() != space.varied.keys():
             continue  # of an earlier version, killed while it was asked for
-        told = trial.user_attrs.get(_DIGEST)
-        if told not in (None, content_sha256(trial.params)):
+        digest = trial.user_attrs.get(_DIGEST)  # an earlier version wrote none
+        if digest is not None and digest != content_sha256(trial.params):
             raise _damaged(path, f"the settings of trial {trial.number} have changed")
         if not trial.state.is_finished():
             continue

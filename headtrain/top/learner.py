@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Int
 
 from clinit.extract.head import Head
+from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.array import as_array, namespace, torch_stream
 from clinit.headtrain.events import (
     Evaluated,
@@ -25,7 +26,6 @@ from clinit.headtrain.events import (
     TaskStarted,
 )
 from clinit.headtrain.init.task_start import TaskStart, warm_up
-from clinit.headtrain.record.stopwatch import Stopwatch
 from clinit.headtrain.record.task_log import Point, TaskEntry
 from clinit.headtrain.stream.batches import Schedule
 from clinit.headtrain.stream.pool import TaskRows

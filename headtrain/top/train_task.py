@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR
 
-from clinit.headtrain.record.stopwatch import Stopwatch
+from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.study import Stream
 from clinit.headtrain.top.methods import TopMethod
 from clinit.headtrain.top.methods.interface import Batch

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from clinit.cli.failure import fail
+from clinit.cli.main import app
 from clinit.errors import ClinitError
 from clinit.extract.decode import memory_error
 
@@ -26,7 +27,7 @@ def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
     def tell(error: BaseException, *command: str) -> str:
         monkeypatch.setattr("sys.argv", ["clinit", *(command or ["extract"])])
-        assert fail(error) == 1
+        assert fail(error, app) == 1
         shown = capsys.readouterr()
         assert shown.out == ""
         return shown.err

@@ -107,9 +107,9 @@ from clinit.errors import ClinitError
 def refuse():
     raise ClinitError("no x", remedy="Give x.")
 
-def told(error, told=failure._told):
+def told(error, app, told=failure._told):
     signal.raise_signal(signal.SIGINT)
-    return told(error)
+    return told(error, app)
 
 failure._told = told
 m.app.registered_commands[0].callback = lambda: None

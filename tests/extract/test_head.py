@@ -11,9 +11,17 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as save_torch
 
 from clinit.errors import CacheError, HeadError, StorageError
-from clinit.extract.head import Head, read_head, store_head, tensors_sha256, write_head
-from clinit.extract.head_names import name_rows
-from clinit.extract.top1 import Top1, head_rows, top1
+from clinit.extract.head import (
+    Head,
+    Top1,
+    head_rows,
+    name_rows,
+    read_head,
+    store_head,
+    tensors_sha256,
+    top1,
+    write_head,
+)
 
 
 @pytest.fixture

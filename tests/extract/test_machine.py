@@ -3,13 +3,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.machine import cpu_count, free_memory, visible_cpus
 from clinit.extract.run import ExtractConfig
-from clinit.headtrain.sweep import plan as sweep_plan
 from clinit.headtrain.top.inputs import Storage
 
 GB = 2**30
@@ -24,12 +25,13 @@ def _eight_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Write:
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     """Write files below a folder that stands for /, where 16 GB are available."""
+    host = SimpleNamespace(available=16 * GB, free=GB, total=64 * GB)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: host)
 
     def make(files: dict[str, str]) -> Path:
-        meminfo = {"proc/meminfo": f"MemFree: 99 kB\nMemAvailable:   {16 * GB // 1024} kB\n"}
-        for name, text in (meminfo | files).items():
+        for name, text in files.items():
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
@@ -114,7 +116,7 @@ def test_a_container_that_sees_the_path_of_its_host_has_the_limits_of_its_own_gr
     files = {"proc/self/cgroup": "4:memory:/docker/4f\n1:cpu,cpuacct:/docker/4f\n"}
     root = write(files | cpu_v1("", 300_000) | memory_v1("", 3 * GB, GB))
     assert cpu_count(root) == 3
-    assert free_memory(root) == 2 * GB
+    assert free_memory(root=root) == 2 * GB
 
 
 def test_a_mount_is_found_by_the_names_of_all_its_controllers(write: Write) -> None:
@@ -127,7 +129,7 @@ def test_quota_and_memory_of_other_controllers_are_not_read(write: Write) -> Non
     files = {"proc/self/cgroup": "3:cpuset:/jobs/7\n2:blkio:/jobs/7\n"}
     root = write(files | cpu_v1("/jobs/7", 100_000) | memory_v1("/jobs/7", GB, 0))
     assert cpu_count(root) == 8
-    assert free_memory(root) == 16 * GB
+    assert free_memory(root=root) == 16 * GB
 
 
 def test_affinity_bounds_the_cpus_where_it_is_tighter(
@@ -142,7 +144,7 @@ def test_affinity_bounds_the_cpus_where_it_is_tighter(
 def test_nothing_that_can_be_read_is_no_limit(write: Write, text: str) -> None:
     root = write({"proc/self/cgroup": text})
     assert cpu_count(root) == 8
-    assert free_memory(root) == 16 * GB
+    assert free_memory(root=root) == 16 * GB
 
 
 @pytest.mark.parametrize(("counted", "cpus"), [(6, 6), (None, 1)])
@@ -172,7 +174,7 @@ def test_a_limit_of_version_2_bounds_the_free_memory(
     write: Write, limit: int | str, used: int | str, stat: str, left: int
 ) -> None:
     files = v2("", memory_max=f"{limit}\n", memory_current=f"{used}\n", memory_stat=stat)
-    assert free_memory(write(ROOT_V2 | files)) == left
+    assert free_memory(root=write(ROOT_V2 | files)) == left
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,7 @@ def test_a_limit_of_version_2_bounds_the_free_memory(
 def test_a_limit_of_version_1_bounds_the_free_memory(
     write: Write, limit: int, stat: str, left: int
 ) -> None:
-    assert free_memory(write(V1 | memory_v1("/jobs/7", limit, GB, stat))) == left
+    assert free_memory(root=write(V1 | memory_v1("/jobs/7", limit, GB, stat))) == left
 
 
 def test_the_group_with_the_least_memory_left_holds(write: Write) -> None:
@@ -194,33 +196,39 @@ def test_the_group_with_the_least_memory_left_holds(write: Write) -> None:
         return v2(name, memory_max=str(limit), memory_current=str(used), memory_stat="")
 
     root = write(NESTED_V2 | group("/user.slice/job", 4 * GB, GB) | group("/user.slice", 9 * GB, 0))
-    assert free_memory(root) == 3 * GB
+    assert free_memory(root=root) == 3 * GB
     write(group("/user.slice", 9 * GB, 7 * GB))
-    assert free_memory(root) == 2 * GB
+    assert free_memory(root=root) == 2 * GB
 
 
-def test_a_system_that_does_not_say_what_is_free_has_half_of_its_memory(tmp_path: Path) -> None:
-    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    assert free_memory(tmp_path) == pages * size // 2
-
-
-@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="not Linux")
 def test_this_machine_has_memory_and_no_more_than_is_built_in() -> None:
     built_in = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 0 < free_memory() < built_in
 
 
-def test_threads_and_banks_follow_what_the_process_may_use(
+def test_a_cpu_has_the_memory_of_the_host(write: Write) -> None:
+    root = write(ROOT_V2 | v2("", memory_max=str(3 * GB), memory_current=str(GB)))
+    assert free_memory(torch.device("cpu"), root=root) == free_memory(root=root) == 2 * GB
+
+
+def test_on_a_cuda_device_what_torch_holds_for_reuse_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 50)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
+    assert free_memory(torch.device("cuda")) == 130
+
+
+def test_threads_follow_what_the_process_may_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
     assert ExtractConfig(backbone=BackboneConfig(name="any")).workers == 1
     assert Storage(folder=tmp_path, budget=0).workers == 1
-    monkeypatch.setattr("clinit.extract.machine.free_memory", lambda: 12_345)
-    assert sweep_plan.free_memory("cpu") == 12_345
 
 
-def test_asking_loads_neither_torch_nor_numpy() -> None:
+def test_asking_of_the_host_loads_neither_torch_nor_numpy() -> None:
     code = (
         "import sys; from clinit.extract.machine import cpu_count, free_memory;"
         "cpu_count(), free_memory();"

@@ -580,6 +580,31 @@ def test_names_can_be_given_after_the_extraction(
     assert results[0].split.summary.head.class_names == "the classes of the data set"
 
 
+def test_other_names_judge_the_head_again(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root, out, plain = make_tree(), tmp_path / "cache", nameless(config, tmp_path)
+    run(root, out, replace(plain, head_classes="dataset"))
+    strangers = tmp_path / "strangers.txt"
+    strangers.write_text("x\ny\nz\n")
+    results = run(root, out, replace(plain, head_classes=str(strangers)))
+    assert [(r.computed_rows, r.top1.total) for r in results] == [(0, 0), (0, 0)]
+    assert results[0].split.summary.head.class_names == str(strangers)
+
+
+def test_a_split_learns_the_names_that_were_given_for_another(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root, out, plain = make_tree(), tmp_path / "cache", nameless(config, tmp_path)
+    run(root, out, plain)
+    manifests = {"train": scan("folder", root, "train").manifest}
+    for _ in extract(manifests, root, out, replace(plain, head_classes="dataset")):
+        pass
+    train, val = run(root, out, plain)
+    assert (train.top1.total, val.computed_rows, val.top1.total) == (15, 0, 6)
+    assert val.split.summary.head.class_names == "named by an earlier command"
+
+
 def test_splits_of_different_backbones_are_not_one_cache(
     make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
 ) -> None:

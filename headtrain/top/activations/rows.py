@@ -28,6 +28,7 @@ from clinit.extract.plan import shard_name
 from clinit.headtrain.stream.pool import Pool
 from clinit.headtrain.top.activations.trunk import Trunk
 from clinit.headtrain.top.methods.interface import Batch
+from clinit.headtrain.top.transfer import sent
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,17 +59,6 @@ class TaskReader:
 Rows = Int[np.ndarray, " _"]  # no name: batches of one call differ in length
 Reader = Callable[[Rows, np.ndarray], None]
 """Writes the activations of rows into an array."""
-
-
-def sent(values: Tensor, device: torch.device) -> Tensor:
-    """Copy values to a device; a CUDA device is not waited for.
-
-    Only pinned memory goes over by itself: a copy from other memory may wait for all that the
-    device has been given before. Torch keeps pinned memory until the copies from it are done.
-    """
-    if device.type == "cuda" and values.device.type == "cpu" and not values.is_pinned():
-        values = values.pin_memory()
-    return values.to(device, non_blocking=True)
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clinit.headtrain.top.activations.rows import sent
+from clinit.headtrain.top.transfer import sent
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -106,7 +106,7 @@ def test_a_block_holds_no_other_steps() -> None:
 def test_features_stay_in_host_memory_where_they_would_take_more_than_a_quarter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(residency, "free_bytes", lambda device: 8_000_000_000)
+    monkeypatch.setattr(residency, "free_memory", lambda device: 8_000_000_000)
     assert is_resident(2_000_000_000, CUDA)
     assert not is_resident(2_000_000_001, CUDA)
     assert is_resident(10**15, CPU)
@@ -116,13 +116,6 @@ def test_features_stay_in_host_memory_where_they_would_take_more_than_a_quarter(
         "the rows of the largest task take 2.40 GB, more than a quarter of the 8.00 GB that are"
         " free on cuda: they stay in host memory and are copied block by block"
     ]
-
-
-def test_what_torch_holds_for_reuse_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 50)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
-    assert residency.free_bytes(CUDA) == 130
 
 
 def test_the_feed_follows_from_where_the_features_are(monkeypatch: pytest.MonkeyPatch) -> None:

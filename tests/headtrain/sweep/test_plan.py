@@ -126,7 +126,9 @@ def test_runs_of_another_pretrained_head_have_a_bank_of_their_own() -> None:
 def test_a_bank_is_no_larger_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     each = head_bytes(num_classes=1365, dim=384, batch_size=256)
     assert each == 4 * (4 * 1365 * 385 + 5 * 256 * 1365)
-    monkeypatch.setattr(plan_module, "free_memory", lambda device: 2 * 5 * each)
+    monkeypatch.setattr(
+        plan_module, "free_memory", lambda device: {"cpu": 2 * 5 * each}[device.type]
+    )
     config = Study.of({"device": "cpu"}).resolved()
     assert bank_limit(config, num_classes=1365, dim=384) == 5
     assert bank_limit(config, num_classes=1365, dim=384, asked=3) == 3

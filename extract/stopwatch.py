@@ -1,0 +1,46 @@
+"""Wall time, in all and by named phase."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Stopwatch:
+    """Measures the seconds since it was made, and adds up those spent in named phases."""
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        """Start.
+
+        Args:
+            device: Where the work that is measured is done. A CUDA device is waited for at the
+                end of each phase, so that the work queued in a phase counts in it.
+        """
+        self._device = device
+        self._started = time.perf_counter()
+        self.seconds: dict[str, float] = defaultdict(float)
+        """Seconds of each phase."""
+
+    @property
+    def total(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self._started
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the seconds of the block to `name`, also where the block raises."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            if self._device is not None and self._device.type == "cuda":
+                import torch  # not before: reading and decoding images need none of it
+
+                torch.cuda.synchronize(self._device)
+            self.seconds[name] += time.perf_counter() - started

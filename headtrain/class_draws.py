@@ -1,0 +1,44 @@
+"""Rows drawn per class, and how a number of rows is shared among classes."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+
+def draw_per_class(
+    labels: Int[np.ndarray, " rows"], quotas: Int[np.ndarray, " classes"], seed: int
+) -> Bool[np.ndarray, " rows"]:
+    """Mark rows drawn at random without replacement: of each class as many as its quota.
+
+    A class with fewer rows gives all of them. The same labels, quotas and seed give the same
+    rows, and a larger quota of a class gives the rows of a smaller one and others.
+
+    Args:
+        labels: In [0, classes).
+        quotas: Rows wanted per class; >= 0.
+        seed: Of the draw.
+    """
+    counts = np.bincount(labels)
+    order = np.random.default_rng(seed).permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    place_in_class = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
+    marked = np.zeros(len(labels), dtype=bool)
+    marked[order] = place_in_class < quotas[labels[order]]
+    return marked
+
+
+def water_level(counts: Int[np.ndarray, " classes"], size: int) -> int:
+    """Return how many rows every class can give without passing `size` rows in all.
+
+    A class of fewer rows gives all that it has. The level is at most the largest count, and 0
+    where not even one row per class fits.
+    """
+    low, high = 0, int(counts.max(initial=0))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if int(np.minimum(counts, middle).sum()) <= size:
+            low = middle
+        else:
+            high = middle - 1
+    return low
