@@ -29,7 +29,6 @@ from clinit.extract.cache import Cache, CacheSplit
 from clinit.extract.device import choose_device
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
-from clinit.extract.views import AUGMENTATION, SEED
 from clinit.headtrain.array import torch_stream
 from clinit.headtrain.bank.evaluate import LabelledRows, count_correct
 from clinit.headtrain.bank.heads import Bank
@@ -208,10 +207,11 @@ class _Epochs:
         if not self.views:
             return {**rows, "view_seed": None, "augmentation": "none: the plain images"}
         fingerprint = self.views[0].fingerprint
+        assert fingerprint.view_seed is not None, "a view has been checked to have one"
         return {
             **rows,
-            "view_seed": int(fingerprint[SEED]),
-            "augmentation": fingerprint[AUGMENTATION],
+            "view_seed": int(fingerprint.view_seed),
+            "augmentation": fingerprint.augmentation,
         }
 
     def _on_device(self, data: FeatureSet) -> LabelledRows:

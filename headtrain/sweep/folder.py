@@ -21,6 +21,7 @@ from typing import Any, Required, TypedDict
 from clinit.errors import CacheError, RecordError
 from clinit.extract.contrast import contrast
 from clinit.extract.document import DocumentKind
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
 from clinit.extract.lock import claim_folder
 from clinit.headtrain.config import HeadConfig
@@ -207,12 +208,10 @@ def _check_sides(
 ) -> None:
     differing = []
     for side, mine in sides.items():
-        theirs, own = _flat(_side(found.get(side) or {})), _flat(mine)
-        differing += [
-            f"{side} {name} ({_both(theirs.get(name), own.get(name))})"
-            for name in {**theirs, **own}
-            if theirs.get(name) != own.get(name)
-        ]
+        theirs = _all_fields(_side(found.get(side) or {}))
+        for each in theirs.differences(_all_fields(mine)):
+            there, now = contrast(each.one, each.other)
+            differing.append(f"{side} {each.name} ({there} there, {now} now)")
     if differing:
         raise _replaced(where, differing, num_records)
 
@@ -238,12 +237,8 @@ def _side(description: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _flat(side: Mapping[str, Any]) -> dict[str, Any]:
-    rest = {name: value for name, value in side.items() if name != "fingerprint"}
-    return {**(side.get("fingerprint") or {}), **rest}
-
-
-def _both(theirs: object, own: object) -> str:
-    there, now = ("absent" if value is None else str(value) for value in (theirs, own))
-    there, now = contrast(there, now)
-    return f"{there} there, {now} now"
+def _all_fields(side: Mapping[str, Any]) -> Fingerprint:
+    """Return the fingerprint of a side with the digests beside it."""
+    digests = {name: each for name, each in side.items() if name != "fingerprint"}
+    known = {name: str(digest) for name, digest in digests.items() if digest is not None}
+    return Fingerprint({**(side.get("fingerprint") or {}), **known})

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from clinit.extract.plan import backbone_identifier
 from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.init import Rows
@@ -172,7 +171,7 @@ def head_fingerprint(study: Study, changed: Mapping[str, np.ndarray]) -> str:
     """
     if not changed:
         return study.initial_head.fingerprint
-    digest = hashlib.sha256(backbone_identifier(study.base.fingerprint).encode())
+    digest = hashlib.sha256(study.base.fingerprint.backbone_identifier.encode())
     for name, values in sorted(changed.items()):
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(values).data)

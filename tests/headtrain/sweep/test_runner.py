@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from clinit.errors import CacheError, ClinitError, RecordError
+from clinit.extract.fingerprint import Fingerprint
 from clinit.headtrain.record import format as record_module
 from clinit.headtrain.record.format import RunRecord, find_records, read_record
 from clinit.headtrain.sweep import runner
@@ -122,7 +123,7 @@ def test_long_settings_that_differ_at_their_end_are_told_apart(
 ) -> None:
     def with_transform(text: str) -> SweepData:
         base, new = (
-            replace(side, fingerprint={**(side.fingerprint or {}), "transform": text})
+            replace(side, fingerprint=Fingerprint({**side.fingerprint.fields, "transform": text}))
             for side in (data.base, data.new)
         )
         return replace(data, base=base, new=new)
@@ -147,7 +148,7 @@ def test_other_imported_features_under_the_same_labels_are_other_data(
     data: SweepData, make_runs: MakeRuns, tmp_path: Path
 ) -> None:
     def imported(digest: str) -> SweepData:
-        fingerprint = {**data.new.fingerprint, "features": digest}
+        fingerprint = Fingerprint({**data.new.fingerprint.fields, "features": digest})
         return replace(data, new=replace(data.new, fingerprint=fingerprint, val_features="v"))
 
     sweep(make_runs("seed=0"), imported("one"), tmp_path)
