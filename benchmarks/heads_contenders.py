@@ -135,7 +135,7 @@ def clinit(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any
     from clinit.headtrain.bank.rows import LabelledRows
     from clinit.headtrain.config import ExperimentConfig, HeadConfig
     from clinit.headtrain.experiment import run_experiment
-    from clinit.headtrain.init import Rows
+    from clinit.headtrain.rows import Rows
 
     def observe(event: events.Event) -> None:
         if isinstance(event, events.Evaluated) and event.iteration == 0:
@@ -163,7 +163,7 @@ def clinit(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any
     trained = record.head
     assert trained is not None
     device = torch.device(options["device"])
-    bank = Bank(Rows(trained.weight, trained.bias), heads[:1], device, options["precision"])
+    bank = Bank(Rows.of_head(trained), heads[:1], device, options["precision"])
     test = LabelledRows.on(device, work.test_x, work.test_y)
     with torch.no_grad():
         count_correct(bank, test.first(2000))

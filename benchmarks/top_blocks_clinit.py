@@ -15,8 +15,8 @@ from top_blocks_contenders import Taker, Workload
 from clinit.headtrain.bank.evaluate import LabelledRows, count_correct
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
-from clinit.headtrain.init import Rows
 from clinit.headtrain.record.stopwatch import Stopwatch
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.top.activations.rows import PoolActivations, TaskReader
 from clinit.headtrain.top.activations.trunk import Trunk
 from clinit.headtrain.top.config import TopConfig
@@ -96,8 +96,7 @@ def clinit(work: Workload) -> Taker:
     study = study_of(work, top, config)
     head = HeadConfig(init="random", lr=options["lr"])
     (task,) = study.scenario.tasks
-    network, first = copy.deepcopy(study.network), study.initial_head
-    old_rows = Rows(first.weight.astype(np.float64), first.bias.astype(np.float64))
+    network, old_rows = copy.deepcopy(study.network), Rows.of_head(study.initial_head)
     model = PlasticModel(network, cut(network, top.top_blocks), old_rows, top)
     model.grow(study.task_plan.random_rows(task, model.dim))
     method = top_method(top.method, seed=config.seed, ewc=top.ewc, derpp=top.derpp)

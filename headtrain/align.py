@@ -35,8 +35,8 @@ from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.precision import PRECISIONS, check_precision
 from clinit.headtrain.bank.step import Training
 from clinit.headtrain.config import DEVICES, MOST, HeadConfig
-from clinit.headtrain.init import Rows
 from clinit.headtrain.record.provenance import git_commit, versions
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.base_head import check_head, head_digest, map_to_head
 from clinit.headtrain.stream.seeds import MAX_SEED, Draw, generator
 from clinit.headtrain.stream.source import Source
@@ -138,8 +138,7 @@ def align(
     row_of_class = map_to_head(base, head)
     device = choose_device(config.device)
     check_precision(config.precision, device)
-    start = Rows(head.weight.astype(np.float64), head.bias.astype(np.float64))
-    bank = Bank(start, [config.head_config()], device, config.precision)
+    bank = Bank(Rows.of_head(head), [config.head_config()], device, config.precision)
     epochs = _Epochs(base.train, tuple(views[: config.epochs]), row_of_class, device)
     test = LabelledRows.on(device, base.val.features, row_of_class[base.val.labels])
     with torch.no_grad():
@@ -147,13 +146,7 @@ def align(
         losses = _train(bank, epochs, config, on_epoch)
         after = _top1(bank, test)
     with torch_stream(device):
-        rows = bank.rows(0).on_host()
-    aligned = Head(
-        weight=rows.weight.astype(np.float32),
-        bias=rows.bias.astype(np.float32),
-        class_names=head.class_names,
-        fingerprint=head.fingerprint,
-    )
+        aligned = bank.rows(0).as_head(head.class_names, head.fingerprint)
     facts = {
         **asdict(config),
         "schedule": "cosine to zero, by update",

@@ -25,12 +25,12 @@ from clinit.headtrain.events import (
     Stepped,
     TaskStarted,
 )
-from clinit.headtrain.init import Rows
 from clinit.headtrain.init.solved import SOLVED
 from clinit.headtrain.init.task_start import TaskStart, warm_up
 from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.record.stopwatch import Stopwatch
 from clinit.headtrain.record.task_log import Point, TaskEntry
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.pool import TaskRows
 from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.stream.task_plan import TaskPlan

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clinit.headtrain.array import as_array, as_tensor
 from clinit.headtrain.config import HeadConfig
-from clinit.headtrain.init import Rows
+from clinit.headtrain.rows import Rows
 
 
 class Bank:

@@ -16,6 +16,7 @@ from clinit.headtrain.array import beside, library
 from clinit.headtrain.init.calibrate import calibrate
 from clinit.headtrain.init.config import INITS, SCALES, InitConfig
 from clinit.headtrain.init.lda import lda_rows
+from clinit.headtrain.init.new_classes import NewClasses
 from clinit.headtrain.init.raw import (
     class_mean_rows,
     imprinted_rows,
@@ -28,7 +29,7 @@ from clinit.headtrain.init.scale import norm_factor, row_factors
 from clinit.headtrain.least_squares.lambda_curve import LambdaCurve, lambda_curve
 from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
 from clinit.headtrain.losses import loss_named
-from clinit.headtrain.rows import NewClasses, Rows
+from clinit.headtrain.rows import Rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,10 +19,11 @@ import array_api_compat
 import numpy as np
 
 from clinit.headtrain.array import beside, namespace
+from clinit.headtrain.init.new_classes import NewClasses
 from clinit.headtrain.least_squares.moments import add_by_class, cut, widen
 from clinit.headtrain.least_squares.solve import least_squares_head
 from clinit.headtrain.least_squares.statistics import ClassStatistics
-from clinit.headtrain.rows import NewClasses, Rows
+from clinit.headtrain.rows import Rows
 
 
 def class_mean_rows(data: NewClasses, statistics: ClassStatistics) -> Rows:
@@ -75,5 +76,4 @@ def random_rows(rng: np.random.Generator, classes: int, dim: int) -> Rows:
 
 def least_square_rows(data: NewClasses, statistics: ClassStatistics, lam: float) -> Rows:
     """Return the new rows of W_LS at `lam`."""
-    head = least_squares_head(statistics, lam)
-    return Rows(head.weight, head.bias).between(data.start, data.stop)
+    return least_squares_head(statistics, lam).between(data.start, data.stop)

@@ -18,7 +18,6 @@ from clinit.headtrain.init import (
     Initialisation,
     LambdaCurve,
     NewClasses,
-    Rows,
     initialise,
     raw_rows,
     scaled,
@@ -27,6 +26,7 @@ from clinit.headtrain.init.solved import SolvedHead
 from clinit.headtrain.least_squares.lambda_curve import lambda_curve
 from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
 from clinit.headtrain.record.stopwatch import Stopwatch
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.tasks import Task
 
 Seconds = dict[str, float]

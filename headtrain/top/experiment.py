@@ -14,10 +14,10 @@ import torch
 
 from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.events import Observer, ignore
-from clinit.headtrain.init import Rows
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.provenance import git_commit, versions
 from clinit.headtrain.record.task_log import run_record
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.pool import LOSS_SAMPLE_ROWS
@@ -80,11 +80,10 @@ def run_top(
     started = datetime.now(UTC).isoformat(timespec="seconds")
     name = run_name(head, study.top)
     network = copy.deepcopy(study.network)
-    first = study.initial_head
     model = PlasticModel(
         network,
         cut(network, study.top.top_blocks),
-        Rows(first.weight.astype(np.float64), first.bias.astype(np.float64)),
+        Rows.of_head(study.initial_head),
         study.top,
     )
     method = top_method(

@@ -111,13 +111,8 @@ class TopLearner:
     def head(self, fingerprint: str) -> Head:
         """Copy the classifier, with the names of its classes and what it reads."""
         with torch_stream(self._model.device):
-            rows = self._model.rows().on_host()
-        return Head(
-            weight=rows.weight.astype(np.float32),
-            bias=rows.bias.astype(np.float32),
-            class_names=self._study.scenario.class_names[: len(rows.bias)],
-            fingerprint=fingerprint,
-        )
+            names = self._study.scenario.class_names[: self._model.num_classes]
+            return self._model.rows().as_head(names, fingerprint)
 
     def _grow(self, *tasks: Task) -> None:
         for task in tasks:

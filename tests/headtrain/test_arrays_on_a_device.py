@@ -25,7 +25,7 @@ from clinit.headtrain.bank import rows as labelled_rows
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.feature_rows import StreamedRows, select, take
-from clinit.headtrain.init import InitConfig, NewClasses, Rows, choose_lambda, initialise
+from clinit.headtrain.init import InitConfig, NewClasses, choose_lambda, initialise
 from clinit.headtrain.init.config import INITS, SCALES
 from clinit.headtrain.init.solved import SOLVED
 from clinit.headtrain.init.task_start import TaskStart, start_made_task
@@ -34,6 +34,7 @@ from clinit.headtrain.least_squares.lambda_curve import lambda_curve
 from clinit.headtrain.least_squares.solve import LambdaPath, least_squares_head
 from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
 from clinit.headtrain.losses import LOSSES
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.tasks import Task
 
 DEVICE = strict.Device("device1")

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clinit.headtrain.array import as_array, as_tensor
-from clinit.headtrain.init import Rows
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.top.config import TopConfig
 from clinit.headtrain.top.methods.interface import CLASSIFIER_BIAS, CLASSIFIER_WEIGHT
 from clinit.headtrain.top.network.cut import Cut

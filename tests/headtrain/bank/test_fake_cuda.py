@@ -23,7 +23,7 @@ from clinit.headtrain.bank.loop import TaskSteps
 from clinit.headtrain.bank.rows import LabelledRows, ResidentFeed, StreamedFeed, feed_of
 from clinit.headtrain.bank.step import Training
 from clinit.headtrain.config import HeadConfig
-from clinit.headtrain.init import Rows
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.batches import Schedule
 
 CUDA = torch.device("cuda")

@@ -11,7 +11,7 @@ from clinit.headtrain.bank.evaluate import LabelledRows, count_correct, mean_los
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.step import Training
 from clinit.headtrain.config import HeadConfig
-from clinit.headtrain.init import Rows
+from clinit.headtrain.rows import Rows
 
 DIM, CLASSES, BATCH, STEPS = 16, 11, 24, 40
 CPU = torch.device("cpu")

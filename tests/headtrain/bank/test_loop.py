@@ -15,8 +15,8 @@ from clinit.headtrain.bank.loop import WARM_UP_STEPS, CaptureWarning, Replayed, 
 from clinit.headtrain.bank.rows import Feed, LabelledRows, ResidentFeed, StreamedFeed, feed_of
 from clinit.headtrain.bank.step import Training
 from clinit.headtrain.config import HeadConfig
-from clinit.headtrain.init import Rows
 from clinit.headtrain.memory import is_resident, residency_notes
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.batches import Schedule
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

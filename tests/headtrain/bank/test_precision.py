@@ -22,7 +22,7 @@ from clinit.headtrain.bank.products import Bf16Products, Float32Products
 from clinit.headtrain.bank.rows import LabelledRows
 from clinit.headtrain.bank.step import Training
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
-from clinit.headtrain.init import Rows
+from clinit.headtrain.rows import Rows
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 DIM, CLASSES, BATCH = 48, 30, 16
