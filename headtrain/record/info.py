@@ -11,13 +11,7 @@ from typing import Annotated, Any, Required, TypedDict
 from msgspec import Meta
 
 from clinit.errors import RecordError
-from clinit.extract.document import DocumentKind
-
-Count = Annotated[int, Meta(ge=0, le=2**53)]
-Number = Annotated[int, Meta(ge=-(2**53), le=2**53)] | Annotated[float, Meta(ge=-1e300, le=1e300)]
-Seconds = Annotated[int, Meta(ge=0, le=2**53)] | Annotated[float, Meta(ge=0, le=1e300)]
-Share = Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(ge=0, le=1)]
-Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+from clinit.extract.document import Count, Digest, DocumentKind, Number, Seconds, Share
 
 DOCUMENT = DocumentKind(
     title="the record of a run",

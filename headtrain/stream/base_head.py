@@ -14,10 +14,9 @@ from jaxtyping import Int
 
 from clinit.errors import CacheError, ExperimentError, HeadError
 from clinit.extract.contrast import DIGEST_LETTERS, contrast
-from clinit.extract.document import DocumentKind
+from clinit.extract.document import Count, DocumentKind, Number
 from clinit.extract.head import Head, read_head
 from clinit.headtrain.examples import examples
-from clinit.headtrain.record.info import Count, Number
 from clinit.headtrain.stream.source import Source
 
 NAMES_REMEDY = (
