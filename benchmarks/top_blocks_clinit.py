@@ -15,9 +15,11 @@ from top_blocks_contenders import Taker, Workload
 from clinit.headtrain.bank.evaluate import LabelledRows, count_correct
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
+from clinit.headtrain.init.raw import random_task_rows
 from clinit.headtrain.record.stopwatch import Stopwatch
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.top.activations.rows import PoolActivations, TaskReader
+from clinit.headtrain.top.activations.batches import TaskReader
+from clinit.headtrain.top.activations.rows import PoolActivations
 from clinit.headtrain.top.activations.trunk import Trunk
 from clinit.headtrain.top.config import TopConfig
 from clinit.headtrain.top.evaluate import features
@@ -98,7 +100,7 @@ def clinit(work: Workload) -> Taker:
     (task,) = study.scenario.tasks
     network, old_rows = copy.deepcopy(study.network), Rows.of_head(study.initial_head)
     model = PlasticModel(network, cut(network, top.top_blocks), old_rows, top)
-    model.grow(study.task_plan.random_rows(task, model.dim))
+    model.grow(random_task_rows(config.seed, task, model.dim))
     method = top_method(top.method, seed=config.seed, ewc=top.ewc, derpp=top.derpp)
     rows = study.task_plan.rows(task)
     schedule = study.task_plan.schedule(rows)

@@ -24,6 +24,8 @@ from clinit.headtrain.least_squares.moments import add_by_class, cut, widen
 from clinit.headtrain.least_squares.solve import least_squares_head
 from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.rows import Rows
+from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.stream.tasks import Task
 
 
 def class_mean_rows(data: NewClasses, statistics: ClassStatistics) -> Rows:
@@ -72,6 +74,11 @@ def random_rows(rng: np.random.Generator, classes: int, dim: int) -> Rows:
     bound = dim**-0.5
     weight = rng.uniform(-bound, bound, size=(classes, dim))
     return Rows(weight, rng.uniform(-bound, bound, size=classes))
+
+
+def random_task_rows(seed: int, task: Task, dim: int) -> Rows:
+    """Draw random rows for the classes of a task; whatever else a run does, they are the same."""
+    return random_rows(generator(seed, Draw.RANDOM_ROWS, task.number), len(task.classes), dim)
 
 
 def least_square_rows(data: NewClasses, statistics: ClassStatistics, lam: float) -> Rows:

@@ -25,6 +25,7 @@ from clinit.headtrain.events import (
     Stepped,
     TaskStarted,
 )
+from clinit.headtrain.init.raw import random_task_rows
 from clinit.headtrain.init.task_start import TaskStart, warm_up
 from clinit.headtrain.record.stopwatch import Stopwatch
 from clinit.headtrain.record.task_log import Point, TaskEntry
@@ -32,7 +33,7 @@ from clinit.headtrain.stream.batches import Schedule
 from clinit.headtrain.stream.pool import TaskRows
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.tasks import Task
-from clinit.headtrain.top.activations.rows import TaskReader
+from clinit.headtrain.top.activations.batches import Batch, TaskReader
 from clinit.headtrain.top.checkpoint import (
     FINISHED,
     Checkpoint,
@@ -42,7 +43,6 @@ from clinit.headtrain.top.checkpoint import (
 )
 from clinit.headtrain.top.evaluate import features, measure, probe
 from clinit.headtrain.top.methods import TopMethod
-from clinit.headtrain.top.methods.interface import Batch
 from clinit.headtrain.top.network.model import PlasticModel
 from clinit.headtrain.top.network.optimizer import (
     restore_optimizer,
@@ -116,7 +116,7 @@ class TopLearner:
 
     def _grow(self, *tasks: Task) -> None:
         for task in tasks:
-            self._model.grow(self._study.task_plan.random_rows(task, self._model.dim))
+            self._model.grow(random_task_rows(self._study.config.seed, task, self._model.dim))
 
     def _found(self) -> Checkpoint | None:
         if self._path is None:
@@ -181,7 +181,7 @@ class TopLearner:
             self._observe(Noted(f"{self._name}: {self.shares.line()}"))
         if found is None:
             seen = task_plan.start_rows(task, rows)
-            entry = task_plan.entry(task, rows, seen, schedule)
+            entry = TaskEntry.begin(self._study.scenario, task, rows, seen, schedule)
             entry.losses = np.full((config.iterations, 1, 2), np.nan, dtype=np.float32)
             self.entries.append(entry)
             self._initialise(task, seen, entry)

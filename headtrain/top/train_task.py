@@ -14,8 +14,8 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from clinit.headtrain.config import ExperimentConfig
 from clinit.headtrain.record.stopwatch import Stopwatch
+from clinit.headtrain.top.activations.batches import Batch
 from clinit.headtrain.top.methods import TopMethod
-from clinit.headtrain.top.methods.interface import Batch
 from clinit.headtrain.top.network.model import PlasticModel
 
 

@@ -11,15 +11,7 @@ from __future__ import annotations
 
 from clinit.headtrain.top.methods.derpp import Derpp, DerppConfig
 from clinit.headtrain.top.methods.ewc import Ewc, EwcConfig
-from clinit.headtrain.top.methods.interface import (
-    CLASSIFIER,
-    CLASSIFIER_BIAS,
-    CLASSIFIER_WEIGHT,
-    Batch,
-    RowReader,
-    TopMethod,
-    TopModel,
-)
+from clinit.headtrain.top.methods.interface import TopMethod, TopModel
 from clinit.headtrain.top.methods.rehearsal import TRAINED_METHODS, Rehearsal
 
 TOP_METHODS: tuple[str, ...] = (*TRAINED_METHODS, "ewc", "derpp")
@@ -44,17 +36,12 @@ def top_method(
 
 
 __all__ = [
-    "CLASSIFIER",
-    "CLASSIFIER_BIAS",
-    "CLASSIFIER_WEIGHT",
     "TOP_METHODS",
-    "Batch",
     "Derpp",
     "DerppConfig",
     "Ewc",
     "EwcConfig",
     "Rehearsal",
-    "RowReader",
     "TopMethod",
     "TopModel",
     "top_method",

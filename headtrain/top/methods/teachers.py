@@ -10,15 +10,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clinit.headtrain.stream.tasks import Task
-from clinit.headtrain.top.methods.interface import (
-    CLASSIFIER,
-    CLASSIFIER_BIAS,
-    CLASSIFIER_WEIGHT,
-    Batch,
-    RowReader,
-    TopModel,
-)
+from clinit.headtrain.top.activations.batches import Batch, RowReader
+from clinit.headtrain.top.methods.interface import TopModel
 from clinit.headtrain.top.methods.stored_logits import StoredLogits
+from clinit.headtrain.top.network.plastic import CLASSIFIER, CLASSIFIER_BIAS, CLASSIFIER_WEIGHT
 
 READ_ROWS = 256
 """Rows whose logits are computed at a time when they are stored."""

@@ -28,9 +28,10 @@ from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.pool import Pool
 from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.top import evaluate
-from clinit.headtrain.top.activations.rows import PoolActivations, TaskReader
+from clinit.headtrain.top.activations.batches import Batch, TaskReader
+from clinit.headtrain.top.activations.rows import PoolActivations
 from clinit.headtrain.top.config import TopConfig
-from clinit.headtrain.top.methods import Batch, DerppConfig, EwcConfig, TopMethod, top_method
+from clinit.headtrain.top.methods import DerppConfig, EwcConfig, TopMethod, top_method
 from clinit.headtrain.top.network.cut import cut
 from clinit.headtrain.top.network.model import PlasticModel
 from clinit.headtrain.top.network.optimizer import top_optimizer

@@ -17,6 +17,7 @@ from clinit.errors import CacheError, CheckpointError, ExperimentError, ImageErr
 from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.events import Evaluated, Event, Noted, Stepped
 from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.init.raw import random_task_rows
 from clinit.headtrain.record.format import (
     RunRecord,
     changed_parameters,
@@ -409,7 +410,7 @@ def naive_losses(study: Study) -> Iterator[float]:
     for task in study.scenario.tasks:
         rows = study.task_plan.rows(task)
         schedule = study.task_plan.schedule(rows)
-        random = study.task_plan.random_rows(task, weight.shape[1])
+        random = random_task_rows(study.config.seed, task, weight.shape[1])
         classifier = torch.nn.Linear(weight.shape[1], task.stop)
         with torch.no_grad():
             classifier.weight.copy_(torch.cat([weight, torch.from_numpy(random.weight).float()]))
