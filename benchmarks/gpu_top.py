@@ -11,7 +11,7 @@ import torch
 from gpu_setting import Lines, Setting, peak_gigabytes
 from heads_contenders import settle
 from top_blocks_clinit import clinit
-from top_blocks_contenders import Workload, limits
+from top_blocks_contenders import TopBlocksWorkload, limits
 
 ROUNDS = 3
 HEADINGS = (
@@ -33,7 +33,7 @@ def measure(setting: Setting) -> Lines:
             continue
         for rows, parts in (("stored", ("low rank",)), ("files", ("trunk", "low rank"))):
             setting.say(f"top blocks, {rows}, {precision}")
-            work = Workload(setting.folder, _options(setting, precision, rows))
+            work = TopBlocksWorkload(setting.folder, _options(setting, precision, rows))
             step_s, peak = _step(setting, clinit(work).train, work.steps)
             alone = limits(work)
             alone.train()  # warms up

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from heads_workload import Workload, sides
+from heads_workload import HeadsWorkload, sides
 
 
 def clock() -> float:
@@ -91,7 +91,7 @@ class Pace:
         self.wait()
 
 
-def products(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
+def products(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Do the two products of a step and nothing else, launched as clinit does: the limit."""
     from clinit.headtrain.bank.loop import WARM_UP_STEPS, Replayed
     from clinit.headtrain.bank.precision import products_in
@@ -127,7 +127,7 @@ def _two_products(
     torch.mm(gradient.t(), features, out=weight_gradient)
 
 
-def clinit(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
+def clinit(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Train a bank as `clinit train-head` does; the first head is that of the other contenders."""
     from clinit.headtrain import events
     from clinit.headtrain.bank.evaluate import count_correct
@@ -173,7 +173,7 @@ def clinit(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any
     return {"accuracy": 100 * right / len(test), "evaluate_s": seconds}
 
 
-def protocol(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
+def protocol(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Run one head through the whole protocol, evaluations of all test rows included."""
     from clinit.headtrain.config import ExperimentConfig, HeadConfig
     from clinit.headtrain.experiment import run_experiment
@@ -196,7 +196,7 @@ def protocol(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, A
     return {"protocol_s": clock() - started, "timings_s": record.info["timings_s"]}
 
 
-def plain(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
+def plain(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Train as a PyTorch user would: nn.Linear, cross_entropy, AdamW, autograd."""
     x, y, test_x, test_y = floats(work)
     linear = torch.nn.Linear(work.dim, work.base)
@@ -229,7 +229,7 @@ def plain(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]
     return {"accuracy": 100 * right / len(test_y), "evaluate_s": clock() - started}
 
 
-def floats(work: Workload) -> tuple[torch.Tensor, ...]:
+def floats(work: HeadsWorkload) -> tuple[torch.Tensor, ...]:
     """Return the rows and labels, of training and test, in the types that PyTorch users have."""
     arrays = (work.train_x, work.train_y, work.test_x, work.test_y)
     kinds = (torch.float32, torch.int64, torch.float32, torch.int64)
@@ -277,7 +277,7 @@ def from_loaders(
         yield torch.cat((x_new, x_old)), torch.cat((y_new, y_old))
 
 
-def avalanche(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
+def avalanche(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Train with Naive, ReplayPlugin and ClassBalancedBuffer; public API only."""
     warnings.simplefilter("ignore")
     from avalanche.benchmarks import class_incremental_benchmark
@@ -360,7 +360,7 @@ def main() -> None:
     options = json.loads(text)
     torch.set_num_threads(options["threads"])
     torch.manual_seed(options["seed"])
-    work = Workload(Path(folder), options)
+    work = HeadsWorkload(Path(folder), options)
     pace = Pace(options["iterations"], options["block"])
     say(ready=name, torch=torch.__version__)
     say(**CONTENDERS[name](work, pace, options))

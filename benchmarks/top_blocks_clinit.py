@@ -10,7 +10,7 @@ from itertools import repeat
 
 import numpy as np
 import torch
-from top_blocks_contenders import Taker, Workload
+from top_blocks_contenders import Taker, TopBlocksWorkload
 
 from clinit.headtrain.bank.evaluate import LabelledRows, count_correct
 from clinit.headtrain.bank.heads import Bank
@@ -49,7 +49,7 @@ class DecodedRows:
             yield self._trunk.of_pixels(self._pixels[torch.from_numpy(rows)])
 
 
-def study_of(work: Workload, top: TopConfig, config: ExperimentConfig) -> Study:
+def study_of(work: TopBlocksWorkload, top: TopConfig, config: ExperimentConfig) -> Study:
     """Build the stream of one task, its rows stored, decoded or in files."""
     caches, source = work.folder / "caches", work.options["rows"]
     base, new = (
@@ -75,7 +75,7 @@ def study_of(work: Workload, top: TopConfig, config: ExperimentConfig) -> Study:
     return replace(study, train=train, val=val)
 
 
-def clinit(work: Workload) -> Taker:
+def clinit(work: TopBlocksWorkload) -> Taker:
     """Train and evaluate as `run_top` does in the middle of a task."""
     options, device = work.options, torch.device(work.options["device"])
     top = TopConfig(

@@ -30,7 +30,7 @@ EVAL_ROWS = 64
 """Images a forward pass of an evaluation, for PyTorch and Avalanche."""
 
 
-class Workload:
+class TopBlocksWorkload:
     """Images of base and of new classes, and the network that knows the base."""
 
     def __init__(self, folder: Path, options: dict[str, Any]) -> None:
@@ -101,7 +101,7 @@ def learning_updates(network: nn.Module, blocks: list[str], options: dict[str, A
     make_plastic(network, blocks, full_rank=False)
 
 
-def limits(work: Workload) -> Taker:
+def limits(work: TopBlocksWorkload) -> Taker:
     """Measure the parts of a step on one batch that is there already, and a product alone.
 
     The precision is that of the top; the frozen part and the product are in float32.
@@ -172,7 +172,7 @@ def flop_of(run: Callable[[], Any]) -> int:
     return int(counter.get_total_flops())
 
 
-def plain(work: Workload) -> Taker:
+def plain(work: TopBlocksWorkload) -> Taker:
     """Train as a PyTorch user would: the network on whole images, autograd, AdamW."""
     (x, y), (test_x, test_y) = work.images("train"), work.images("val")
     network = work.network()
@@ -201,7 +201,7 @@ def plain(work: Workload) -> Taker:
     return Taker(train, evaluate)
 
 
-def avalanche(work: Workload) -> None:
+def avalanche(work: TopBlocksWorkload) -> None:
     """Train with Avalanche's EWC or DER, by its public API alone."""
     warnings.simplefilter("ignore")
     from avalanche.benchmarks import class_incremental_benchmark
@@ -274,12 +274,12 @@ def main() -> None:
     torch.set_num_threads(options["threads"])
     torch.manual_seed(options["seed"])
     if options["kind"] == "avalanche":
-        avalanche(Workload(folder, options))
+        avalanche(TopBlocksWorkload(folder, options))
         return
     from top_blocks_clinit import clinit
 
     kinds = {"clinit": clinit, "limits": limits, "plain": plain}
-    takers = [kinds[each["kind"]](Workload(folder, each)) for each in listed]
+    takers = [kinds[each["kind"]](TopBlocksWorkload(folder, each)) for each in listed]
     serve(takers, options["steps"])
 
 
