@@ -126,11 +126,11 @@ def read_plan(folder: Path) -> Plan:
     if not path.exists() and not (folder / "cache.json").exists():
         raise CacheError(f"no feature cache at {folder}", remedy="Write one with `clinit extract`.")
     content, origin = _DOCUMENT.load(path), str(path)
-    fields = _DOCUMENT.convert(content, _Told, origin=origin)["fingerprint"]
+    fields = _DOCUMENT.convert(content, _PlanFields, origin=origin)["fingerprint"]
     return _DOCUMENT.convert({**content, "fingerprint": {"fields": fields}}, Plan, origin=origin)
 
 
-class _Told(TypedDict):
+class _PlanFields(TypedDict):
     """The field of `plan.json` that is no value of `Plan` as it stands there."""
 
     fingerprint: dict[str, str]

@@ -162,7 +162,7 @@ def extract(
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Target:
     """A split, or a view of one."""
 
     folder: Path
@@ -177,10 +177,10 @@ def _parts(
     dim: int,
     fingerprint: Fingerprint,
     config: ExtractConfig,
-) -> list[_Part]:
+) -> list[_Target]:
     """Return all that is to be extracted: plain images first, then the views of train."""
 
-    def part(folder: Path, split: str, view: View | None) -> _Part:
+    def part(folder: Path, split: str, view: View | None) -> _Target:
         manifest = manifests[split]
         found = fingerprint.of_rows(manifest.digest)
         if view is not None:
@@ -196,7 +196,7 @@ def _parts(
             fingerprint=found,
             device=config.backbone.device.split(":")[0],
         )
-        return _Part(folder, plan, view)
+        return _Target(folder, plan, view)
 
     views = [View.of(transform, seed=config.view_seed, number=n) for n in range(config.views)]
     return [

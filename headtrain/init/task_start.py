@@ -29,7 +29,7 @@ from clinit.headtrain.record.stopwatch import Stopwatch
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.tasks import Task
 
-Seconds = dict[str, float]
+Spent = dict[str, float]
 """Seconds by what they were spent on: `features`, `statistics`, `lambda`, `solve`, `calibrate`."""
 
 
@@ -86,7 +86,7 @@ class TaskStart:
         self._statistics: dict[Weighting, ClassStatistics] = {}
         self._curves: dict[Weighting, LambdaCurve] = {}
 
-    def start(self, config: HeadConfig, head: Rows) -> tuple[Initialisation, Seconds]:
+    def start(self, config: HeadConfig, head: Rows) -> tuple[Initialisation, Spent]:
         """Return the rows that a head starts with, up to its last seen one; and its seconds.
 
         They are the task's new rows, or all rows of a head that is solved.
@@ -139,7 +139,7 @@ class TaskStart:
         with self._watch.phase("features"):
             return self._read()
 
-    def _solved(self, config: HeadConfig, method: SolvedHead) -> tuple[Initialisation, Seconds]:
+    def _solved(self, config: HeadConfig, method: SolvedHead) -> tuple[Initialisation, Spent]:
         weighting: Weighting = config.weighting if "weighting" in method.reads else "class"
         statistics = self.statistics(weighting)
         needed = ["features", f"statistics {weighting}"]
@@ -155,6 +155,6 @@ class TaskStart:
         start = Initialisation(rows, lam=lam, curve=curve, library=library(rows.weight))
         return start, self._with_shared(needed, watch)
 
-    def _with_shared(self, needed: list[str], own: Stopwatch) -> Seconds:
+    def _with_shared(self, needed: list[str], own: Stopwatch) -> Spent:
         shared = {name.split()[0]: self._watch.seconds[name] for name in needed}
         return {**shared, **own.seconds}

@@ -52,7 +52,7 @@ class Settings(TypedDict, total=False):
     top_blocks: Count
 
 
-class Side(TypedDict, total=False):
+class SideInfo(TypedDict, total=False):
     """One of the two data sets."""
 
     path: Required[str]
@@ -68,7 +68,7 @@ class BaseHead(TypedDict, total=False):
     digest: str
 
 
-class Start(TypedDict, total=False):
+class StartInfo(TypedDict, total=False):
     """How the rows of new classes started."""
 
     factor: Number | None
@@ -94,7 +94,7 @@ class Transfer(TypedDict, total=False):
     top1: Required[Share]
 
 
-class Diagnosis(TypedDict, total=False):
+class DiagnosisInfo(TypedDict, total=False):
     """Neural collapse and the distance from least squares at the end of a task."""
 
     nc1: Number | None
@@ -116,9 +116,9 @@ class TaskInfo(TypedDict, total=False):
     val_rows: Count | None
     buffer_rows: Count | None
     buffer_classes: Count | None
-    initialisation: Start | None
+    initialisation: StartInfo | None
     lambda_curve: LambdaChoice | None
-    diagnosis: Diagnosis | None
+    diagnosis: DiagnosisInfo | None
     forward_transfer: Transfer
 
 
@@ -127,8 +127,8 @@ class RunInfo(TypedDict, total=False):
 
     id: Required[str]
     config: Required[Settings]
-    base: Required[Side]
-    new: Required[Side]
+    base: Required[SideInfo]
+    new: Required[SideInfo]
     head: BaseHead | None
     tasks: Required[list[TaskInfo]]
     notes: list[str]

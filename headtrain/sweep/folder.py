@@ -40,7 +40,7 @@ _DOCUMENT = DocumentKind(
 )
 
 
-class _Side(TypedDict, total=False):
+class _SweepSide(TypedDict, total=False):
     """One of the two data sets."""
 
     fingerprint: Required[dict[str, str]]
@@ -51,8 +51,8 @@ class _Side(TypedDict, total=False):
 class _SweepInfo(TypedDict, total=False):
     """The content of sweep.json."""
 
-    base: Required[_Side]
-    new: Required[_Side]
+    base: Required[_SweepSide]
+    new: Required[_SweepSide]
     heads: Required[dict[str, str]]
     """Digest of the pretrained head by the loss of the runs that start from it."""
     banks: list[list[str]]

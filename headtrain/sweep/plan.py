@@ -25,7 +25,7 @@ _LOGIT_COPIES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Bank:
+class BankPlan:
     """Runs that are trained together: they share stream, seed, batches and pretrained head."""
 
     experiment: ExperimentConfig
@@ -44,12 +44,12 @@ class Bank:
         """Updates of each head over all tasks."""
         return self.experiment.tasks * self.experiment.iterations
 
-    def halves(self) -> tuple[Bank, Bank]:
+    def halves(self) -> tuple[BankPlan, BankPlan]:
         """Return two banks with half of the runs each."""
         middle = len(self.runs) // 2
         return (
-            Bank(self.experiment, self.runs[:middle]),
-            Bank(self.experiment, self.runs[middle:]),
+            BankPlan(self.experiment, self.runs[:middle]),
+            BankPlan(self.experiment, self.runs[middle:]),
         )
 
 
@@ -85,7 +85,7 @@ def compile_banks(
     dim: int,
     asked: int | None = None,
     key: Mapping[str, str] | None = None,
-) -> list[Bank]:
+) -> list[BankPlan]:
     """Put runs of equal `ExperimentConfig` into banks, in the order in which they come.
 
     Args:
@@ -109,7 +109,7 @@ def compile_banks(
         # Equal neighbours share a launch of the loss and of the optimizer.
         group.sort(key=lambda run: (run.head.loss, run.head.lr, run.head.weight_decay))
         banks += [
-            Bank(experiment, tuple(group[start : start + limit]))
+            BankPlan(experiment, tuple(group[start : start + limit]))
             for start in range(0, len(group), limit)
         ]
     return banks
@@ -122,7 +122,7 @@ def banks_again(
     *,
     asked: int | None = None,
     key: Mapping[str, str] | None = None,
-) -> list[Bank]:
+) -> list[BankPlan]:
     """Return the banks that an earlier call has begun with and not finished, as they were.
 
     A bank of which a run is not wanted any more, or that is larger than asked for now, is none.
@@ -149,7 +149,7 @@ def banks_again(
         taken.update(names)
         experiment = chosen[0].experiment
         check_precision(experiment.precision, choose_device(experiment.device))
-        banks.append(Bank(experiment, tuple(chosen), recorded=len(names) - len(left)))
+        banks.append(BankPlan(experiment, tuple(chosen), recorded=len(names) - len(left)))
     return banks
 
 

@@ -46,7 +46,7 @@ class Teacher(Protocol):
         ...
 
 
-class Snapshot:
+class SnapshotTeacher:
     """The network as it was when the task began, over the classes before the task.
 
     Only what is trained is copied: everything else is the same until the task is over.
@@ -85,7 +85,7 @@ class Snapshot:
         self._parameters = dict(state)
 
 
-class Stored:
+class StoredTeacher:
     """The logits of each row at the end of the task in which its class was learnt.
 
     Those of base rows are computed before the first step. In float32, 24,000 rows and 1,365

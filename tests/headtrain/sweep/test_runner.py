@@ -16,7 +16,7 @@ from clinit.headtrain.record import format as record_module
 from clinit.headtrain.record.format import RunRecord, find_records, read_record
 from clinit.headtrain.sweep import runner
 from clinit.headtrain.sweep.folder import SweepData, hold_folder, run_digest
-from clinit.headtrain.sweep.plan import Bank
+from clinit.headtrain.sweep.plan import BankPlan
 from clinit.headtrain.sweep.run import Run
 from clinit.headtrain.sweep.runner import (
     BankHalved,
@@ -412,7 +412,7 @@ def test_a_bank_that_does_not_fit_into_memory_is_halved(
 ) -> None:
     train = runner.train_bank
 
-    def small(data: SweepData, bank: Bank, *rest: object, **named: object) -> list[RunRecord]:
+    def small(data: SweepData, bank: BankPlan, *rest: object, **named: object) -> list[RunRecord]:
         if len(bank.runs) > 2:
             raise torch.OutOfMemoryError
         return train(data, bank, *rest, **named)  # type: ignore[arg-type]
