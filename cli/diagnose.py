@@ -11,20 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from clinit.cli.choices import Device
+from clinit.cli.choices import Device, Split
 from clinit.cli.console import err, note, out, print_json, say
 from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from clinit.extract.cache import Cache
     from clinit.extract.head import Head
-
-
-class Split(StrEnum):
-    """A split of a cache."""
-
-    train = "train"
-    val = "val"
 
 
 class Format(StrEnum):

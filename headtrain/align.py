@@ -29,7 +29,6 @@ from clinit.extract.device import choose_device
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
 from clinit.extract.stopwatch import Stopwatch
-from clinit.extract.views import AUGMENTATION, SEED
 from clinit.headtrain.array import torch_stream
 from clinit.headtrain.bank.evaluate import LabelledRows, count_correct
 from clinit.headtrain.bank.heads import Bank
@@ -99,8 +98,7 @@ def align(
     row_of_class = map_to_head(base, head)
     device = choose_device(config.device)
     check_precision(config.precision, device)
-    start = Rows(head.weight.astype(np.float64), head.bias.astype(np.float64))
-    bank = Bank(start, [_training(config)], device)
+    bank = Bank(Rows.of_head(head), [_training(config)], device)
     epochs = _Epochs(base.train, tuple(views[: config.epochs]), row_of_class, device)
     test = LabelledRows.on(device, base.val.features, row_of_class[base.val.labels])
     with torch.no_grad():
@@ -108,13 +106,7 @@ def align(
         losses = _train(bank, epochs, config, on_epoch)
         after = _top1(bank, test)
     with torch_stream(device):
-        rows = bank.rows(0).on_host()
-    aligned = Head(
-        weight=rows.weight.astype(np.float32),
-        bias=rows.bias.astype(np.float32),
-        class_names=head.class_names,
-        fingerprint=head.fingerprint,
-    )
+        aligned = bank.rows(0).as_head(head.class_names, head.fingerprint)
     facts = {
         **asdict(config),
         "schedule": "cosine to zero, by update",
@@ -168,10 +160,11 @@ class _Epochs:
         if not self.views:
             return {**rows, "view_seed": None, "augmentation": "none: the plain images"}
         fingerprint = self.views[0].fingerprint
+        assert fingerprint.view_seed is not None, "a view has been checked to have one"
         return {
             **rows,
-            "view_seed": int(fingerprint[SEED]),
-            "augmentation": fingerprint[AUGMENTATION],
+            "view_seed": int(fingerprint.view_seed),
+            "augmentation": fingerprint.augmentation,
         }
 
     def _on_device(self, data: FeatureSet) -> LabelledRows:

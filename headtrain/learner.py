@@ -25,11 +25,12 @@ from clinit.headtrain.events import (
     Stepped,
     TaskStarted,
 )
-from clinit.headtrain.init import Rows
+from clinit.headtrain.init.raw import random_task_rows
 from clinit.headtrain.init.solved import SOLVED
 from clinit.headtrain.init.task_start import TaskStart, warm_up
 from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.record.task_log import Point, TaskEntry
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.pool import TaskRows
 from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.stream.task_plan import TaskPlan
@@ -95,7 +96,7 @@ class Learner:
             schedule = self._plan.schedule(rows)
             data = self._on_device(rows)
         seen = self._plan.start_rows(task, rows)
-        entry = self._plan.entry(task, rows, seen, schedule)
+        entry = TaskEntry.begin(self._scenario, task, rows, seen, schedule)
         self.entries.append(entry)
         with self.watch.phase("initialise"), torch_stream(self.device):
             self._initialise(task, seen, data if seen is rows else None, entry)
@@ -136,7 +137,7 @@ class Learner:
         return LabelledRows.on(self.device, self._scenario.train.take(rows.rows), rows.labels)
 
     def _add_random_rows(self, task: Task) -> None:
-        self._bank.grow(self._plan.random_rows(task, self._bank.dim))
+        self._bank.grow(random_task_rows(self._shared.stream.seed, task, self._bank.dim))
 
     def _initialise(
         self, task: Task, seen: TaskRows, data: LabelledRows | None, entry: TaskEntry

@@ -15,6 +15,7 @@ import numpy as np
 from clinit.headtrain.array import beside, library
 from clinit.headtrain.init.calibrate import calibrate
 from clinit.headtrain.init.lda import lda_rows
+from clinit.headtrain.init.new_classes import NewClasses
 from clinit.headtrain.init.raw import (
     class_mean_rows,
     imprinted_rows,
@@ -27,7 +28,7 @@ from clinit.headtrain.init.scale import norm_factor, row_factors
 from clinit.headtrain.least_squares.lambda_curve import LambdaCurve, lambda_curve
 from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
 from clinit.headtrain.losses import loss_named
-from clinit.headtrain.rows import NewClasses, Rows
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Start
 
 

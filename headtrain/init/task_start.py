@@ -17,7 +17,6 @@ from clinit.headtrain.init import (
     Initialisation,
     LambdaCurve,
     NewClasses,
-    Rows,
     initialise,
     raw_rows,
     scaled,
@@ -25,10 +24,11 @@ from clinit.headtrain.init import (
 from clinit.headtrain.init.solved import SolvedHead
 from clinit.headtrain.least_squares.lambda_curve import lambda_curve
 from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import Start, Study
 
-Seconds = dict[str, float]
+Spent = dict[str, float]
 """Seconds by what they were spent on: `features`, `statistics`, `lambda`, `solve`, `calibrate`."""
 
 
@@ -85,7 +85,7 @@ class TaskStart:
         self._statistics: dict[Weighting, ClassStatistics] = {}
         self._curves: dict[Weighting, LambdaCurve] = {}
 
-    def start(self, study: Study, head: Rows) -> tuple[Initialisation, Seconds]:
+    def start(self, study: Study, head: Rows) -> tuple[Initialisation, Spent]:
         """Return the rows that a head starts with, up to its last seen one; and its seconds.
 
         They are the task's new rows, or all rows of a head that is solved.
@@ -138,7 +138,7 @@ class TaskStart:
         with self._watch.phase("features"):
             return self._read()
 
-    def _solved(self, study: Study, method: SolvedHead) -> tuple[Initialisation, Seconds]:
+    def _solved(self, study: Study, method: SolvedHead) -> tuple[Initialisation, Spent]:
         weighting: Weighting = study.start.weighting if "weighting" in method.reads else "class"
         statistics = self.statistics(weighting)
         needed = ["features", f"statistics {weighting}"]
@@ -154,6 +154,6 @@ class TaskStart:
         start = Initialisation(rows, lam=lam, curve=curve, library=library(rows.weight))
         return start, self._with_shared(needed, watch)
 
-    def _with_shared(self, needed: list[str], own: Stopwatch) -> Seconds:
+    def _with_shared(self, needed: list[str], own: Stopwatch) -> Spent:
         shared = {name.split()[0]: self._watch.seconds[name] for name in needed}
         return {**shared, **own.seconds}

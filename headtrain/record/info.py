@@ -11,14 +11,8 @@ from typing import Annotated, Any, Required, TypedDict
 from msgspec import Meta
 
 from clinit.errors import RecordError
-from clinit.extract.document import DocumentKind
+from clinit.extract.document import Count, Digest, DocumentKind, Number, Seconds, Share
 from clinit.headtrain.study import Study
-
-Count = Annotated[int, Meta(ge=0, le=2**53)]
-Number = Annotated[int, Meta(ge=-(2**53), le=2**53)] | Annotated[float, Meta(ge=-1e300, le=1e300)]
-Seconds = Annotated[int, Meta(ge=0, le=2**53)] | Annotated[float, Meta(ge=0, le=1e300)]
-Share = Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(ge=0, le=1)]
-Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 DOCUMENT = DocumentKind(
     title="the record of a run",
@@ -59,7 +53,7 @@ class Settings(TypedDict, total=False):
     top_blocks: Count
 
 
-class Side(TypedDict, total=False):
+class SideInfo(TypedDict, total=False):
     """One of the two data sets."""
 
     path: Required[str]
@@ -75,7 +69,7 @@ class BaseHead(TypedDict, total=False):
     digest: str
 
 
-class Start(TypedDict, total=False):
+class StartInfo(TypedDict, total=False):
     """How the rows of new classes started."""
 
     factor: Number | None
@@ -101,7 +95,7 @@ class Transfer(TypedDict, total=False):
     top1: Required[Share]
 
 
-class Diagnosis(TypedDict, total=False):
+class DiagnosisInfo(TypedDict, total=False):
     """Neural collapse and the distance from least squares at the end of a task."""
 
     nc1: Number | None
@@ -123,9 +117,9 @@ class TaskInfo(TypedDict, total=False):
     val_rows: Count | None
     buffer_rows: Count | None
     buffer_classes: Count | None
-    initialisation: Start | None
+    initialisation: StartInfo | None
     lambda_curve: LambdaChoice | None
-    diagnosis: Diagnosis | None
+    diagnosis: DiagnosisInfo | None
     forward_transfer: Transfer
 
 
@@ -134,8 +128,8 @@ class RunInfo(TypedDict, total=False):
 
     id: Required[str]
     config: Required[Settings]
-    base: Required[Side]
-    new: Required[Side]
+    base: Required[SideInfo]
+    new: Required[SideInfo]
     head: BaseHead | None
     tasks: Required[list[TaskInfo]]
     notes: list[str]

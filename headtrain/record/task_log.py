@@ -14,7 +14,10 @@ from clinit.extract.head import Head
 from clinit.headtrain.init import Initialisation
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.tables import TABLES
+from clinit.headtrain.stream.batches import Schedule
+from clinit.headtrain.stream.pool import TaskRows
 from clinit.headtrain.stream.scenario import Scenario
+from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import Study
 
 
@@ -46,6 +49,24 @@ class TaskEntry:
     points: list[Point] = field(default_factory=list)
     losses: Float[np.ndarray, "iterations heads 2"] | None = None
     """Mean losses of the new and the old rows of each batch; NaN where there is none."""
+
+    @classmethod
+    def begin(
+        cls, scenario: Scenario, task: Task, rows: TaskRows, seen: TaskRows, schedule: Schedule
+    ) -> TaskEntry:
+        """Return the entry of a task that is trained on `rows` and started from `seen`."""
+        return cls(
+            task=task.number,
+            facts={
+                "classes": len(task.classes),
+                "train_rows": rows.num_new,
+                "val_rows": int(scenario.val_counts[task.rows].sum()),
+                "buffer_rows": rows.num_old,
+                "buffer_classes": len(np.unique(rows.labels[: rows.num_old])),
+                "init_old_rows": seen.num_old,
+            },
+            new_share=schedule.new_share,
+        )
 
     def description(self, head: int) -> dict[str, Any]:
         """Return what run.json says about the task in the run of one head."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from clinit.headtrain.stream.pool import TaskRows
 
@@ -38,6 +38,12 @@ class Schedule:
     """In each batch the new rows come first."""
     num_new: Int[np.ndarray, " iterations"]
     """New rows in each batch."""
+
+    @property
+    def new_share(self) -> Float[np.ndarray, " iterations"]:
+        """Share of new rows in each batch."""
+        share: np.ndarray = self.num_new / self.batches.shape[1]
+        return share
 
 
 def draw_schedule(

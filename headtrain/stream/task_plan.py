@@ -1,4 +1,4 @@
-"""What each task of a stream looks at: its rows, its batches, its random rows.
+"""What each task of a stream looks at: its rows and its batches.
 
 It follows from the scenario and the study alone, whatever is trained: heads on stored
 features, or a network on images. So their runs can be compared sample by sample.
@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Int
 
-from clinit.headtrain.init import Rows, random_rows
-from clinit.headtrain.record.task_log import TaskEntry
 from clinit.headtrain.stream.batches import Schedule, draw_schedule
 from clinit.headtrain.stream.buffer import Balanced, Buffer, quotas_of
 from clinit.headtrain.stream.old_rows import old_rows_of
@@ -74,24 +72,4 @@ class TaskPlan:
             self._old.shares(rows, self._stream.rows_per_batch),
             first_new=rows.num_old,
             iterations=self._stream.iterations,
-        )
-
-    def random_rows(self, task: Task, dim: int) -> Rows:
-        """Draw random rows for the classes of the task."""
-        random = generator(self._stream.seed, Draw.RANDOM_ROWS, task.number)
-        return random_rows(random, len(task.classes), dim)
-
-    def entry(self, task: Task, rows: TaskRows, seen: TaskRows, schedule: Schedule) -> TaskEntry:
-        """Begin what is written down about the task: trained on `rows`, started from `seen`."""
-        return TaskEntry(
-            task=task.number,
-            facts={
-                "classes": len(task.classes),
-                "train_rows": rows.num_new,
-                "val_rows": int(self._scenario.val_counts[task.rows].sum()),
-                "buffer_rows": rows.num_old,
-                "buffer_classes": len(np.unique(rows.labels[: rows.num_old])),
-                "init_old_rows": seen.num_old,
-            },
-            new_share=schedule.num_new / self._stream.rows_per_batch,
         )

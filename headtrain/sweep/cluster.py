@@ -20,7 +20,7 @@ import clinit.errors
 from clinit.errors import ClinitError, ExperimentError
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.sweep.folder import SweepData
-from clinit.headtrain.sweep.plan import Bank
+from clinit.headtrain.sweep.plan import BankPlan
 from clinit.headtrain.sweep.runner import SweepEvent, Train, Trained, train_here
 
 
@@ -51,7 +51,7 @@ def train_on_ray(data: SweepData, address: str, *, command: Sequence[str] = ()) 
         task = ray.remote(**share)(_train)
         stored = ray.put(data)
 
-        def train(banks: Sequence[Bank]) -> Trained:
+        def train(banks: Sequence[BankPlan]) -> Trained:
             waiting = [task.remote(stored, bank, tuple(command)) for bank in banks]
             try:
                 while waiting:
@@ -70,8 +70,8 @@ def train_on_ray(data: SweepData, address: str, *, command: Sequence[str] = ()) 
 
 
 def _train(
-    data: SweepData, bank: Bank, command: Sequence[str]
-) -> list[tuple[Bank, list[RunRecord]]] | Refusal:
+    data: SweepData, bank: BankPlan, command: Sequence[str]
+) -> list[tuple[BankPlan, list[RunRecord]]] | Refusal:
     """Train one bank on a node of the cluster."""
     import ray
 

@@ -21,6 +21,7 @@ from typing import Any, Required, TypedDict
 from clinit.errors import CacheError, RecordError
 from clinit.extract.contrast import contrast
 from clinit.extract.document import DocumentKind
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
 from clinit.extract.lock import claim_folder
 from clinit.headtrain.record.format import find_records, read_info
@@ -38,7 +39,7 @@ _DOCUMENT = DocumentKind(
 )
 
 
-class _Side(TypedDict, total=False):
+class _SweepSide(TypedDict, total=False):
     """One of the two data sets."""
 
     fingerprint: Required[dict[str, str]]
@@ -49,8 +50,8 @@ class _Side(TypedDict, total=False):
 class _SweepInfo(TypedDict, total=False):
     """The content of sweep.json."""
 
-    base: Required[_Side]
-    new: Required[_Side]
+    base: Required[_SweepSide]
+    new: Required[_SweepSide]
     heads: Required[dict[str, str]]
     """Digest of the pretrained head by the loss of the runs that start from it."""
     banks: list[list[str]]
@@ -206,12 +207,10 @@ def _check_sides(
 ) -> None:
     differing = []
     for side, mine in sides.items():
-        theirs, own = _flat(_side(found.get(side) or {})), _flat(mine)
-        differing += [
-            f"{side} {name} ({_both(theirs.get(name), own.get(name))})"
-            for name in {**theirs, **own}
-            if theirs.get(name) != own.get(name)
-        ]
+        theirs = _all_fields(_side(found.get(side) or {}))
+        for each in theirs.differences(_all_fields(mine)):
+            there, now = contrast(each.one, each.other)
+            differing.append(f"{side} {each.name} ({there} there, {now} now)")
     if differing:
         raise _replaced(where, differing, num_records)
 
@@ -237,12 +236,8 @@ def _side(description: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _flat(side: Mapping[str, Any]) -> dict[str, Any]:
-    rest = {name: value for name, value in side.items() if name != "fingerprint"}
-    return {**(side.get("fingerprint") or {}), **rest}
-
-
-def _both(theirs: object, own: object) -> str:
-    there, now = ("absent" if value is None else str(value) for value in (theirs, own))
-    there, now = contrast(there, now)
-    return f"{there} there, {now} now"
+def _all_fields(side: Mapping[str, Any]) -> Fingerprint:
+    """Return the fingerprint of a side with the digests beside it."""
+    digests = {name: each for name, each in side.items() if name != "fingerprint"}
+    known = {name: str(digest) for name, digest in digests.items() if digest is not None}
+    return Fingerprint({**(side.get("fingerprint") or {}), **known})

@@ -22,7 +22,7 @@ _LOGIT_COPIES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Bank:
+class BankPlan:
     """Runs that are trained together: they share stream, seed, batches and pretrained head."""
 
     runs: tuple[Study, ...]
@@ -41,10 +41,10 @@ class Bank:
         stream = self.runs[0].stream
         return stream.tasks * stream.iterations
 
-    def halves(self) -> tuple[Bank, Bank]:
+    def halves(self) -> tuple[BankPlan, BankPlan]:
         """Return two banks with half of the runs each."""
         middle = len(self.runs) // 2
-        return Bank(self.runs[:middle]), Bank(self.runs[middle:])
+        return BankPlan(self.runs[:middle]), BankPlan(self.runs[middle:])
 
 
 def head_bytes(*, num_classes: int, dim: int, batch_size: int) -> int:
@@ -70,7 +70,7 @@ def compile_banks(
     dim: int,
     asked: int | None = None,
     key: Mapping[str, str] | None = None,
-) -> list[Bank]:
+) -> list[BankPlan]:
     """Put runs that differ in nothing but their heads into banks, in the order in which they come.
 
     Args:
@@ -96,7 +96,7 @@ def compile_banks(
             key=lambda run: (run.training.loss, run.training.rate, run.training.weight_decay)
         )
         banks += [
-            Bank(tuple(group[start : start + limit])) for start in range(0, len(group), limit)
+            BankPlan(tuple(group[start : start + limit])) for start in range(0, len(group), limit)
         ]
     return banks
 
@@ -108,7 +108,7 @@ def banks_again(
     *,
     asked: int | None = None,
     key: Mapping[str, str] | None = None,
-) -> list[Bank]:
+) -> list[BankPlan]:
     """Return the banks that an earlier call has begun with and not finished, as they were.
 
     A bank of which a run is not wanted any more, or that is larger than asked for now, is none.
@@ -135,7 +135,7 @@ def banks_again(
         taken.update(names)
         training = chosen[0].training
         check_precision(training.precision, choose_device(training.device))
-        banks.append(Bank(tuple(chosen), recorded=len(names) - len(left)))
+        banks.append(BankPlan(tuple(chosen), recorded=len(names) - len(left)))
     return banks
 
 

@@ -14,7 +14,7 @@ from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord, check_free, write_record
 from clinit.headtrain.study import Study
 from clinit.headtrain.sweep.folder import SweepData, SweepFolder, run_digest
-from clinit.headtrain.sweep.plan import Bank, banks_again, compile_banks, run_names
+from clinit.headtrain.sweep.plan import BankPlan, banks_again, compile_banks, run_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class BankStarted:
     runs: int
     steps: int
     recorded: int = 0
-    """How many of them are recorded already, see `Bank`."""
+    """How many of them are recorded already, see `BankPlan`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class BankHalved:
 
 SweepEvent = Event | BankStarted | RunsRecorded | BankHalved
 SweepObserver = Callable[[SweepEvent], None]
-Trained = Iterator[tuple[Bank, list[RunRecord]]]
-Train = Callable[[Sequence[Bank]], Trained]
+Trained = Iterator[tuple[BankPlan, list[RunRecord]]]
+Train = Callable[[Sequence[BankPlan]], Trained]
 """Trains banks and yields each with its records, in any order."""
 
 
@@ -55,7 +55,7 @@ class SweepPlan:
     names: dict[str, str]
     """Name of each run that is left, by its identity."""
     done: tuple[Study, ...]
-    banks: tuple[Bank, ...]
+    banks: tuple[BankPlan, ...]
 
     @property
     def num_left(self) -> int:
@@ -114,12 +114,12 @@ def run_sweep(
 def train_here(data: SweepData, observer: SweepObserver, *, command: Sequence[str] = ()) -> Train:
     """Return the function that trains banks one after another in this process."""
 
-    def train(banks: Sequence[Bank]) -> Trained:
+    def train(banks: Sequence[BankPlan]) -> Trained:
         for bank in banks:
             observer(BankStarted(len(bank.runs), bank.steps, bank.recorded))
             yield from _train_or_halve(bank)
 
-    def _train_or_halve(bank: Bank) -> Trained:
+    def _train_or_halve(bank: BankPlan) -> Trained:
         try:
             records = train_bank(data, bank, observer, command=command)
         except (torch.OutOfMemoryError, MemoryError):  # the latter is CuPy's
@@ -139,7 +139,7 @@ def train_here(data: SweepData, observer: SweepObserver, *, command: Sequence[st
 
 
 def train_bank(
-    data: SweepData, bank: Bank, observer: SweepObserver, *, command: Sequence[str] = ()
+    data: SweepData, bank: BankPlan, observer: SweepObserver, *, command: Sequence[str] = ()
 ) -> list[RunRecord]:
     """Train one bank; return a record a run, in their order."""
     loss = bank.runs[0].training.loss
@@ -155,7 +155,7 @@ def train_bank(
 
 
 def _write(
-    plan: SweepPlan, folder: SweepFolder, bank: Bank, records: Sequence[RunRecord]
+    plan: SweepPlan, folder: SweepFolder, bank: BankPlan, records: Sequence[RunRecord]
 ) -> list[Path]:
     written, failed = [], []
     for run, record in zip(bank.runs, records, strict=True):

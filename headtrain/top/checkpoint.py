@@ -24,11 +24,11 @@ from torch import Tensor
 from clinit.errors import CheckpointError
 from clinit.extract.backbone import state_sha256
 from clinit.extract.commit import commit_file
-from clinit.extract.document import DocumentKind
+from clinit.extract.document import Count, Digest, DocumentKind, Number, Seconds
 from clinit.extract.readable import check_readable
-from clinit.headtrain.init import Initialisation, LambdaCurve, Rows
-from clinit.headtrain.record.info import Count, Digest, Number, Seconds
+from clinit.headtrain.init import Initialisation, LambdaCurve
 from clinit.headtrain.record.task_log import Point, TaskEntry
+from clinit.headtrain.rows import Rows
 
 FINISHED = -1
 """The iteration of a checkpoint between two tasks."""

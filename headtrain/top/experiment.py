@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from clinit.extract.plan import backbone_identifier
 from clinit.headtrain.events import Observer, ignore
-from clinit.headtrain.init import Rows
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.provenance import git_commit, versions
 from clinit.headtrain.record.task_log import run_record
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.pool import LOSS_SAMPLE_ROWS
@@ -86,11 +85,10 @@ def run_top(
         raise ValueError(f"a run differs from its inputs at most in {', '.join(PER_HEAD)}")
     (name,) = names_of([study])
     network = copy.deepcopy(inputs.network)
-    first = inputs.initial_head
     model = PlasticModel(
         network,
         cut(network, inputs.top.top_blocks),
-        Rows(first.weight.astype(np.float64), first.bias.astype(np.float64)),
+        Rows.of_head(inputs.initial_head),
         study,
     )
     learner = TopLearner(
@@ -172,7 +170,7 @@ def head_fingerprint(inputs: TopInputs, changed: Mapping[str, np.ndarray]) -> st
     """
     if not changed:
         return inputs.initial_head.fingerprint
-    digest = hashlib.sha256(backbone_identifier(inputs.base.fingerprint).encode())
+    digest = hashlib.sha256(inputs.base.fingerprint.backbone_identifier.encode())
     for name, values in sorted(changed.items()):
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(values).data)

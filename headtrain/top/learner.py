@@ -25,6 +25,7 @@ from clinit.headtrain.events import (
     Stepped,
     TaskStarted,
 )
+from clinit.headtrain.init.raw import random_task_rows
 from clinit.headtrain.init.task_start import TaskStart, warm_up
 from clinit.headtrain.record.task_log import Point, TaskEntry
 from clinit.headtrain.stream.batches import Schedule
@@ -32,7 +33,7 @@ from clinit.headtrain.stream.pool import TaskRows
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import Study
-from clinit.headtrain.top.activations.rows import TaskReader
+from clinit.headtrain.top.activations.batches import Batch, TaskReader
 from clinit.headtrain.top.checkpoint import (
     FINISHED,
     Checkpoint,
@@ -43,7 +44,6 @@ from clinit.headtrain.top.checkpoint import (
 from clinit.headtrain.top.evaluate import features, measure, probe
 from clinit.headtrain.top.inputs import TopInputs
 from clinit.headtrain.top.methods import TopMethod
-from clinit.headtrain.top.methods.interface import Batch
 from clinit.headtrain.top.network.model import PlasticModel
 from clinit.headtrain.top.network.optimizer import (
     restore_optimizer,
@@ -112,17 +112,12 @@ class TopLearner:
     def head(self, fingerprint: str) -> Head:
         """Copy the classifier, with the names of its classes and what it reads."""
         with torch_stream(self._model.device):
-            rows = self._model.rows().on_host()
-        return Head(
-            weight=rows.weight.astype(np.float32),
-            bias=rows.bias.astype(np.float32),
-            class_names=self._inputs.scenario.class_names[: len(rows.bias)],
-            fingerprint=fingerprint,
-        )
+            names = self._inputs.scenario.class_names[: self._model.num_classes]
+            return self._model.rows().as_head(names, fingerprint)
 
     def _grow(self, *tasks: Task) -> None:
         for task in tasks:
-            self._model.grow(self._inputs.task_plan.random_rows(task, self._model.dim))
+            self._model.grow(random_task_rows(self._stream.seed, task, self._model.dim))
 
     def _found(self) -> Checkpoint | None:
         if self._path is None:
@@ -187,7 +182,7 @@ class TopLearner:
             self._observe(Noted(f"{self._name}: {self.shares.line()}"))
         if found is None:
             seen = task_plan.start_rows(task, rows)
-            entry = task_plan.entry(task, rows, seen, schedule)
+            entry = TaskEntry.begin(self._inputs.scenario, task, rows, seen, schedule)
             entry.losses = np.full((stream.iterations, 1, 2), np.nan, dtype=np.float32)
             self.entries.append(entry)
             self._initialise(task, seen, entry)

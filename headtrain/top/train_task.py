@@ -14,8 +14,8 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.study import Stream
+from clinit.headtrain.top.activations.batches import Batch
 from clinit.headtrain.top.methods import TopMethod
-from clinit.headtrain.top.methods.interface import Batch
 from clinit.headtrain.top.network.model import PlasticModel
 
 

@@ -18,9 +18,10 @@ from typer.testing import CliRunner, Result
 
 from clinit.cli.sweep import sweep
 from clinit.errors import CacheError, ClinitError, ExperimentError
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head, write_head
 from clinit.extract.manifest import Manifest, write_manifest
-from clinit.extract.plan import Plan, backbone_identifier, settle_plan, shard_name
+from clinit.extract.plan import Plan, settle_plan, shard_name
 from clinit.extract.shard import assemble, write_shard
 from clinit.extract.summary import RunFacts, write_summary
 from clinit.headtrain.record.format import find_records, read_record
@@ -35,7 +36,7 @@ def write_cache(cache: Path, seed: int, weights: str = "1") -> Path:
     """Write a cache of four Gaussian classes and a head that knows them."""
     centres = np.random.default_rng(seed).normal(size=(CLASSES, DIM))
     names = tuple(f"{cache.name}{index}" for index in range(CLASSES))
-    backbone = {"backbone": "made", "weights": weights}
+    backbone = Fingerprint({"backbone": "made", "weights": weights})
     for split in ("train", "val"):
         labels = np.repeat(np.arange(CLASSES), 10)
         table = pl.DataFrame(
@@ -55,7 +56,7 @@ def write_cache(cache: Path, seed: int, weights: str = "1") -> Path:
             dtype="float16",
             shard_rows=40,
             batch_size=40,
-            fingerprint={**backbone, "manifest": manifest.digest},
+            fingerprint=backbone.of_rows(manifest.digest),
         )
         noise = np.random.default_rng(len(split)).normal(size=(len(labels), DIM))
         features = (centres[labels] + 0.5 * noise).astype(np.float32)
@@ -65,7 +66,7 @@ def write_cache(cache: Path, seed: int, weights: str = "1") -> Path:
         write_shard(shard, cache / split / shard_name(0), plan=plan, index=0)
         write_summary(cache / split, plan, manifest, head=None, head_classes="none", run=RunFacts())
     weight, bias = (10 * centres).astype(np.float32), (-5 * (centres**2).sum(1)).astype(np.float32)
-    head = Head(weight, bias, names, backbone_identifier(backbone))
+    head = Head(weight, bias, names, backbone.backbone_identifier)
     write_head(head, cache / "head.safetensors")
     return cache
 

@@ -20,9 +20,10 @@ from clinit.analysis.settings import differences, shown
 from clinit.cli.align import align
 from clinit.cli.train_head import train_head
 from clinit.errors import CacheError, ClinitError, DeviceError, ExperimentError, RecordError
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head, read_head, write_head
 from clinit.extract.manifest import Manifest, write_manifest
-from clinit.extract.plan import Plan, backbone_identifier, settle_plan, shard_name
+from clinit.extract.plan import Plan, settle_plan, shard_name
 from clinit.extract.shard import assemble, write_shard
 from clinit.extract.summary import RunFacts, write_summary
 from clinit.headtrain import experiment
@@ -33,7 +34,8 @@ from clinit.headtrain.stream.base_head import head_digest, read_base_head
 from clinit.headtrain.stream.source import read_source
 
 DIM, CLASSES = 8, 4
-FINGERPRINT = {"backbone": "made", "weights": "1"}
+FINGERPRINT = Fingerprint({"backbone": "made", "weights": "1"})
+OTHER_WEIGHTS = Fingerprint({"backbone": "made", "weights": "2"})
 app = typer.Typer()
 app.command()(train_head)
 
@@ -45,7 +47,7 @@ def write_split(
     *,
     rows_a_class: int = 12,
     bad: Sequence[int] = (),
-    fingerprint: dict[str, str] = FINGERPRINT,
+    fingerprint: Fingerprint = FINGERPRINT,
 ) -> None:
     """Write a complete split of Gaussian classes, as an extraction would have."""
     names = tuple(f"{cache.name}{index}" for index in range(len(centres)))
@@ -59,7 +61,6 @@ def write_split(
         }
     )
     manifest = Manifest("made", split, names, table)
-    fingerprint = {**fingerprint, "manifest": manifest.digest}
     plan = Plan(
         dataset="made",
         split=split,
@@ -68,7 +69,7 @@ def write_split(
         dtype="float16",
         shard_rows=10,
         batch_size=10,
-        fingerprint=fingerprint,
+        fingerprint=fingerprint.of_rows(manifest.digest),
     )
     folder = cache / split
     noise = np.random.default_rng(len(split)).normal(size=(len(labels), DIM))
@@ -95,9 +96,8 @@ def base(tmp_path: Path) -> Path:
     write_split(cache, "val", centres)
     names = tuple(f"base{index}" for index in range(CLASSES))
     weight, bias = 10 * centres, -5 * (centres**2).sum(1)
-    head = Head(
-        weight.astype(np.float32), bias.astype(np.float32), names, backbone_identifier(FINGERPRINT)
-    )
+    identifier = FINGERPRINT.backbone_identifier
+    head = Head(weight.astype(np.float32), bias.astype(np.float32), names, identifier)
     write_head(head, cache / "head.safetensors")
     return cache
 
@@ -173,7 +173,7 @@ def test_a_cache_without_a_head_is_refused(base: Path, new: Path, tmp_path: Path
 
 def test_caches_of_different_backbones_are_refused_by_the_field(base: Path, tmp_path: Path) -> None:
     centres = np.zeros((CLASSES, DIM))
-    write_split(tmp_path / "other", "train", centres, fingerprint={**FINGERPRINT, "weights": "2"})
+    write_split(tmp_path / "other", "train", centres, fingerprint=OTHER_WEIGHTS)
     error = refused(invoke(base, tmp_path / "other", tmp_path / "runs"))
     assert isinstance(error, CacheError)
     assert "different backbones: weights (1 / 2)" in str(error)

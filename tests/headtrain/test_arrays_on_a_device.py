@@ -24,7 +24,7 @@ from clinit.headtrain.array import as_tensor, beside, library, like, to_numpy
 from clinit.headtrain.bank import rows as labelled_rows
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.feature_rows import StreamedRows, select, take
-from clinit.headtrain.init import NewClasses, Rows, choose_lambda, initialise
+from clinit.headtrain.init import NewClasses, choose_lambda, initialise
 from clinit.headtrain.init.solved import SOLVED
 from clinit.headtrain.init.task_start import TaskStart, start_made_task
 from clinit.headtrain.least_squares import moments
@@ -32,6 +32,7 @@ from clinit.headtrain.least_squares.lambda_curve import lambda_curve
 from clinit.headtrain.least_squares.solve import LambdaPath, least_squares_head
 from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
 from clinit.headtrain.losses import LOSSES
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import INITS, SCALES, Start, Study
 

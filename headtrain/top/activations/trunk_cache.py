@@ -21,7 +21,6 @@ from jaxtyping import Float, Int
 
 from clinit.errors import CacheError
 from clinit.extract.cache import CacheSplit, open_split
-from clinit.extract.fingerprint import MANIFEST
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.lock import claim_folder
 from clinit.extract.machine import free_memory
@@ -99,12 +98,9 @@ class TrunkCache:
         shape, manifest = self.trunk.shape, part.manifest()
         row_bytes = 2 * math.prod(shape)
         batches = max(1, SHARD_BYTES // (row_bytes * self.batch_size))
-        fingerprint = {
-            **part.split.fingerprint,
-            MANIFEST: manifest.digest,
-            "dtype": "float16",
-            "cut": self.trunk.cut.blocks[0],
-        }
+        fingerprint = part.split.fingerprint.of_activations(
+            manifest.digest, cut=self.trunk.cut.blocks[0], dtype="float16"
+        )
         return Plan(
             dataset=manifest.dataset,
             split=manifest.split,

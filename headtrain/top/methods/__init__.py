@@ -12,15 +12,7 @@ from __future__ import annotations
 from clinit.headtrain.study import Study, Top
 from clinit.headtrain.top.methods.derpp import Derpp
 from clinit.headtrain.top.methods.ewc import Ewc
-from clinit.headtrain.top.methods.interface import (
-    CLASSIFIER,
-    CLASSIFIER_BIAS,
-    CLASSIFIER_WEIGHT,
-    Batch,
-    RowReader,
-    TopMethod,
-    TopModel,
-)
+from clinit.headtrain.top.methods.interface import TopMethod, TopModel
 from clinit.headtrain.top.methods.rehearsal import TRAINED_METHODS, Rehearsal
 
 
@@ -37,14 +29,9 @@ def top_method(study: Study) -> TopMethod:
 
 
 __all__ = [
-    "CLASSIFIER",
-    "CLASSIFIER_BIAS",
-    "CLASSIFIER_WEIGHT",
-    "Batch",
     "Derpp",
     "Ewc",
     "Rehearsal",
-    "RowReader",
     "TopMethod",
     "TopModel",
     "top_method",

@@ -41,9 +41,10 @@ from torch import Tensor
 from clinit.headtrain.losses import loss_named
 from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import DerppConfig
-from clinit.headtrain.top.methods.interface import Batch, RowReader, TopModel
+from clinit.headtrain.top.activations.batches import Batch, RowReader
+from clinit.headtrain.top.methods.interface import TopModel
 from clinit.headtrain.top.methods.sample_losses import sample_losses
-from clinit.headtrain.top.methods.teachers import Said, Snapshot, Stored, Teacher
+from clinit.headtrain.top.methods.teachers import Said, SnapshotTeacher, StoredTeacher, Teacher
 
 
 class Derpp:
@@ -58,12 +59,12 @@ class Derpp:
         self._loss_name = loss_name
         self._teacher: Teacher | None = None
         if config.alpha:
-            self._teacher = Stored() if config.teacher == "stored" else Snapshot()
+            self._teacher = StoredTeacher() if config.teacher == "stored" else SnapshotTeacher()
 
     @property
     def draws(self) -> int:
         """Two where logits are stored: Eq. 6 has a draw of old rows for each of its terms."""
-        return 2 if isinstance(self._teacher, Stored) else 1
+        return 2 if isinstance(self._teacher, StoredTeacher) else 1
 
     def begin(self, model: TopModel, task: Task, rows: RowReader) -> None:
         """Let the teacher look at the network before the first step."""

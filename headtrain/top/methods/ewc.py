@@ -35,8 +35,9 @@ from clinit.errors import ExperimentError
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import EwcConfig
+from clinit.headtrain.top.activations.batches import Batch, RowReader
 from clinit.headtrain.top.methods.fisher import chunk_size, diagonal_fisher
-from clinit.headtrain.top.methods.interface import Batch, RowReader, TopModel
+from clinit.headtrain.top.methods.interface import TopModel
 from clinit.headtrain.top.methods.quadratic import Quadratic
 from clinit.headtrain.top.methods.rehearsal import Rehearsal
 

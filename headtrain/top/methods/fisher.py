@@ -33,14 +33,10 @@ from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from clinit.headtrain.losses import loss_named
-from clinit.headtrain.top.methods.interface import (
-    CLASSIFIER,
-    CLASSIFIER_BIAS,
-    CLASSIFIER_WEIGHT,
-    Batch,
-    TopModel,
-)
+from clinit.headtrain.top.activations.batches import Batch
+from clinit.headtrain.top.methods.interface import TopModel
 from clinit.headtrain.top.methods.sample_losses import sample_losses
+from clinit.headtrain.top.network.plastic import CLASSIFIER, CLASSIFIER_BIAS, CLASSIFIER_WEIGHT
 
 CHUNK_VALUES = 2**27
 """Gradient values that `vmap` holds at a time: 0.5 GB in float32."""

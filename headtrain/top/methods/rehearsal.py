@@ -10,7 +10,8 @@ from torch import Tensor
 
 from clinit.headtrain.losses import loss_named
 from clinit.headtrain.stream.tasks import Task
-from clinit.headtrain.top.methods.interface import Batch, RowReader, TopModel
+from clinit.headtrain.top.activations.batches import Batch, RowReader
+from clinit.headtrain.top.methods.interface import TopModel
 from clinit.headtrain.top.methods.sample_losses import sample_losses
 
 TRAINED_METHODS = ("rehearsal", "naive", "joint")

@@ -10,15 +10,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clinit.headtrain.stream.tasks import Task
-from clinit.headtrain.top.methods.interface import (
-    CLASSIFIER,
-    CLASSIFIER_BIAS,
-    CLASSIFIER_WEIGHT,
-    Batch,
-    RowReader,
-    TopModel,
-)
+from clinit.headtrain.top.activations.batches import Batch, RowReader
+from clinit.headtrain.top.methods.interface import TopModel
 from clinit.headtrain.top.methods.stored_logits import StoredLogits
+from clinit.headtrain.top.network.plastic import CLASSIFIER, CLASSIFIER_BIAS, CLASSIFIER_WEIGHT
 
 READ_ROWS = 256
 """Rows whose logits are computed at a time when they are stored."""
@@ -51,7 +46,7 @@ class Teacher(Protocol):
         ...
 
 
-class Snapshot:
+class SnapshotTeacher:
     """The network as it was when the task began, over the classes before the task.
 
     Only what is trained is copied: everything else is the same until the task is over.
@@ -90,7 +85,7 @@ class Snapshot:
         self._parameters = dict(state)
 
 
-class Stored:
+class StoredTeacher:
     """The logits of each row at the end of the task in which its class was learnt.
 
     Those of base rows are computed before the first step. In float32, 24,000 rows and 1,365

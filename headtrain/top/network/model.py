@@ -12,12 +12,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clinit.headtrain.array import as_array, as_tensor
-from clinit.headtrain.init import Rows
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Study
-from clinit.headtrain.top.methods.interface import CLASSIFIER_BIAS, CLASSIFIER_WEIGHT
 from clinit.headtrain.top.network.cut import Cut
 from clinit.headtrain.top.network.lora import add_lora, layers, merge
-from clinit.headtrain.top.network.plastic import classifier_of, make_plastic
+from clinit.headtrain.top.network.plastic import (
+    CLASSIFIER,
+    classifier_of,
+    make_plastic,
+)
 
 
 class PlasticModel:
@@ -64,9 +67,7 @@ class PlasticModel:
     ) -> Float[Tensor, "batch dim"]:
         """Return the features with `parameters` in place of the model's own."""
         values = {
-            f"network.{name}": value
-            for name, value in parameters.items()
-            if name not in (CLASSIFIER_WEIGHT, CLASSIFIER_BIAS)
+            f"network.{name}": value for name, value in parameters.items() if name not in CLASSIFIER
         }
         with self._arithmetic():
             features: Tensor = torch.func.functional_call(self._whole, values, (activations,))

@@ -23,7 +23,7 @@ from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.loop import TaskSteps
 from clinit.headtrain.bank.rows import LabelledRows, ResidentFeed, StreamedFeed, feed_of
 from clinit.headtrain.bank.step import Updates
-from clinit.headtrain.init import Rows
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.batches import Schedule
 from clinit.headtrain.study import Training
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from clinit.headtrain.bank.evaluate import LabelledRows, count_correct, mean_losses
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.step import Updates
-from clinit.headtrain.init import Rows
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Training
 
 DIM, CLASSES, BATCH, STEPS = 16, 11, 24, 40

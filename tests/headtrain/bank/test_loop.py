@@ -14,8 +14,8 @@ from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.loop import WARM_UP_STEPS, CaptureWarning, Replayed, TaskSteps
 from clinit.headtrain.bank.rows import Feed, LabelledRows, ResidentFeed, StreamedFeed, feed_of
 from clinit.headtrain.bank.step import Updates
-from clinit.headtrain.init import Rows
 from clinit.headtrain.memory import is_resident, residency_notes
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.batches import Schedule
 from clinit.headtrain.study import Training
 

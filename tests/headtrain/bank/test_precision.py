@@ -23,7 +23,7 @@ from clinit.headtrain.bank.precision import check_precision, products_in
 from clinit.headtrain.bank.products import Bf16Products, Float32Products
 from clinit.headtrain.bank.rows import LabelledRows
 from clinit.headtrain.bank.step import Updates
-from clinit.headtrain.init import Rows
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Study, Training
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

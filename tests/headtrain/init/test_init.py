@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,11 @@ from clinit.headtrain.init import (
     initialise,
     random_rows,
 )
-from clinit.headtrain.init.raw import unit_class_mean_rows
+from clinit.headtrain.init.raw import random_task_rows, unit_class_mean_rows
 from clinit.headtrain.least_squares.solve import least_squares_head
 from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.headtrain.stream.seeds import Draw
+from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import INITS, SCALES, Start, Study
 
 OLD, NEW, DIM = 6, 3, 10
@@ -42,6 +45,21 @@ def test_random_rows_are_uniform_within_the_bound_of_a_linear_layer() -> None:
         assert values.std() == pytest.approx((384 * 3) ** -0.5, rel=0.1)
     again = random_rows(np.random.default_rng(0), 500, 384)
     np.testing.assert_array_equal(rows.weight, again.weight)
+
+
+def test_the_random_rows_of_a_task_follow_from_its_number_and_the_seed_alone() -> None:
+    task = Task(number=2, classes=np.array([7, 4, 9]), start=13)
+    rows = random_task_rows(5, task, DIM)
+    expected = random_rows(np.random.default_rng([5, Draw.RANDOM_ROWS, 2]), 3, DIM)
+    np.testing.assert_array_equal(rows.weight, expected.weight)
+    np.testing.assert_array_equal(rows.bias, expected.bias)
+    elsewhere = random_task_rows(5, replace(task, start=99), DIM)
+    np.testing.assert_array_equal(rows.weight, elsewhere.weight)
+    for other in (
+        random_task_rows(6, task, DIM),
+        random_task_rows(5, replace(task, number=3), DIM),
+    ):
+        assert not np.isin(other.weight, rows.weight).any()
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -52,3 +52,11 @@ def test_passes_are_shuffled_differently() -> None:
     schedule = draw(Share(0, 50, 50), first_new=0, iterations=2)
     assert sorted(schedule.batches[0]) == sorted(schedule.batches[1])
     assert schedule.batches[0].tolist() != schedule.batches[1].tolist()
+
+
+def test_the_share_of_new_rows_is_counted_in_each_batch() -> None:
+    schedule = draw(Share(0, 30, 10), first_new=20, iterations=6)
+    expected = [sum(row >= 20 for row in batch) / 10 for batch in schedule.batches]
+    assert schedule.new_share.tolist() == expected
+    assert len(set(expected)) > 1
+    assert draw(Share(0, 30, 10), first_new=20, iterations=0).new_share.shape == (0,)

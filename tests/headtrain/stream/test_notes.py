@@ -13,8 +13,8 @@ import torch
 
 from clinit.errors import CacheError, ClinitError, ExperimentError, HeadError
 from clinit.extract.features import FeatureSet
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
-from clinit.extract.plan import backbone_identifier
 from clinit.headtrain.stream import notes as gaps_module
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
@@ -154,7 +154,7 @@ def test_a_base_without_training_images_has_nothing_to_rehearse_in_the_first_tas
     assert "no base class has a training image: the batches of task 1 hold new rows only" in found
 
 
-FINGERPRINT = {"backbone": "vit", "weights": "1", "manifest": "m"}
+FINGERPRINT = Fingerprint({"backbone": "vit", "weights": "1", "manifest": "m"})
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,9 @@ FINGERPRINT = {"backbone": "vit", "weights": "1", "manifest": "m"}
         (
             {
                 "base": replace(BASE, fingerprint=FINGERPRINT),
-                "new": replace(NEW, fingerprint={**FINGERPRINT, "weights": "2"}),
+                "new": replace(
+                    NEW, fingerprint=Fingerprint({**FINGERPRINT.fields, "weights": "2"})
+                ),
             },
             CacheError,
             r"different backbones: weights \(1 / 2\)",
@@ -214,7 +216,7 @@ FINGERPRINT = {"backbone": "vit", "weights": "1", "manifest": "m"}
 def test_each_contradiction_is_refused_with_a_remedy(
     changes: dict[str, Any], kind: type[ClinitError], message: str, remedy: str
 ) -> None:
-    if changes.get("base", BASE).fingerprint:
+    if changes.get("base", BASE).fingerprint.fields:
         changes.setdefault("new", replace(NEW, fingerprint=FINGERPRINT))
     with pytest.raises(kind, match=message) as caught:
         build(**changes)
@@ -222,15 +224,16 @@ def test_each_contradiction_is_refused_with_a_remedy(
 
 
 def test_the_head_that_belongs_to_the_backbone_is_accepted() -> None:
-    head = head_of("abcd", fingerprint=backbone_identifier(FINGERPRINT))
+    head = head_of("abcd", fingerprint=FINGERPRINT.backbone_identifier)
     base, new = (replace(side, fingerprint=FINGERPRINT) for side in (BASE, NEW))
     assert build(base=base, new=new, head=head).num_base == 4
 
 
 def test_fingerprints_may_differ_in_the_manifest_only() -> None:
-    check_same_backbone({"a": "1", "manifest": "x"}, {"a": "1", "manifest": "y"})
-    with pytest.raises(CacheError, match=r"a \(1 / 2\), b \(absent / 3\)"):
-        check_same_backbone({"a": "1", "manifest": "x"}, {"a": "2", "b": "3", "manifest": "x"})
+    one = Fingerprint({"a": "1", "manifest": "x"})
+    check_same_backbone(one, Fingerprint({"a": "1", "manifest": "y"}))
+    with pytest.raises(CacheError, match=r"backbones: a \(1 / 2\), b \(nothing / 3\)$"):
+        check_same_backbone(one, Fingerprint({"a": "2", "b": "3", "manifest": "x"}))
 
 
 def test_splits_with_different_classes_are_refused() -> None:

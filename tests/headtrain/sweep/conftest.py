@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from clinit.extract.features import FeatureSet
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study
@@ -44,7 +45,7 @@ def data() -> SweepData:
             _blobs(name, 20, seed, classes, place),
             _blobs(name, 6, seed + 1, classes, place),
             path=f"caches/{name}",
-            fingerprint={"weights": "1", "manifest": name},
+            fingerprint=Fingerprint({"weights": "1", "manifest": name}),
             val_manifest=f"{name} val",
         )
         for name, seed, classes, place in (("base", 1, BASE, 1), ("new", 3, NEW, 2))
@@ -55,9 +56,11 @@ def data() -> SweepData:
 @pytest.fixture
 def other_data(data: SweepData) -> SweepData:
     """The same stream from a new cache that was extracted with other weights."""
-    fingerprint = {**data.new.fingerprint, "weights": "2"}
-    base = replace(data.base, fingerprint={**data.base.fingerprint, "weights": "2"})
-    return replace(data, base=base, new=replace(data.new, fingerprint=fingerprint))
+    base, new = (
+        replace(side, fingerprint=Fingerprint({**side.fingerprint.fields, "weights": "2"}))
+        for side in (data.base, data.new)
+    )
+    return replace(data, base=base, new=new)
 
 
 @pytest.fixture

@@ -8,7 +8,13 @@ from clinit.errors import DeviceError, ExperimentError
 from clinit.headtrain.study import Study, identity_of
 from clinit.headtrain.sweep import plan as plan_module
 from clinit.headtrain.sweep.grid import parse_grid
-from clinit.headtrain.sweep.plan import Bank, bank_limit, compile_banks, head_bytes, run_names
+from clinit.headtrain.sweep.plan import (
+    BankPlan,
+    bank_limit,
+    compile_banks,
+    head_bytes,
+    run_names,
+)
 from clinit.headtrain.sweep.run import distinct, runs_of
 
 
@@ -16,7 +22,7 @@ def runs(*words: str) -> list[Study]:
     return distinct(runs_of(parse_grid(["device=cpu", *words])))
 
 
-def banks(chosen: Sequence[Study], asked: int | None = None) -> list[Bank]:
+def banks(chosen: Sequence[Study], asked: int | None = None) -> list[BankPlan]:
     return compile_banks(chosen, num_classes=10, dim=4, asked=asked)
 
 

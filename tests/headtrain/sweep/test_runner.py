@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from clinit.errors import CacheError, ClinitError, RecordError
+from clinit.extract.fingerprint import Fingerprint
 from clinit.headtrain.record import format as record_module
 from clinit.headtrain.record.format import RunRecord, find_records, read_record
 from clinit.headtrain.study import Study
 from clinit.headtrain.sweep import runner
 from clinit.headtrain.sweep.folder import SweepData, hold_folder, run_digest
-from clinit.headtrain.sweep.plan import Bank
+from clinit.headtrain.sweep.plan import BankPlan
 from clinit.headtrain.sweep.runner import (
     BankHalved,
     BankStarted,
@@ -122,7 +123,7 @@ def test_long_settings_that_differ_at_their_end_are_told_apart(
 ) -> None:
     def with_transform(text: str) -> SweepData:
         base, new = (
-            replace(side, fingerprint={**(side.fingerprint or {}), "transform": text})
+            replace(side, fingerprint=Fingerprint({**side.fingerprint.fields, "transform": text}))
             for side in (data.base, data.new)
         )
         return replace(data, base=base, new=new)
@@ -147,7 +148,7 @@ def test_other_imported_features_under_the_same_labels_are_other_data(
     data: SweepData, make_runs: MakeRuns, tmp_path: Path
 ) -> None:
     def imported(digest: str) -> SweepData:
-        fingerprint = {**data.new.fingerprint, "features": digest}
+        fingerprint = Fingerprint({**data.new.fingerprint.fields, "features": digest})
         return replace(data, new=replace(data.new, fingerprint=fingerprint, val_features="v"))
 
     sweep(make_runs("seed=0"), imported("one"), tmp_path)
@@ -411,7 +412,7 @@ def test_a_bank_that_does_not_fit_into_memory_is_halved(
 ) -> None:
     train = runner.train_bank
 
-    def small(data: SweepData, bank: Bank, *rest: object, **named: object) -> list[RunRecord]:
+    def small(data: SweepData, bank: BankPlan, *rest: object, **named: object) -> list[RunRecord]:
         if len(bank.runs) > 2:
             raise torch.OutOfMemoryError
         return train(data, bank, *rest, **named)  # type: ignore[arg-type]

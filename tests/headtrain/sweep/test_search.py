@@ -15,7 +15,7 @@ from clinit.headtrain.record.format import find_records, read_info
 from clinit.headtrain.sweep.folder import SweepData, hold_folder
 from clinit.headtrain.sweep.grid import Interval, parse_grid
 from clinit.headtrain.sweep.held_out import held_out_rows, hold_out
-from clinit.headtrain.sweep.plan import Bank
+from clinit.headtrain.sweep.plan import BankPlan
 from clinit.headtrain.sweep.runner import Trained, train_here
 from clinit.headtrain.sweep.search import STUDY, Found, SearchConfig, Space, search
 
@@ -52,7 +52,7 @@ def run(
     with hold_folder(out / "trials", data, {"ce"}) as folder:
         here = train_here(data, observer)
 
-        def train(banks: Sequence[Bank]) -> Trained:
+        def train(banks: Sequence[BankPlan]) -> Trained:
             nonlocal calls
             for bank, records in here(banks):
                 calls += 1

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clinit.headtrain.init import Rows
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Study
 from clinit.headtrain.top import evaluate
 from clinit.headtrain.top.activations.rows import PoolActivations

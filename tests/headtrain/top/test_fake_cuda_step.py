@@ -24,13 +24,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from clinit.headtrain.init import Rows
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.pool import Pool
 from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import Study
 from clinit.headtrain.top import evaluate
-from clinit.headtrain.top.activations.rows import PoolActivations, TaskReader
-from clinit.headtrain.top.methods import Batch, TopMethod, top_method
+from clinit.headtrain.top.activations.batches import Batch, TaskReader
+from clinit.headtrain.top.activations.rows import PoolActivations
+from clinit.headtrain.top.methods import TopMethod, top_method
 from clinit.headtrain.top.network.cut import cut
 from clinit.headtrain.top.network.model import PlasticModel
 from clinit.headtrain.top.network.optimizer import top_optimizer

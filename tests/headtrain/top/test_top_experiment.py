@@ -16,6 +16,7 @@ from torch.nn import functional
 from clinit.errors import CacheError, CheckpointError, ExperimentError, ImageError
 from clinit.headtrain.events import Evaluated, Event, Noted, Stepped
 from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.init.raw import random_task_rows
 from clinit.headtrain.record.format import (
     RunRecord,
     changed_parameters,
@@ -426,7 +427,7 @@ def naive_losses(inputs: TopInputs) -> Iterator[float]:
     for task in inputs.scenario.tasks:
         rows = inputs.task_plan.rows(task)
         schedule = inputs.task_plan.schedule(rows)
-        random = inputs.task_plan.random_rows(task, weight.shape[1])
+        random = random_task_rows(inputs.study.stream.seed, task, weight.shape[1])
         classifier = torch.nn.Linear(weight.shape[1], task.stop)
         with torch.no_grad():
             classifier.weight.copy_(torch.cat([weight, torch.from_numpy(random.weight).float()]))

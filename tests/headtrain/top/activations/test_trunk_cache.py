@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from clinit.errors import CacheError, ImageError, ManifestError
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.lock import claim_folder
 from clinit.headtrain.top.activations.rows import ActivationRows, StoredRows
 from clinit.headtrain.top.activations.trunk import Trunk
@@ -356,7 +357,7 @@ def test_another_network_transform_or_cut_is_another_folder(
     fewer = replace(part, rows=ROWS[:-1])
     folders = {cache.path(plan), lower.path(lower.plan(part)), cache.path(cache.plan(fewer))}
     for name in ("weights", "transform", "backbone"):
-        other = replace(plan, fingerprint={**plan.fingerprint, name: "another"})
+        other = replace(plan, fingerprint=Fingerprint({**plan.fingerprint.fields, name: "another"}))
         folders.add(cache.path(other))
     assert len(folders) == 6
 
