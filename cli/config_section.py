@@ -195,7 +195,7 @@ def _check_method(
     if "method" in settings:
         raise ConfigFileError(
             f"{file.name} sets 'method' in [{command}.{method}], which says it already",
-            remedy="Remove it, or write it under another section.",
+            remedy="Remove it.",
         )
     # A buffer for initialisation alone may be asked for on the command line.
     said = {"method": method, "init_rows": "buffer"}
@@ -203,7 +203,7 @@ def _check_method(
     study = Study.of(said, top=command == _TOP)
     for text in refusals([name for name in names if name in settings_of(top=True)], [study]):
         raise ConfigFileError(
-            f"{file.name}, [{command}.{method}]: {text}",
+            f"{file.name} has a mistake in [{command}.{method}]: {text}",
             remedy=f"Write it under [{command}], or remove it.",
         )
 

@@ -9,10 +9,10 @@ from typing import Any
 from clinit.errors import RecordError
 from clinit.extract.head import Head
 from clinit.headtrain.record.format import INFO, check_free, finite, read_info
-from clinit.headtrain.record.info import settings_of
+from clinit.headtrain.record.info import study_of_run
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import Study, identity_of
+from clinit.headtrain.study import PLACES, Study
 
 _REMEDY = "Choose another --out, or remove the old record first."
 
@@ -43,8 +43,7 @@ def is_finished(
         check_free([folder])
         return False
     stored = read_info(folder)
-    if identity_of(settings_of(stored)) != study.identity:
-        _compare(folder, "config", finite(study.settings()), settings_of(stored))
+    _compare(folder, "config", _telling(study), _telling(study_of_run(stored, str(folder))))
     check_data(folder, stored, base, new, head)
     if diagnosed and not all("diagnosis" in task for task in stored["tasks"]):
         raise RecordError(
@@ -83,6 +82,12 @@ def _compare(
         f"{folder} holds the record of another run: {name} differs in {', '.join(differing)}",
         remedy=_REMEDY,
     )
+
+
+def _telling(study: Study) -> dict[str, Any]:
+    """Return the settings that tell a run from others."""
+    left_out = {*PLACES, "probe"}
+    return {k: value for k, value in study.reduced().values().items() if k not in left_out}
 
 
 def _without_path(description: Mapping[str, Any]) -> dict[str, Any]:

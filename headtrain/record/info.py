@@ -169,8 +169,11 @@ def study_of_run(info: Mapping[str, Any], origin: str) -> Study:
         RecordError: If it holds settings that this version does not know or take.
     """
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings_of(info).items()}
+    top = "top_blocks" in settings
+    if top:  # probes change no number, so that the settings do not name them
+        settings["probe"] = any("forward_transfer" in task for task in info["tasks"])
     try:
-        return Study.of(settings, top="top_blocks" in settings).resolved()
+        return Study.of(settings, top=top).resolved()
     except ValueError as error:
         raise RecordError(
             f"{origin} was recorded by another version: {error}",

@@ -188,7 +188,7 @@ def test_a_cache_without_a_head_is_refused(caches: list[str], tmp_path: Path) ->
 def test_what_is_no_grid_is_refused_before_a_cache_is_read(tmp_path: Path) -> None:
     nothing = ["--base", "absent", "--new", "absent"]
     error = refused(invoke(nothing, tmp_path / "out", "lerning_rate=1"))
-    assert "a sweep has no field 'lerning_rate'" in str(error)
+    assert "a sweep of train-head has no field 'lerning_rate'" in str(error)
     error = refused(CliRunner().invoke(app, [*nothing, "--out", str(tmp_path / "out")]))
     assert "the grid is empty" in str(error)
     assert not (tmp_path / "out").exists()

@@ -265,7 +265,10 @@ def test_methods_without_a_buffer_are_trained_beside_rehearsal(
             ["--method", "naive", "--init-rows", "buffer", "--mix", "sgm"],
             "--mix does not go with --method naive",
         ),
-        (["--method", "ncm", "--lambda", "1"], "solved, not trained, and has no lambda"),
+        (
+            ["--method", "ncm", "--lambda", "1"],
+            "--lambda does not go with --method ncm: its",
+        ),
         (["--method", "ridge", "--lr", "0.1"], "--lr does not go with --method ridge"),
         (["--method", "lda", "--init", "lda"], "--init does not go with --method lda"),
         (["--method", "ncm", "--precision", "bf16"], "--precision does not go with --method ncm"),
