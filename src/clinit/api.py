@@ -45,6 +45,7 @@ def extract_features(
     splits: Sequence[str] | None = None,
     device: str = "auto",
     weights: str | Path | None = None,
+    model_args: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Source:
     """Run a frozen timm backbone over images once; return its features, which stay in `out`.
@@ -60,6 +61,7 @@ def extract_features(
         splits: Of `train` and `val`; default: those that there are.
         device: `auto`, `cuda` or `cpu`.
         weights: File of the weights; default: those that timm downloads.
+        model_args: Further arguments of `timm.create_model`.
         options: Further settings of `clinit.extract.run.ExtractConfig`.
 
     Raises:
@@ -73,6 +75,7 @@ def extract_features(
             name=backbone,
             device=choose_device(device).type,
             weights=None if weights is None else Path(weights),
+            model_args=dict(model_args or {}),
         ),
         **options,
     )
@@ -262,8 +265,11 @@ def _studies(asked: Studies | None, *, top: bool) -> list[Study]:
     found = [each if isinstance(each, Study) else Study.of(each, top=top) for each in several]
     for study in found:
         if (study.top is not None) != top:
-            part = "Give it a part `top`." if top else "Call `clinit.train_top` for them."
-            raise ValueError(f"the study has {'no' if top else ''} settings of top blocks. {part}")
+            raise ValueError(
+                "the study has no settings of top blocks. Give it a part `top`."
+                if top
+                else "the study has settings of top blocks. Call `clinit.train_top` for them."
+            )
     return list(dict.fromkeys(study.resolved() for study in found))
 
 
