@@ -36,11 +36,10 @@ RIVALS = {
 }
 """Options that exclude each other: the one that wins leaves the other unset."""
 _METHODS = {"train-head": HEAD_METHODS, "train-top": TOP_METHODS}
-_TOP = "train-top"
 GRID = "grid"
 """A section of a sweep that needs none around it."""
-RUNS = "train-head"
-"""The command whose section holds the defaults of a sweep's runs."""
+RUNS, TOP_RUNS = "train-head", "train-top"
+"""The commands whose sections hold the defaults of a sweep's runs."""
 _DIGITS = 18
 """Of a whole number at most."""
 _PLACES = ("base", "new", "head")
@@ -96,8 +95,9 @@ def section_of(file: ConfigFile, command: str, commands: Commands) -> Section:
     """
     shared = _shared(file, command, commands)
     if command == "sweep":
-        runs = section_of(file, RUNS, commands).plain
-        shared |= {key: value for key, value in runs.items() if key in _PLACES}
+        for runs in (TOP_RUNS, RUNS):
+            said = section_of(file, runs, commands).plain
+            shared |= {key: value for key, value in said.items() if key in _PLACES}
     plain, by_method = {}, {}
     methods = _METHODS.get(command, ())
     for key, value in file.own(command).items():
@@ -137,7 +137,7 @@ def _shared(file: ConfigFile, command: str, commands: Commands) -> dict[str, Any
         if command in readers:
             words(file.name, key, value, several=commands[command][key].multiple)
             found[key] = value
-        elif readers == [RUNS] and command == "sweep":
+        elif command == "sweep" and readers in ([RUNS], [TOP_RUNS]):
             continue  # of its runs
         elif len(readers) == 1:
             raise ConfigFileError(
@@ -183,7 +183,7 @@ def _default(command: str, key: str, method: str) -> Any:
     """Return the default of an option that depends on the method; None for others."""
     if method not in _METHODS.get(command, ()):
         return None
-    study = Study.of({"method": method}, top=command == _TOP)
+    study = Study.of({"method": method}, top=command == TOP_RUNS)
     found = {settings_of()[name].key: value for name, value in defaults(study).items()}
     return None if key == "buffer" else found.get(key)
 
@@ -200,7 +200,7 @@ def _check_method(
     # A buffer for initialisation alone may be asked for on the command line.
     said = {"method": method, "init_rows": "buffer"}
     names = [str(commands[command][key].name) for key in settings]
-    study = Study.of(said, top=command == _TOP)
+    study = Study.of(said, top=command == TOP_RUNS)
     for text in refusals([name for name in names if name in settings_of(top=True)], [study]):
         raise ConfigFileError(
             f"{file.name} has a mistake in [{command}.{method}]: {text}",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from clinit.cli.console import err, note, say
+from clinit.cli.context import Context, given
 from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
@@ -16,6 +20,76 @@ if TYPE_CHECKING:
     from clinit.extract.split_run import Progress
     from clinit.headtrain.study import Study
     from clinit.headtrain.top.inputs import Side, StoredPart, TopInputs
+
+
+_STORAGE = "Activations"
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        help="Weights of the backbone; they must be those of the features.",
+        show_default="where they were at extraction",
+        rich_help_panel=_STORAGE,
+    ),
+]
+BaseRoot = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of the base images.",
+        show_default="as at extraction",
+        rich_help_panel=_STORAGE,
+    ),
+]
+NewRoot = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of the new images.",
+        show_default="as at extraction",
+        rich_help_panel=_STORAGE,
+    ),
+]
+TrunkCacheFolder = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of stored activations; runs may share it.",
+        show_default="OUT/trunk-cache",
+        rich_help_panel=_STORAGE,
+    ),
+]
+NoTrunkCache = Annotated[
+    bool,
+    typer.Option(
+        "--no-trunk-cache",
+        help="Compute activations from the images each time.",
+        rich_help_panel=_STORAGE,
+    ),
+]
+TrunkBudget = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZE",
+        help="Most that is stored; the rest is computed from the images each time.",
+        rich_help_panel=_STORAGE,
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Threads that read and decode images.",
+        show_default="usable CPUs",
+        rich_help_panel=_STORAGE,
+    ),
+]
+CheckpointEvery = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="Updates between two checkpoints; 0: only after each task.",
+        rich_help_panel=_STORAGE,
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +106,30 @@ class Images:
     """Bytes of stored activations."""
     workers: int | None
     max_pixels: int
+
+
+def trunk_budget_of(context: Context, budget: str, *, no_trunk_cache: bool) -> int:
+    """Return the bytes that may be stored.
+
+    Raises:
+        BadParameter: If `budget` is no size, or given beside --no-trunk-cache.
+    """
+    if given(context, "no_trunk_cache") == "commandline":
+        for name in ("trunk_cache", "trunk_budget"):
+            if given(context, name) == "commandline":
+                option = f"--{name.replace('_', '-')}"
+                raise typer.BadParameter(f"{option} does not go with --no-trunk-cache")
+    return 0 if no_trunk_cache else byte_count(budget)
+
+
+def byte_count(text: str) -> int:
+    """Return the number of bytes in a text such as `20GB`."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?B?)\s*", text.upper())
+    unit = match[2] if match else ""
+    unit = unit if unit.endswith("B") or not unit else f"{unit}B"
+    if match is None or unit not in _UNITS:
+        raise typer.BadParameter(f"--trunk-budget takes a size such as 20GB, got {text!r}")
+    return int(float(match[1]) * _UNITS[unit])
 
 
 def open_sides(images: Images) -> tuple[Side, Side]:

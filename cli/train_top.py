@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,10 +12,24 @@ from clinit.cli.choices import MaxPixels
 from clinit.cli.claim import claimed_folder
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import say
-from clinit.cli.context import Context, given
+from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
 from clinit.cli.study_options import takes_studies
-from clinit.cli.top_inputs import Images, open_sides, read_inputs, starting_head
+from clinit.cli.top_inputs import (
+    BaseRoot,
+    CheckpointEvery,
+    Images,
+    NewRoot,
+    NoTrunkCache,
+    TrunkBudget,
+    TrunkCacheFolder,
+    Weights,
+    Workers,
+    open_sides,
+    read_inputs,
+    starting_head,
+    trunk_budget_of,
+)
 from clinit.cli.training_progress import training_progress
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.headtrain.study import Study, names_of
@@ -25,9 +38,6 @@ if TYPE_CHECKING:
     from clinit.extract.head import Head
     from clinit.headtrain.record.format import RunRecord
     from clinit.headtrain.top.inputs import Side, TopInputs
-
-_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_STORAGE = "Activations"
 
 
 @keeps("Finished runs and the last checkpoint are kept: the same command goes on from there.")
@@ -52,57 +62,15 @@ def train_top(
             show_default="the head in the base cache",
         ),
     ] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(
-            help="Weights of the backbone; they must be those of the features.",
-            show_default="where they were at extraction",
-        ),
-    ] = None,
-    base_root: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the base images.", show_default="as at extraction"),
-    ] = None,
-    new_root: Annotated[
-        Path | None, typer.Option(help="Folder of the new images.", show_default="as at extraction")
-    ] = None,
-    trunk_cache: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of stored activations; runs may share it.",
-            show_default="OUT/trunk-cache",
-            rich_help_panel=_STORAGE,
-        ),
-    ] = None,
-    no_trunk_cache: Annotated[
-        bool,
-        typer.Option(
-            "--no-trunk-cache",
-            help="Compute activations from the images each time.",
-            rich_help_panel=_STORAGE,
-        ),
-    ] = False,
-    trunk_budget: Annotated[
-        str,
-        typer.Option(
-            metavar="SIZE",
-            help="Most that is stored; the rest is computed from the images each time.",
-            rich_help_panel=_STORAGE,
-        ),
-    ] = "20GB",
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Threads that read and decode images.",
-            show_default="usable CPUs",
-            rich_help_panel=_STORAGE,
-        ),
-    ] = None,
+    weights: Weights = None,
+    base_root: BaseRoot = None,
+    new_root: NewRoot = None,
+    trunk_cache: TrunkCacheFolder = None,
+    no_trunk_cache: NoTrunkCache = False,
+    trunk_budget: TrunkBudget = "20GB",
+    workers: Workers = None,
     max_pixels: MaxPixels = MAX_PIXELS,
-    checkpoint_every: Annotated[
-        int, typer.Option(min=0, help="Updates between two checkpoints; 0: only after each task.")
-    ] = 100,
+    checkpoint_every: CheckpointEvery = 100,
     config_file: ConfigOption = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show what each initialisation chose.")
@@ -114,11 +82,6 @@ def train_top(
     same stream as `clinit train-head`. Everything below the top blocks is frozen: its output is
     computed once and stored. A killed run goes on when the same command is given again.
     """
-    if given(context, "no_trunk_cache") == "commandline":
-        for name in ("trunk_cache", "trunk_budget"):
-            if given(context, name) == "commandline":
-                option = f"--{name.replace('_', '-')}"
-                raise typer.BadParameter(f"{option} does not go with --no-trunk-cache")
     images = Images(
         base=base,
         new=new,
@@ -126,7 +89,7 @@ def train_top(
         new_root=new_root,
         weights=weights,
         trunk_cache=trunk_cache or out / "trunk-cache",
-        budget=0 if no_trunk_cache else byte_count(trunk_budget),
+        budget=trunk_budget_of(context, trunk_budget, no_trunk_cache=no_trunk_cache),
         workers=workers,
         max_pixels=max_pixels,
     )
@@ -148,7 +111,7 @@ def train_top(
             )
             for study, folder in left:
                 records.append(
-                    _run(
+                    train_one(
                         inputs,
                         study,
                         folder,
@@ -159,16 +122,6 @@ def train_top(
                 )
                 inputs = inputs.reused()
     _show(records, folders)
-
-
-def byte_count(text: str) -> int:
-    """Return the number of bytes in a text such as `20GB`."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?B?)\s*", text.upper())
-    unit = match[2] if match else ""
-    unit = unit if unit.endswith("B") or not unit else f"{unit}B"
-    if match is None or unit not in _UNITS:
-        raise typer.BadParameter(f"--trunk-budget takes a size such as 20GB, got {text!r}")
-    return int(float(match[1]) * _UNITS[unit])
 
 
 def _is_there(study: Study, folder: Path, base: Side, new: Side, start: Head) -> bool:
@@ -186,7 +139,7 @@ def _checkpoint(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.checkpoint")
 
 
-def _run(
+def train_one(
     inputs: TopInputs,
     study: Study,
     folder: Path,
@@ -195,7 +148,7 @@ def _run(
     checkpoint_every: int,
     verbose: bool,
 ) -> RunRecord:
-    """Train one run, or finish it, and write its record."""
+    """Train one run, or finish a killed one, and write its record."""
     from clinit.headtrain.record.format import write_record
     from clinit.headtrain.top.experiment import run_top
 

@@ -7,8 +7,9 @@ from itertools import product
 from typing import Any
 
 from clinit.errors import ExperimentError
-from clinit.headtrain.study import Study
-from clinit.headtrain.sweep.grid import Grid, Interval
+from clinit.headtrain.study import Study, refusals
+from clinit.headtrain.sweep.fields import Value
+from clinit.headtrain.sweep.grid import Grid, Interval, Together, values_in
 
 
 def run_of(settings: Mapping[str, Any], *, top: bool = False) -> Study:
@@ -34,16 +35,50 @@ def runs_of(grid: Grid, *, top: bool = False) -> Iterator[Study]:
         ExperimentError: If a field takes a range without a count, or a value is not one that
             its field takes.
     """
-    choices = []
+    for settings in _combinations(grid):
+        yield run_of(settings, top=top)
+
+
+def _combinations(grid: Grid) -> Iterator[dict[str, Value]]:
+    choices: list[list[dict[str, Value]]] = []
     for name, choice in grid.items():
         if isinstance(choice, Interval):
             raise ExperimentError(
                 f"{name}={choice} does not say how many values",
                 remedy=f"Write {name}={choice}5 for five values, or search with --search optuna.",
             )
-        choices.append(choice)
-    for values in product(*choices):
-        yield run_of(dict(zip(grid, values, strict=True)), top=top)
+        if isinstance(choice, Together):
+            rows = [dict(zip(choice.names, row, strict=True)) for row in choice.rows]
+            choices.append(rows)
+        else:
+            choices.append([{name: value} for value in choice])
+    for parts in product(*choices):
+        yield {name: value for part in parts for name, value in part.items()}
+
+
+def refuse_idle(grid: Grid, asked: Iterable[str], *, top: bool = False) -> None:
+    """Refuse fields that no run of a grid reads.
+
+    Args:
+        grid: With the values that say what is read: method, rows of initialisation, full rank.
+        asked: Names of fields of the grid that are to be read.
+        top: Whether the runs are of top blocks.
+
+    Raises:
+        ExperimentError: If the method of every run ignores one of them.
+    """
+    deciding = {
+        name: values
+        for name in ("method", "init_rows", "full_rank", "ewc_mode")
+        if (values := values_in(grid, name)) is not None
+    }
+    try:
+        studies = [Study.of(settings, top=top) for settings in _combinations(deciding)]
+        found = refusals(asked, studies)
+    except ValueError:  # a wrong value, which is told when its run is made
+        return
+    if found:
+        raise ExperimentError(found[0], remedy="Leave it out of the grid.")
 
 
 def distinct(runs: Iterable[Study]) -> list[Study]:

@@ -30,7 +30,7 @@ from clinit.extract.document import content_sha256
 from clinit.headtrain.study import Study, Training
 from clinit.headtrain.sweep.fields import Value, field_named
 from clinit.headtrain.sweep.folder import SweepData, SweepFolder
-from clinit.headtrain.sweep.grid import Grid, Interval
+from clinit.headtrain.sweep.grid import Grid, Interval, Together
 from clinit.headtrain.sweep.run import distinct, run_of
 from clinit.headtrain.sweep.runner import SweepObserver, Train, plan_sweep, run_sweep
 
@@ -90,7 +90,15 @@ class Space:
         Raises:
             ExperimentError: If nothing varies.
         """
-        rest = {name: choice for name, choice in grid.items() if name != "seed"}
+        rest: dict[str, Interval | tuple[Value, ...]] = {}
+        for name, choice in grid.items():
+            if isinstance(choice, Together):
+                raise ExperimentError(
+                    f"a search varies fields one by one, but {name} are to vary together",
+                    remedy="Give each of them values of its own.",
+                )
+            if name != "seed":
+                rest[name] = choice
         fixed = {
             name: choice[0]
             for name, choice in rest.items()
@@ -98,7 +106,7 @@ class Space:
         }
         varied = {name: choice for name, choice in rest.items() if name not in fixed}
         seeds = grid.get("seed", (0,))
-        if not varied or isinstance(seeds, Interval):
+        if not varied or not isinstance(seeds, tuple):
             raise ExperimentError(
                 "there is nothing to search: no field but the seed has several values",
                 remedy="Give a range or a list: lr=1e-4..1e-1:log scale=norm,calibrated.",

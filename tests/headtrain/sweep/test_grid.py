@@ -12,11 +12,16 @@ from clinit.headtrain.sweep.grid import (
     LIMIT,
     Choice,
     Interval,
+    Together,
     check_size,
     grid_of,
     merge,
+    names_in,
+    only,
     parse_grid,
+    values_in,
 )
+from clinit.headtrain.sweep.run import refuse_idle, runs_of
 
 
 @pytest.mark.parametrize("top", [False, True])
@@ -159,3 +164,72 @@ def test_as_many_combinations_as_are_allowed_pass_and_one_more_is_refused_uncoun
     factors = {name: tuple(range(1000)) for name in ("seed", "buffer", "iterations", "tasks")}
     with pytest.raises(ExperimentError, match=r"^1,000,000,000,000 combinations: 1,000 of seed x"):
         check_size([factors])
+
+
+def test_fields_that_vary_together_are_rows_and_not_a_product() -> None:
+    grid = parse_grid(["buffer,iterations=24000,600;192000,1200", "seed=0:2"])
+    assert grid["buffer,iterations"] == Together(
+        ("buffer", "iterations"), ((24_000, 600), (192_000, 1200))
+    )
+    runs = [(run.stream.buffer, run.stream.iterations, run.stream.seed) for run in runs_of(grid)]
+    assert runs == [(24_000, 600, 0), (24_000, 600, 1), (192_000, 1200, 0), (192_000, 1200, 1)]
+    table = {"buffer,iterations": ["24000,600", "192000,1200"], "seed": "0:2"}
+    assert grid_of(table) == grid
+    check_size([grid])
+
+
+def test_fields_together_win_over_each_of_them_below() -> None:
+    over = parse_grid(["buffer,iterations=9,1"])
+    assert merge({"iterations": (5,), "buffer_per_class": (3,), "seed": (1,)}, over) == {
+        "seed": (1,),
+        **over,
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["buffer,iterations=24000"], "buffer,iterations has '24000', expected 2 values with"),
+        (["buffer,iterations=1,2;"], "buffer,iterations has '', expected 2 values with"),
+        (["buffer,iterations=1,2", "buffer=3"], "buffer is given twice"),
+        (["buffer,buffer=1,2"], "buffer is given twice"),
+        (["buffer,seed=1,x"], "seed takes an integer, got 'x'"),
+    ],
+)
+def test_what_does_not_vary_together_is_refused(words: list[str], message: str) -> None:
+    with pytest.raises(ExperimentError, match=message):
+        parse_grid(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "top", "message"),
+    [
+        (["method=ncm,ridge", "lr=1e-3,1e-2"], False, "--lr does not go with --method ncm"),
+        (["method=naive", "buffer=5"], False, "--buffer does not go with --method naive"),
+        (["method,lam=lda,0.1;ncm,0.2"], False, "--lambda does not go with --method lda"),
+        (["method=ewc", "rank=3"], True, "--rank does not go with --method ewc"),
+        (["ewc_lambda=1,2"], True, "--ewc-lambda does not go with --method rehearsal"),
+    ],
+)
+def test_what_no_run_of_a_grid_reads_is_refused(words: list[str], top: bool, message: str) -> None:
+    grid = parse_grid(words, top=top)
+    with pytest.raises(ExperimentError, match=message):
+        refuse_idle(grid, names_in(grid), top=top)
+
+
+@pytest.mark.parametrize(
+    "words", [["method=ncm,rehearsal", "lr=1e-3"], ["init=random", "lam=0.1"], ["init=zero"]]
+)
+def test_what_one_run_of_a_grid_reads_is_not_refused(words: list[str]) -> None:
+    grid = parse_grid(words)
+    refuse_idle(grid, names_in(grid))
+
+
+def test_one_value_of_a_field_leaves_its_rows() -> None:
+    grid = parse_grid(["method,lr=rehearsal,0.1;naive,0.2", "seed=0:2"])
+    assert only(grid, "method", "naive")["method,lr"] == Together(
+        ("method", "lr"), (("naive", 0.2),)
+    )
+    assert only(grid, "seed", 1)["seed"] == (1,)
+    assert values_in(grid, "method") == ("rehearsal", "naive")
+    assert values_in(grid, "tasks") is None
