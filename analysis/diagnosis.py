@@ -81,45 +81,48 @@ class Diagnosis:
 
     def table(self) -> Table:
         """Return the metrics as a rich table that says what each of them means."""
-        from rich.table import Table
+        from clinit.analysis.columns import Column, table_of
 
         content = self.content()
-        table = Table("metric", title_justify="left", caption_justify="left")
-        for heading in ("value", "floor", "paper*"):
-            table.add_column(heading, justify="right")
-        table.add_column("what it says")
-        for name, meaning in MEANING.items():
+
+        def line(name: str, meaning: str) -> list[str]:
             value, floor = content[name], content.get(f"{name}_floor")
-            table.add_row(
+            return [
                 {"d_ls": "D_LS", "d_ls_relative": "D_LS rel."}.get(name, name.upper()),
                 "-" if value is None else f"{value:.4g}",
                 "" if floor is None else f"{floor:.3f}",
                 PAPER.get(name, ""),
                 meaning,
-            )
-        table.caption = (
-            "Smaller is closer to collapse. floor: the least value that a head of this width can"
-            " have.\n* ConvNeXtV2-Femto on ImageNet-1K, 1,000 classes, d = 384: floor 0.872."
-            "\n  D_LS is that of its cross-entropy head; the MSE head (targets 30) has 377.18."
+            ]
+
+        numbers = (Column(heading, "number") for heading in ("value", "floor", "paper*"))
+        return table_of(
+            [Column("metric", "text"), *numbers, Column("what it says", "text")],
+            [[line(name, meaning) for name, meaning in MEANING.items()]],
+            caption="Smaller is closer to collapse. floor: the least value that a head of this"
+            " width can have.\n* ConvNeXtV2-Femto on ImageNet-1K, 1,000 classes, d = 384: floor"
+            " 0.872.\n  D_LS is that of its cross-entropy head; the MSE head (targets 30) has"
+            " 377.18.",
+            is_framed=True,
         )
-        return table
 
     def class_table(self) -> Table:
         """Return the classes as a rich table."""
-        from rich.table import Table
-        from rich.text import Text
+        from clinit.analysis.columns import Column, table_of
 
         assert self.per_class is not None
-        table = Table("class", caption_justify="left")
-        for heading in ("rows", "NC1", "cosine", "D_LS", "|w|", "bias"):
-            table.add_column(heading, justify="right")
-        for name, rows, *values in self.per_class.iter_rows():
-            table.add_row(Text(name), f"{rows:,}", *(f"{value:.4g}" for value in values))
-        table.caption = (
-            "NC1: its mean over classes is NC1. cosine: of the head's row and class mean - mean."
-            "\nD_LS: its sum is D_LS."
+        lines = [
+            [name, f"{rows:,}", *(f"{value:.4g}" for value in values)]
+            for name, rows, *values in self.per_class.iter_rows()
+        ]
+        headings = ("rows", "NC1", "cosine", "D_LS", "|w|", "bias")
+        return table_of(
+            [Column("class", "text"), *(Column(heading, "number") for heading in headings)],
+            [lines],
+            caption="NC1: its mean over classes is NC1. cosine: of the head's row and class mean -"
+            " mean.\nD_LS: its sum is D_LS.",
+            is_framed=True,
         )
-        return table
 
 
 def diagnose(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from clinit.analysis.columns import Cells, Column, table_of
+from clinit.analysis.run_names import name_cells, name_columns
 from clinit.analysis.run_summary import RunSummary
-from clinit.analysis.settings import NOTHING, SHORT, differences, shown
+from clinit.analysis.settings import NOTHING, differences
 
 COLUMNS = {
     "NC1": "nc1",
@@ -25,32 +27,25 @@ COLUMNS = {
 
 def diagnosis_table(runs: Sequence[RunSummary], *, per_task: bool) -> Table:
     """Return one line per run: its head at the end of the last task, or of every task."""
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-        title=Text("At the end of every task" if per_task else "At the end of the last task"),
-        title_justify="left",
-        caption_justify="left",
-        caption="Over buffer and new training rows. 0 is full collapse; floor: the least NC2 and"
-        " NC3 of a head of this width. rel.: D_LS / size of the head's outputs.",
-    )
     extra = differences(runs).names
-    for name in ("init", "scale", *(SHORT.get(name, name) for name in extra), "task"):
-        table.add_column(Text(name), no_wrap=True)
-    for name in COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
-    for run in runs:
+
+    def section(run: RunSummary) -> Iterator[Cells]:
         tasks = [task for task in run.record.info["tasks"] if task.get("diagnosis")]
         for task in tasks if per_task else tasks[-1:]:
             values = (task["diagnosis"].get(name) for name in COLUMNS.values())
-            scale = NOTHING if run.init == "random" else run.scale
-            names = (run.init, scale, *(shown(run, name, runs) for name in extra))
-            table.add_row(*map(Text, names), str(task["task"]), *map(_number, values))
-        if per_task:
-            table.add_section()
-    return table
+            yield [*name_cells(run, extra, runs), str(task["task"]), *map(_number, values)]
+
+    # Names in full: the table is narrow.
+    names = [Column(column.heading) for column in name_columns(extra)]
+    columns = [*names, Column("task"), *(Column(name, "number") for name in COLUMNS)]
+    sections = map(section, runs) if per_task else [chain.from_iterable(map(section, runs))]
+    return table_of(
+        columns,
+        sections,
+        title=Text("At the end of every task" if per_task else "At the end of the last task"),
+        caption="Over buffer and new training rows. 0 is full collapse; floor: the least NC2 and"
+        " NC3 of a head of this width. rel.: D_LS / size of the head's outputs.",
+    )
 
 
 def _number(value: Any) -> str:

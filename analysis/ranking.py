@@ -11,16 +11,16 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.measure import Measurement
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from clinit.analysis.captions import gain_caption, loss_caption
+from clinit.analysis.columns import Cells, Column, table_of, width_of
 from clinit.analysis.efficiency import PLACE_SETTINGS, READINGS, Reading, value_name
+from clinit.analysis.run_names import name_cells, name_columns
 from clinit.analysis.run_summary import RunSummary
-from clinit.analysis.settings import NOTHING, SHORT, common, differences, shown
+from clinit.analysis.settings import NOTHING, common, differences
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +67,17 @@ class SeedGroup:
         """Whether a run does not get to the level of random in every task."""
         return any(run.gain is not None and not run.gain.complete for run in self.runs)
 
-    def text(self, column: _Column) -> str:
-        """Return mean and deviation of a column as printed."""
-        found = self.values[column.name]
+    def text(self, value: _Value) -> str:
+        """Return mean and deviation of a value as printed."""
+        found = self.values[value.name]
         if found is None:
             return NOTHING
-        partly = column.is_gain and self.gain_is_partial
-        return found.text(column.digits) + ("*" if partly else "")
+        partly = value.is_gain and self.gain_is_partial
+        return found.text(value.digits) + ("*" if partly else "")
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
+class _Value:
     heading: str
     name: str
     digits: int
@@ -109,51 +109,51 @@ def ranking(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rendera
     """Return one line per group of seeds, the best first, at most `width` columns wide."""
     names = tuple(name for name in differences(runs).names if name not in ("seed", "run"))
     groups = seed_groups(runs)
-    columns, left_out = _columns(reading), list[_Column]()
-    table = _table(groups, names, columns)
-    while len(columns) > 1 and _width(table) > width:
-        left_out.insert(0, columns.pop())
-        table = _table(groups, names, columns)
+    values, left_out = _values(reading), list[_Value]()
+    table = _table(groups, names, values)
+    while len(values) > 1 and width_of(table) > width:
+        left_out.insert(0, values.pop())
+        table = _table(groups, names, values)
     title = Text(common(runs, (*names, "seed")), style="bold")
-    caption = _caption(groups, columns, left_out, reading)
+    caption = _caption(groups, values, left_out, reading)
     return Group(title, table, Text(caption, style="dim"))
 
 
-def _columns(reading: Reading) -> list[_Column]:
-    """Return the columns; those that do not fit the width are left out from the right."""
+def _values(reading: Reading) -> list[_Value]:
+    """Return what is shown; what does not fit the width is left out from the right."""
     return [
-        _Column("A_all\n%↑", "acc_all", 2),
-        _Column("A_new\n%↑", "acc_new", 2),
-        _Column("A_old\n%↑", "acc_old", 2),
-        _Column("A_pre\n%↑", "acc_pre", 2),
-        _Column("L_new\n↓", "loss_new", 3),
-        _Column("gain\n×↑", value_name(reading), 2),
+        _Value("A_all\n%↑", "acc_all", 2),
+        _Value("A_new\n%↑", "acc_new", 2),
+        _Value("A_old\n%↑", "acc_old", 2),
+        _Value("A_pre\n%↑", "acc_pre", 2),
+        _Value("L_new\n↓", "loss_new", 3),
+        _Value("gain\n×↑", value_name(reading), 2),
     ]
 
 
-def _table(groups: Sequence[SeedGroup], names: Sequence[str], columns: Sequence[_Column]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column("#", justify="right", no_wrap=True)
-    for name in ("init", "scale"):
-        table.add_column(name, no_wrap=True)
-    for name in names:
-        table.add_column(Text(SHORT.get(name, name)), overflow="fold")
-    table.add_column("seeds", justify="right", no_wrap=True)
-    for column in columns:
-        table.add_column(Text(column.heading, justify="right"), justify="right", no_wrap=True)
-    for number, group in enumerate(groups, start=1):
-        first = group.runs[0]
-        scale = NOTHING if first.init == "random" else first.scale
-        numbers = (group.text(column) for column in columns)
-        words = [str(number), first.init, scale, *(shown(first, name) for name in names)]
-        table.add_row(*map(Text, (*words, str(len(group.runs)), *numbers)))
-    return table
+def _table(groups: Sequence[SeedGroup], names: Sequence[str], values: Sequence[_Value]) -> Table:
+    columns = [
+        Column("#", "number"),
+        *name_columns(names),
+        Column("seeds", "number"),
+        *(Column(value.heading, "number") for value in values),
+    ]
+    lines: list[Cells] = [
+        [
+            str(number),
+            *name_cells(group.runs[0], names, group.runs),
+            str(len(group.runs)),
+            *map(group.text, values),
+        ]
+        for number, group in enumerate(groups, start=1)
+    ]
+    return table_of(columns, [lines])
 
 
 def _caption(
     groups: Sequence[SeedGroup],
-    columns: Sequence[_Column],
-    left_out: Sequence[_Column],
+    values: Sequence[_Value],
+    left_out: Sequence[_Value],
     reading: Reading,
 ) -> str:
     words = "Ranked by A_all, on test images: mean over evaluation points and seeds"
@@ -163,14 +163,14 @@ def _caption(
     if len(counts) > 1:
         words += f". Not all have the same number of seeds ({min(counts)} to {max(counts)})"
     words += "."
-    if any(column.name == "loss_new" for column in columns):
+    if any(value.name == "loss_new" for value in values):
         words += f" {loss_caption([run for group in groups for run in group.runs])}"
-    if any(column.is_gain for column in columns):
+    if any(value.is_gain for value in values):
         words += f" {gain_caption(reading)}"
         if any(group.gain_is_partial for group in groups):
             words += " *: not in every task of every run."
     if left_out:
-        names = ", ".join(column.heading.split("\n")[0] for column in left_out)
+        names = ", ".join(value.heading.split("\n")[0] for value in left_out)
         words += f" Not shown in this width: {names}."
     return words
 
@@ -188,8 +188,3 @@ def _key(run: RunSummary) -> str:
 def _rank(group: SeedGroup) -> float:
     best = group.values["acc_all"]
     return float("inf") if best is None else -best.mean
-
-
-def _width(table: Table) -> int:
-    console = Console(width=1000)
-    return Measurement.get(console, console.options, table).maximum

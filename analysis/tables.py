@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.measure import Measurement
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from clinit.analysis.captions import gain_caption, loss_caption
+from clinit.analysis.columns import Cells, Column, table_of, width_of
 from clinit.analysis.efficiency import Reading, value_name
+from clinit.analysis.run_names import name_cells, name_columns
 from clinit.analysis.run_summary import Row, RunSummary
-from clinit.analysis.settings import NOTHING, SHORT, common, differences, phrase, shown
+from clinit.analysis.settings import NOTHING, common, differences, phrase
 
 _Kind = Literal["percent", "loss", "gain", "time", "factor"]
 _UNIT = {"percent": "%", "loss": "", "gain": "×", "time": "", "factor": ""}
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column of numbers: where the value is in a row, and which direction is better."""
+class Value:
+    """A value of a run: where it is in a row, and which direction is better."""
 
     heading: str
     name: str
     kind: _Kind
     better: Literal["high", "low", "neither"] = "high"
+
+    @property
+    def column(self) -> Column:
+        """The column that it stands in."""
+        arrow = {"high": "↑", "low": "↓", "neither": ""}[self.better]
+        return Column(f"{self.heading}\n{_UNIT[self.kind]}{arrow}", "number")
 
     def text(self, row: Row) -> str:
         """Return the value as printed."""
@@ -58,7 +64,7 @@ class Column:
         return choose(texts, key=lambda text: texts[text])
 
 
-_TRANSFER = Column("FWT", "forward_transfer", "percent")
+_TRANSFER = Value("FWT", "forward_transfer", "percent")
 
 
 def run_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> RenderableType:
@@ -73,7 +79,7 @@ def run_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rende
         return _table(chosen, runs, columns, extra)
 
     whole = table(named, differing.names)
-    if not differing.of_training or _width(whole) <= width:
+    if not differing.of_training or width_of(whole) <= width:
         return Group(title, whole, caption)
     # Too wide: what tells the groups apart goes above them instead of into columns.
     parts: list[RenderableType] = [title]
@@ -99,7 +105,7 @@ def task_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rend
             parts.append(_heading(chosen[0][0], differing.of_training, heading))
             choices = [wide, columns, _task_columns(reading)]
             tables = [_table(lines, runs, chosen, differing.of_init) for chosen in choices]
-            parts.append(next((each for each in tables if _width(each) <= width), tables[-1]))
+            parts.append(next((each for each in tables if width_of(each) <= width), tables[-1]))
     caption = (
         "start, end: A_new before the first step and after the last."
         f" {loss_caption(runs)} {gain_caption(reading)}"
@@ -122,29 +128,29 @@ def _narrow(value: float, below: float) -> str:
     return text if float(text) < below else f"{value:.1f}"
 
 
-def _run_columns(reading: Reading, *, transfer: bool) -> list[Column]:
+def _run_columns(reading: Reading, *, transfer: bool) -> list[Value]:
     return [
-        Column("A_pre", "acc_pre", "percent"),
-        Column("A_new", "acc_new", "percent"),
-        Column("A_old", "acc_old", "percent"),
-        Column("A_all", "acc_all", "percent"),
-        Column("L_new", "loss_new", "loss", "low"),
-        Column("gain", value_name(reading), "gain"),
+        Value("A_pre", "acc_pre", "percent"),
+        Value("A_new", "acc_new", "percent"),
+        Value("A_old", "acc_old", "percent"),
+        Value("A_all", "acc_all", "percent"),
+        Value("L_new", "loss_new", "loss", "low"),
+        Value("gain", value_name(reading), "gain"),
         *([_TRANSFER] if transfer else []),
-        Column("time", "seconds", "time", "low"),
+        Value("time", "seconds", "time", "low"),
     ]
 
 
-def _task_columns(reading: Reading) -> list[Column]:
+def _task_columns(reading: Reading) -> list[Value]:
     return [
-        Column("A_pre", "acc_pre", "percent"),
-        Column("start", "acc_new_start", "percent"),
-        Column("A_new", "acc_new", "percent"),
-        Column("end", "acc_new_end", "percent"),
-        Column("A_old", "acc_old", "percent"),
-        Column("A_all", "acc_all", "percent"),
-        Column("L_new", "loss_new", "loss", "low"),
-        Column("gain", value_name(reading), "gain"),
+        Value("A_pre", "acc_pre", "percent"),
+        Value("start", "acc_new_start", "percent"),
+        Value("A_new", "acc_new", "percent"),
+        Value("end", "acc_new_end", "percent"),
+        Value("A_old", "acc_old", "percent"),
+        Value("A_all", "acc_all", "percent"),
+        Value("L_new", "loss_new", "loss", "low"),
+        Value("gain", value_name(reading), "gain"),
     ]
 
 
@@ -154,42 +160,32 @@ def _has_transfer(rows: Sequence[Row]) -> bool:
 
 
 _INITIALISATION_COLUMNS = (
-    Column("factor", "factor", "factor", "neither"),
-    Column("shift", "shift", "factor", "neither"),
+    Value("factor", "factor", "factor", "neither"),
+    Value("shift", "shift", "factor", "neither"),
 )
 
 
 def _table(
     lines: Sequence[tuple[RunSummary, Row]],
     runs: Sequence[RunSummary],
-    columns: Sequence[Column],
+    values: Sequence[Value],
     extra: Sequence[str],
 ) -> Table:
     """Return a table of `lines`; the best value among comparable runs in bold."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    for name in ("init", "scale"):
-        table.add_column(Text(name), no_wrap=True)
-    for name in extra:
-        table.add_column(Text(SHORT.get(name, name)), overflow="fold")
-    for column in columns:
-        arrow = {"high": "↑", "low": "↓", "neither": ""}[column.better]
-        heading = f"{column.heading}\n{_UNIT[column.kind]}{arrow}"
-        table.add_column(Text(heading, justify="right"), justify="right", no_wrap=True)
-    for _, group in groupby(lines, key=lambda pair: pair[0].key):
-        chosen = list(group)
-        best = [column.best([row for _, row in chosen]) for column in columns]
+
+    def section(chosen: Sequence[tuple[RunSummary, Row]]) -> Iterator[Cells]:
+        best = [value.best([row for _, row in chosen]) for value in values]
         for run, row in chosen:
-            numbers = [column.text(row) for column in columns]
-            scale = NOTHING if run.init == "random" else run.scale
-            table.add_row(
-                *map(Text, (run.init, scale, *(shown(run, name, runs) for name in extra))),
-                *(
-                    Text(number, style="bold green" if number == top else "")
-                    for number, top in zip(numbers, best, strict=True)
-                ),
+            texts = (value.text(row) for value in values)
+            numbers = (
+                Text(text, style="bold green" if text == top else "")
+                for text, top in zip(texts, best, strict=True)
             )
-        table.add_section()
-    return table
+            yield [*name_cells(run, extra, runs), *numbers]
+
+    groups = groupby(lines, key=lambda pair: pair[0].key)
+    columns = [*name_columns(extra), *(value.column for value in values)]
+    return table_of(columns, (section(list(group)) for _, group in groups))
 
 
 def _caption(
@@ -233,8 +229,3 @@ def _size(task: Row) -> str:
         if task.get(name) is not None
     ]
     return f": {', '.join(parts)}" if parts else ""
-
-
-def _width(table: Table) -> int:
-    console = Console(width=1000)
-    return Measurement.get(console, console.options, table).maximum

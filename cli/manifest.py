@@ -78,23 +78,22 @@ def show(
 @app.command(name="list")
 def list_() -> None:
     """List the known data sets."""
-    from rich.table import Table
-    from rich.text import Text
-
+    from clinit.analysis.columns import Column, table_of
     from clinit.extract.dataset import FOLDER, known_datasets, read_dataset
 
-    table = Table("data set", "title")
-    for column in ("classes", "train", "val"):
-        table.add_column(column, justify="right")
-    for dataset in map(read_dataset, known_datasets()):
-        table.add_row(
-            Text(dataset.name),
-            Text(dataset.title),
+    lines = [
+        [
+            dataset.name,
+            dataset.title,
             f"{len(dataset.classes):,}",
             *(_expected(dataset, split) for split in ("train", "val")),
-        )
-    table.add_row(FOLDER, "any tree of train/<class>/ and val/<class>/", "", "", "")
-    out.print(table)
+        ]
+        for dataset in map(read_dataset, known_datasets())
+    ]
+    lines.append([FOLDER, "any tree of train/<class>/ and val/<class>/", "", "", ""])
+    words = (Column(heading, "text") for heading in ("data set", "title"))
+    numbers = (Column(heading, "number") for heading in ("classes", "train", "val"))
+    out.print(table_of([*words, *numbers], [lines], is_framed=True))
 
 
 def _print_manifest(manifest: Manifest) -> None:
