@@ -507,8 +507,12 @@ class Study:
         }
 
     def values(self) -> dict[str, Any]:
-        """Return all settings by name."""
-        return {name: self.value(name) for name in settings_of(top=self.top is not None)}
+        """Return all settings by name, those first in which heads of one bank may differ.
+
+        Names of runs have what varies in this order.
+        """
+        names = settings_of(top=self.top is not None)
+        return {name: self.value(name) for name in dict.fromkeys((*PER_HEAD, *names))}
 
     def settings(self) -> dict[str, Any]:
         """Return the settings by name, as the record of a resolved run says them.

@@ -66,6 +66,11 @@ def test_values_go_in_and_come_out_by_name() -> None:
     assert Study.of(found.values(), top=True) == found
 
 
+def test_names_of_runs_begin_with_what_is_of_the_head() -> None:
+    assert [*study().values()][: len(PER_HEAD)] == list(PER_HEAD)
+    assert study().values().keys() == settings_of().keys()
+
+
 def test_an_unknown_setting_is_named() -> None:
     with pytest.raises(ValueError, match="there is no setting 'rnak'"):
         study(rnak=3)
