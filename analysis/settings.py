@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from clinit.analysis.efficiency import INIT_SETTINGS, PLACE_SETTINGS
 from clinit.analysis.run_summary import RunSummary
@@ -171,9 +171,10 @@ def _head_name(run: RunSummary) -> str | None:
     head = run.record.info.get("head")
     if not head:
         return None
-    return Path(head["path"]).name if head.get("path") else "stored"
+    path = head.get("path")
+    return Path(path).name if path else "stored"
 
 
-def _data_name(run: RunSummary, side: str) -> str | None:
+def _data_name(run: RunSummary, side: Literal["base", "new"]) -> str | None:
     path = run.record.info.get(side, {}).get("path")
     return Path(path).name if path else None

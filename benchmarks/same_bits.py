@@ -30,12 +30,13 @@ def commands(out: Path, photographs: Path | None) -> Iterator[tuple[str, ...]]:
     if photographs is None:
         return
     weights = photographs / "weights" / "vit_tiny_patch16_224.safetensors"
-    for name, data in (("base", "imagenet_mini"), ("new", "places50")):
+    names = ("--head-classes", "dataset")
+    for name, data, own in (("base", "imagenet_mini", names), ("new", "places50", ())):
         yield (
             *("extract", "--dataset", "folder", "--root", f"{photographs}/{data}"),
             *("--backbone", "vit_tiny_patch16_224", "--weights", str(weights)),
             *("--mean", "0.5", "--std", "0.5", "--limit-per-class", "8", "--device", "cpu"),
-            *("--head-classes", "dataset", "--out", f"{out}/{name}"),
+            *("--out", f"{out}/{name}", *own),
         )
     sides = ("--base", f"{out}/base", "--new", f"{out}/new", *SMALL)
     for method in ("rehearsal", "naive", "joint"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from clinit.cli.training_progress import training_progress
 
 if TYPE_CHECKING:
     from clinit.headtrain.record.format import RunRecord
+    from clinit.headtrain.record.info import RunInfo
     from clinit.headtrain.study import Study
 
 _OTHER_PLACE = "where it was recorded"
@@ -91,7 +93,7 @@ def rerun(
 
 
 def _places(
-    info: dict[str, Any], base: Path | None, new: Path | None, head: Path | None
+    info: RunInfo, base: Path | None, new: Path | None, head: Path | None
 ) -> tuple[Path, Path, Path | None]:
     """Return the caches and the head file; those of the record where none are given.
 
@@ -179,7 +181,7 @@ def _with_arrays(record: RunRecord, head: Any, top: Any) -> RunRecord:
     return replace(record, head=head, top=top or None)
 
 
-def _circumstances(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+def _circumstances(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """Return what else differs and may be the reason."""
     found = []
     for name in ("device", "bank_size"):

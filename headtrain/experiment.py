@@ -17,12 +17,11 @@ from clinit.headtrain.bank.step import BETAS, EPS
 from clinit.headtrain.events import Noted, Observer, ignore
 from clinit.headtrain.learner import Diagnose, Learner
 from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.record.provenance import git_commit, versions
+from clinit.headtrain.record.info import run_info
 from clinit.headtrain.record.task_log import run_record
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.notes import data_notes
-from clinit.headtrain.stream.pool import LOSS_SAMPLE_ROWS
-from clinit.headtrain.stream.scenario import Scenario, build_scenario
+from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import PER_HEAD, Study, names_of
 
@@ -74,41 +73,29 @@ def run_experiment(
     with torch.no_grad():
         for task in scenario.tasks:
             learner.learn(task)
-    info = {
-        "base": base.description,
-        "new": new.description,
-        "head": head_facts,
-        "notes": notes,
-        "timings_s": _timings(learner, base.load_s + new.load_s),
-        "bank_size": len(studies),
-        "optimizer": {"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"},
-        "loss_sample_rows": LOSS_SAMPLE_ROWS,
-        "versions": versions(),
-        "git_commit": git_commit(),
-        "device": _device_name(learner.device),
-        "started": started,
-        "command": list(command),
-    }
-    return [_record(learner, scenario, index, study, info) for index, study in enumerate(studies)]
-
-
-def _record(
-    learner: Learner,
-    scenario: Scenario,
-    index: int,
-    study: Study,
-    shared: dict[str, Any],
-) -> RunRecord:
-    name = learner.ids[index]
-    diverged = [learner.diverged[name]] if name in learner.diverged else []
-    info = {
-        "id": name,
-        "config": study.settings(),
-        "seconds": float(learner.seconds[index]),
-        **shared,
-        "notes": [*shared["notes"], *diverged],
-    }
-    return run_record(scenario, learner.entries, index, info, head=learner.head(index), study=study)
+    timings = _timings(learner, base.load_s + new.load_s)
+    records = []
+    for index, study in enumerate(studies):
+        name = learner.ids[index]
+        diverged = [learner.diverged[name]] if name in learner.diverged else []
+        info = run_info(
+            study,
+            name=name,
+            base=base,
+            new=new,
+            head=head_facts,
+            notes=[*notes, *diverged],
+            seconds=float(learner.seconds[index]),
+            timings_s=timings,
+            optimizer={"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"},
+            bank_size=len(studies),
+            device=learner.device,
+            started=started,
+            command=command,
+        )
+        final = learner.head(index)
+        records.append(run_record(scenario, learner.entries, index, info, head=final, study=study))
+    return records
 
 
 def _timings(learner: Learner, load_s: float) -> dict[str, float]:
@@ -118,7 +105,3 @@ def _timings(learner: Learner, load_s: float) -> dict[str, float]:
 
 
 PHASES = ("prepare", "initialise", "train", "evaluate", "diagnose")
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

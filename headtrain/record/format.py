@@ -23,7 +23,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -34,7 +34,7 @@ from clinit.errors import ClinitError, RecordError
 from clinit.extract.commit import draft_of, flush_file, flush_folder
 from clinit.extract.head import Head, read_head, write_head
 from clinit.extract.readable import check_readable
-from clinit.headtrain.record.info import DOCUMENT, check_info, damaged
+from clinit.headtrain.record.info import DOCUMENT, RunInfo, check_info, damaged
 from clinit.headtrain.record.study_file import STUDY, study_toml
 from clinit.headtrain.record.tables import TABLES, check_tables, parse_table, table_file
 from clinit.headtrain.study import Study
@@ -51,7 +51,7 @@ class RunRecord:
 
     path: Path | None
     """Where it is stored; None for a record that has not been written."""
-    info: dict[str, Any]
+    info: RunInfo
     """The content of run.json, without its format and its digests."""
     classes: pl.DataFrame
     steps: pl.DataFrame
@@ -189,7 +189,7 @@ def read_record(folder: Path) -> RunRecord:
     return RunRecord(path=folder, info=info, digests=digests, strangers=strangers, **tables)
 
 
-def read_info(folder: Path) -> dict[str, Any]:
+def read_info(folder: Path) -> RunInfo:
     """Read run.json of the record in `folder`, not its tables.
 
     Raises:
@@ -198,7 +198,7 @@ def read_info(folder: Path) -> dict[str, Any]:
     return _read_info(folder)[0]
 
 
-def _read_info(folder: Path) -> tuple[dict[str, Any], Mapping[str, str] | None]:
+def _read_info(folder: Path) -> tuple[RunInfo, Mapping[str, str] | None]:
     """Return the content of run.json, and the digests that it holds."""
     path = folder / INFO
     if not path.is_file():
@@ -208,7 +208,8 @@ def _read_info(folder: Path) -> tuple[dict[str, Any], Mapping[str, str] | None]:
         )
     info = DOCUMENT.load(path)
     check_info(info, str(path))
-    return info, info.pop("files", None)
+    digests = info.pop("files", None)
+    return cast(RunInfo, info), digests
 
 
 def _strangers(folder: Path, digests: Mapping[str, str] | None) -> tuple[str, ...]:

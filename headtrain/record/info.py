@@ -5,13 +5,17 @@ Fields beyond these are kept as they are: a record says more than the code reads
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Required, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Required, TypedDict, cast
 
+import torch
 from msgspec import Meta
 
 from clinit.errors import RecordError
 from clinit.extract.document import Count, Digest, DocumentKind, Number, Seconds, Share
+from clinit.headtrain.record.provenance import git_commit, versions
+from clinit.headtrain.stream.pool import LOSS_SAMPLE_ROWS
+from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study
 
 DOCUMENT = DocumentKind(
@@ -67,6 +71,8 @@ class BaseHead(TypedDict, total=False):
 
     path: str | None
     digest: str
+    alignment: dict[str, Any] | None
+    """How `clinit align` made it."""
 
 
 class StartInfo(TypedDict, total=False):
@@ -93,6 +99,9 @@ class Transfer(TypedDict, total=False):
     """A linear probe on the classes of the next task."""
 
     top1: Required[Share]
+    task: Count
+    """Whose classes were probed."""
+    iteration: Count
 
 
 class DiagnosisInfo(TypedDict, total=False):
@@ -117,6 +126,7 @@ class TaskInfo(TypedDict, total=False):
     val_rows: Count | None
     buffer_rows: Count | None
     buffer_classes: Count | None
+    init_old_rows: Count | None
     initialisation: StartInfo | None
     lambda_curve: LambdaChoice | None
     diagnosis: DiagnosisInfo | None
@@ -133,11 +143,81 @@ class RunInfo(TypedDict, total=False):
     head: BaseHead | None
     tasks: Required[list[TaskInfo]]
     notes: list[str]
+    """What the data lacked, and what happened on the way."""
     seconds: Seconds | None
+    """Of the run alone: its own initialisations, and an equal share of what a bank shares."""
+    timings_s: dict[str, Any]
+    """Seconds of each phase, of the whole bank."""
+    bank_size: Count
     loss_sample_rows: Count | None
+    optimizer: dict[str, Any]
+    versions: dict[str, Any]
+    git_commit: str | None
+    device: str
     started: str
+    command: list[str]
+    """What the user typed."""
+    top: dict[str, Any]
+    """Blocks and counts of parameters, where blocks of the backbone learn."""
+    activations: list[dict[str, Any]]
+    """What became of the stored activations, and what they cost."""
+    ray_node: str
     files: dict[str, Digest]
     """SHA-256 of the other files of the record; absent in records of earlier versions."""
+
+
+def run_info(
+    study: Study,
+    *,
+    name: str,
+    base: Source,
+    new: Source,
+    head: Mapping[str, Any],
+    notes: Sequence[str],
+    seconds: float,
+    timings_s: Mapping[str, float],
+    optimizer: Mapping[str, Any],
+    bank_size: int,
+    device: torch.device,
+    started: str,
+    command: Sequence[str],
+) -> RunInfo:
+    """Return what run.json says of a run, but for its tasks.
+
+    Args:
+        study: What the run was asked to do, resolved.
+        name: Of the run.
+        base: Features of the classes of the pretrained head.
+        new: Features of the classes that arrived.
+        head: What is known about the pretrained head.
+        notes: What the user should know.
+        seconds: Of the run alone.
+        timings_s: Of each phase, of the whole bank.
+        optimizer: Its name and what of it is no setting.
+        bank_size: Number of runs that were trained together.
+        device: Where it was trained.
+        started: Time, in ISO format.
+        command: What the user typed.
+    """
+    return {
+        "id": name,
+        "config": cast(Settings, study.settings()),
+        "seconds": seconds,
+        "base": cast(SideInfo, base.description),
+        "new": cast(SideInfo, new.description),
+        "head": cast(BaseHead, dict(head)),
+        "notes": list(notes),
+        "timings_s": dict(timings_s),
+        "bank_size": bank_size,
+        "optimizer": dict(optimizer),
+        "loss_sample_rows": LOSS_SAMPLE_ROWS,
+        "versions": versions(),
+        "git_commit": git_commit(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "started": started,
+        "command": list(command),
+        "tasks": [],
+    }
 
 
 def check_info(info: Mapping[str, Any], origin: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from clinit.extract.head import Head
 from clinit.headtrain.init import Initialisation
 from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.record.info import RunInfo, TaskInfo
 from clinit.headtrain.record.tables import TABLES
 from clinit.headtrain.stream.batches import Schedule
 from clinit.headtrain.stream.pool import TaskRows
@@ -68,7 +69,7 @@ class TaskEntry:
             new_share=schedule.new_share,
         )
 
-    def description(self, head: int) -> dict[str, Any]:
+    def description(self, head: int) -> TaskInfo:
         """Return what run.json says about the task in the run of one head."""
         start, seconds = self.starts[head], self.start_seconds[head]
         description: dict[str, Any] = {
@@ -93,7 +94,7 @@ class TaskEntry:
             }
         if self.diagnoses is not None:
             description["diagnosis"] = self.diagnoses[head]
-        return description
+        return cast(TaskInfo, description)
 
     def steps(self, head: int) -> pl.DataFrame:
         """Return the losses of one head before each update."""
@@ -140,7 +141,7 @@ def run_record(
     scenario: Scenario,
     entries: Sequence[TaskEntry],
     index: int,
-    info: Mapping[str, Any],
+    info: RunInfo,
     *,
     head: Head,
     top: Mapping[str, np.ndarray] | None = None,
@@ -161,10 +162,7 @@ def run_record(
     seen = [totals[: task.stop] for task in scenario.tasks]
     return RunRecord(
         path=None,
-        info={
-            **info,
-            "tasks": [entry.description(index) for entry in entries],
-        },
+        info={**info, "tasks": [entry.description(index) for entry in entries]},
         classes=class_table(scenario),
         steps=pl.concat(entry.steps(index) for entry in entries),
         evaluations=pl.concat(

@@ -79,9 +79,9 @@ def _train(
         trained = list(train_here(data, _ignore, command=command)([bank]))
     except ClinitError as error:
         return Refusal(type(error).__name__, str(error), error.remedy)
-    node = {"ray_node": ray.get_runtime_context().get_node_id()}
+    node = ray.get_runtime_context().get_node_id()
     return [
-        (part, [replace(record, info={**record.info, **node}) for record in records])
+        (part, [replace(record, info={**record.info, "ray_node": node}) for record in records])
         for part, records in trained
     ]
 

@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.record.provenance import git_commit, versions
+from clinit.headtrain.record.info import run_info
 from clinit.headtrain.record.task_log import run_record
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.notes import data_notes
-from clinit.headtrain.stream.pool import LOSS_SAMPLE_ROWS
 from clinit.headtrain.study import PER_HEAD, Study, names_of
 from clinit.headtrain.top.inputs import StoredPart, TopInputs
 from clinit.headtrain.top.learner import PHASES, TopLearner
@@ -104,40 +102,37 @@ def run_top(
     learner.learn()
     assert learner.shares is not None
     activations = [_activations(part, part.name in learner.paid) for part in inputs.parts]
-    info = {
-        "id": name,
-        "config": study.settings(),
-        "seconds": learner.seconds,
-        "base": inputs.base.description,
-        "new": inputs.new.description,
-        "head": {"path": None, "digest": head_digest(inputs.initial_head), **(head_facts or {})},
-        "notes": [*top_notes(inputs, [study], head_facts), *learner.diverged],
-        "timings_s": {
+    info = run_info(
+        study,
+        name=name,
+        base=inputs.base,
+        new=inputs.new,
+        head={"path": None, "digest": head_digest(inputs.initial_head), **(head_facts or {})},
+        notes=[*top_notes(inputs, [study], head_facts), *learner.diverged],
+        seconds=float(learner.seconds),
+        timings_s={
             "trunk": sum(each["seconds"] or 0.0 for each in activations if each["computed_here"]),
             **{phase: learner.watch.seconds[phase] for phase in PHASES},
         },
-        "bank_size": 1,
-        "top": {
-            "blocks": model.cut.blocks,
-            "trained_parameters": learner.shares.trained,
-            "plastic_parameters": learner.shares.plastic,
-            "block_parameters": learner.shares.block,
-            "total_parameters": learner.shares.total,
-        },
-        "activations": activations,
-        "optimizer": {
+        optimizer={
             "name": "AdamW",
             "layer_decay": inputs.top.layer_decay,
             "schedule": "one cycle a task",
             "state": "fresh each task",
         },
-        "loss_sample_rows": LOSS_SAMPLE_ROWS,
-        "versions": versions(),
-        "git_commit": git_commit(),
-        "device": _device_name(inputs.device),
-        "started": started,
-        "command": list(command),
+        bank_size=1,
+        device=inputs.device,
+        started=started,
+        command=command,
+    )
+    info["top"] = {
+        "blocks": model.cut.blocks,
+        "trained_parameters": learner.shares.trained,
+        "plastic_parameters": learner.shares.plastic,
+        "block_parameters": learner.shares.block,
+        "total_parameters": learner.shares.total,
     }
+    info["activations"] = activations
     changed = model.changed()
     final = learner.head(head_fingerprint(inputs, changed))
     return run_record(
@@ -175,7 +170,3 @@ def head_fingerprint(inputs: TopInputs, changed: Mapping[str, np.ndarray]) -> st
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

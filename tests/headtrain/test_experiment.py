@@ -206,7 +206,8 @@ def test_the_seconds_of_the_runs_add_up_to_the_shared_ones_and_their_own(
 ) -> None:
     for record in records:
         timings = record.info["timings_s"]
-        own = sum(task["initialisation"]["seconds"] for task in record.info["tasks"])
+        tasks: list[Any] = [*record.info["tasks"]]
+        own = sum(task["initialisation"]["seconds"] for task in tasks)
         shared = (timings["train"] + timings["evaluate"]) / 3
         assert record.info["seconds"] == pytest.approx(own + shared)
         assert record.points["elapsed_s"].is_sorted()

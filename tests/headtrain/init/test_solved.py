@@ -203,7 +203,7 @@ def test_the_solved_head_does_not_depend_on_the_number_of_tasks() -> None:
 def test_ridge_can_choose_its_lambda_from_held_out_rows() -> None:
     (record,) = run("ridge", [{"lam": "auto"}])
     for task in record.info["tasks"]:
-        curve = task["lambda_curve"]
+        curve: Any = task["lambda_curve"]
         best = curve["lam"][int(np.argmin(curve["held_out_error"]))]
         assert task["initialisation"]["lam"] == best
 
@@ -212,7 +212,7 @@ def test_two_ridge_heads_differ_by_lambda_and_two_class_mean_heads_are_one() -> 
     heads: list[dict[str, Any]] = [{"lam": 0.1}, {"lam": 1.0}]
     names = names_of([study("ridge", each) for each in heads])
     assert names == ["ridge-lam=0.1", "ridge-lam=1.0"]
-    with pytest.raises(ValueError, match=r"two heads of a bank are the same: \{'method': 'ncm'"):
+    with pytest.raises(ValueError, match=r"two heads of a bank are the same: \{'loss': 'ce', 'method': 'ncm'"):
         names_of([study("ncm", each) for each in heads])
 
 

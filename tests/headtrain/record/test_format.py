@@ -339,8 +339,8 @@ def test_a_wrong_field_is_named(
 
 
 def test_a_field_that_is_not_read_is_kept(tmp_path: Path) -> None:
-    write_record(make_record(ray_node=[1, {"a": None}]), tmp_path / "random")
-    assert read_record(tmp_path / "random").info["ray_node"] == [1, {"a": None}]
+    write_record(make_record(later=[1, {"a": None}]), tmp_path / "random")
+    assert read_record(tmp_path / "random").info["later"] == [1, {"a": None}]
 
 
 def replace_table(record: RunRecord, name: str, table: pl.DataFrame) -> RunRecord:
