@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -111,7 +112,9 @@ def run_top(
         notes=[*top_notes(inputs, [study], head_facts), *learner.diverged],
         seconds=float(learner.seconds),
         timings_s={
-            "trunk": sum(each["seconds"] or 0.0 for each in activations if each["computed_here"]),
+            "trunk": math.fsum(
+                each["seconds"] or 0.0 for each in activations if each["computed_here"]
+            ),
             **{phase: learner.watch.seconds[phase] for phase in PHASES},
         },
         optimizer={
