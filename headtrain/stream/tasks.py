@@ -63,7 +63,7 @@ def split_into_tasks(
 
 
 def read_class_order(path: Path) -> tuple[str, ...]:
-    """Read class names, one a line; empty lines do not count.
+    """Read class names, one per line; empty lines do not count.
 
     Raises:
         ExperimentError: If there is no such file, or it holds no name.
@@ -73,13 +73,13 @@ def read_class_order(path: Path) -> tuple[str, ...]:
     except TextFileError as error:
         raise ExperimentError(
             f"cannot read the class order {path}: {error}",
-            remedy="Give a text file with the name of one new class a line.",
+            remedy="Give a text file with the name of one new class per line.",
         ) from error
     names = tuple(line.strip() for line in lines if line.strip())
     if not names:
         raise ExperimentError(
             f"the class order {path} names no class",
-            remedy="Write the name of one new class a line.",
+            remedy="Write the name of one new class per line.",
         )
     return names
 
@@ -117,5 +117,5 @@ def _are(names: Sequence[str]) -> str:
 def _refused(what: str, names: Sequence[str]) -> ExperimentError:
     return ExperimentError(
         f"the class order does not fit: {what} ({examples(names)})",
-        remedy="Name every new class once, one a line, as `clinit cache show` spells them.",
+        remedy="Name every new class once, one per line, as `clinit cache show` spells them.",
     )

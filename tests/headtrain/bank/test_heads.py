@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clinit.headtrain.bank.evaluate import LabelledRows, count_correct, mean_losses
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.step import Updates
 from clinit.headtrain.rows import Rows
@@ -112,43 +111,3 @@ def test_appended_rows_leave_the_others_as_they_are() -> None:
         np.testing.assert_array_equal(after.weight[:CLASSES], before[index].weight)
         np.testing.assert_array_equal(after.bias[:CLASSES], before[index].bias)
         np.testing.assert_allclose(after.weight[CLASSES:], random_rows(9, classes=2).weight, 1e-6)
-
-
-def naive_counts(bank: Bank, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    counts = np.zeros((bank.num_heads, bank.num_classes), dtype=int)
-    for head in range(bank.num_heads):
-        rows = bank.rows(head)
-        for feature, label in zip(features.astype(np.float64), labels, strict=True):
-            counts[head, label] += int(np.argmax(rows.weight @ feature + rows.bias) == label)
-    return counts
-
-
-@pytest.mark.parametrize("block_values", [1, 2**20])
-def test_counts_and_losses_are_those_of_a_loop_over_rows(
-    block_values: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("clinit.headtrain.bank.evaluate.BLOCK_VALUES", block_values)
-    monkeypatch.setattr("clinit.headtrain.bank.evaluate.MIN_BLOCK_ROWS", 7)
-    bank = make_bank(THREE, seeds=[1, 2, 3])
-    random = np.random.default_rng(5)
-    features = random.normal(size=(100, DIM)).astype(np.float16)
-    labels = random.integers(CLASSES - 2, size=100)
-    test = LabelledRows.on(CPU, features, labels)
-    np.testing.assert_array_equal(count_correct(bank, test), naive_counts(bank, features, labels))
-    for head in range(3):
-        rows = bank.rows(head)
-        logits = torch.from_numpy(features.astype(np.float64) @ rows.weight.T + rows.bias)
-        expected = nn.functional.cross_entropy(logits, torch.from_numpy(labels))
-        np.testing.assert_allclose(mean_losses(bank, test)[head], expected, rtol=1e-5)
-
-
-def test_no_test_row_gives_no_right_answer() -> None:
-    bank = make_bank(THREE, seeds=[1, 2, 3])
-    empty = LabelledRows.on(CPU, np.empty((0, DIM), np.float16), np.empty(0, np.int64))
-    assert count_correct(bank, empty).sum() == 0
-
-
-def test_equal_logits_count_for_the_first_class_only() -> None:
-    bank = Bank(Rows(np.zeros((3, DIM)), np.zeros(3)), [Training(lr=1e-3)], CPU)
-    test = LabelledRows.on(CPU, np.ones((6, DIM), np.float16), np.array([0, 0, 1, 1, 2, 2]))
-    assert count_correct(bank, test).tolist() == [[2, 0, 0]]

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.headtrain import memory as residency
 from clinit.headtrain.bank import loop as cuda_graph
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.loop import WARM_UP_STEPS, CaptureWarning, Replayed, TaskSteps
-from clinit.headtrain.bank.rows import Feed, LabelledRows, ResidentFeed, StreamedFeed, feed_of
+from clinit.headtrain.bank.rows import Feed, LabelledRows, ResidentFeed, StreamedFeed
 from clinit.headtrain.bank.step import Updates
-from clinit.headtrain.memory import is_resident, residency_notes
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.batches import Schedule
 from clinit.headtrain.study import Training
@@ -91,38 +89,6 @@ def test_rows_copied_block_by_block_are_those_that_lie_on_the_device() -> None:
         others.run(start, stop)
     assert torch.equal(bank.weight, other.weight)
     np.testing.assert_array_equal(steps.losses, others.losses)
-
-
-def test_a_block_holds_no_other_steps() -> None:
-    rows, batches = make_rows(), torch.from_numpy(make_schedule().batches)
-    feed = streamed(rows, batches)
-    assert len(feed.features) == 5 * BATCH < ROWS
-    feed.prepare(6, 9)
-    for step in range(6, 9):
-        torch.testing.assert_close(feed.features[feed.batches[step]], rows.features[batches[step]])
-        assert torch.equal(feed.labels[feed.batches[step]], rows.labels[batches[step]])
-
-
-def test_features_stay_in_host_memory_where_they_would_take_more_than_a_quarter(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(residency, "free_memory", lambda device: 8_000_000_000)
-    assert is_resident(2_000_000_000, CUDA)
-    assert not is_resident(2_000_000_001, CUDA)
-    assert is_resident(10**15, CPU)
-    sizes = {"the test rows": 66_000_000, "the rows of the largest task": 2_400_000_000}
-    assert residency_notes(sizes, CPU) == []
-    assert residency_notes(sizes, CUDA) == [
-        "the rows of the largest task take 2.40 GB, more than a quarter of the 8.00 GB that are"
-        " free on cuda: they stay in host memory and are copied block by block"
-    ]
-
-
-def test_the_feed_follows_from_where_the_features_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    batches = torch.from_numpy(make_schedule().batches)
-    assert isinstance(feed_of(make_rows(), batches, 5), ResidentFeed)
-    monkeypatch.setattr(LabelledRows, "is_resident", property(lambda rows: False))
-    assert isinstance(feed_of(make_rows(), batches, 5), StreamedFeed)
 
 
 class Device:

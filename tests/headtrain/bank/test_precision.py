@@ -13,15 +13,11 @@ import torch
 from torch import Tensor
 
 from clinit.errors import DeviceError
-from clinit.headtrain.bank import evaluate as evaluation
 from clinit.headtrain.bank import precision
 from clinit.headtrain.bank import step as training_module
-from clinit.headtrain.bank.evaluate import count_correct
-from clinit.headtrain.bank.first_look import first_look
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.precision import check_precision, products_in
 from clinit.headtrain.bank.products import Bf16Products, Float32Products
-from clinit.headtrain.bank.rows import LabelledRows
 from clinit.headtrain.bank.step import Updates
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Study, Training
@@ -193,84 +189,8 @@ def test_a_bf16_head_alone_is_the_same_head_in_a_bank(head: int) -> None:
     torch.testing.assert_close(many.weight[head], one.weight[0], atol=1e-5, rtol=1e-5)
 
 
-def looked(name: str, rows: int = 300) -> tuple[Tensor, Tensor, Tensor]:
-    """Leads and margins of a first look, and the leads in float64."""
-    bank = bank_of(name)
-    features, labels = batch(seed=7, rows=rows)
-    lead, margin = first_look(bank)(features.float(), labels, slice(0, 2))
-    head = random_rows()
-    logits = features.double() @ torch.from_numpy(head.weight).float().double().T
-    logits += torch.from_numpy(head.bias).float().double()
-    own = logits.gather(1, labels[:, None]).clone()
-    rivals = logits.scatter(1, labels[:, None], -torch.inf).amax(1, keepdim=True)
-    return lead.double(), margin.double(), (own - rivals).expand(-1, 2)
-
-
-def test_what_a_rounded_look_may_be_off_by_bounds_what_it_is_off_by() -> None:
-    lead, margin, exact = looked("bf16")
-    error = (lead - exact).abs()
-    assert (error <= margin).all()
-    assert error.max() > 0.02, "the look was not rounded: the test shows nothing"
-    assert (lead.abs() > margin).float().mean() > 0.5, "nothing would be settled at first sight"
-
-
-def test_a_full_look_is_off_by_nothing() -> None:
-    lead, margin, exact = looked("float32")
-    assert (margin == 0).all()
-    torch.testing.assert_close(lead, exact, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("block_values", [1, 2**20])
-@pytest.mark.parametrize("scale", [1.0, 0.0])
-def test_counts_are_those_of_float32_logits(
-    block_values: int, scale: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(evaluation, "BLOCK_VALUES", block_values)
-    monkeypatch.setattr(evaluation, "MIN_BLOCK_ROWS", 7)
-    features, _ = batch(seed=3, rows=400)
-    head = random_rows(5)
-    rows = Rows(scale * head.weight, scale * head.bias)
-    logits = features.double().numpy() @ rows.weight.T + rows.bias
-    runner_up, best = np.argsort(logits, axis=1)[:, -2:].T
-    labels = np.where(np.arange(400) % 2, best, runner_up)
-    counts = []
-    for name in ("float32", "bf16"):
-        bank = bank_in(name, rows, [Training(lr=1e-3), Training(lr=1.0)], CPU)
-        counts.append(count_correct(bank, LabelledRows.on(CPU, features.numpy(), labels)))
-    np.testing.assert_array_equal(counts[0], counts[1])
-    expected = np.bincount(labels[labels == logits.argmax(1)], minlength=CLASSES)
-    np.testing.assert_array_equal(counts[0], [expected, expected])
-
-
-def test_a_head_of_one_class_is_always_right() -> None:
-    for name in ("float32", "bf16"):
-        bank = bank_in(name, Rows(np.ones((1, DIM)), np.zeros(1)), [Training(lr=1e-3)], CPU)
-        test = LabelledRows.on(CPU, batch()[0].numpy(), np.zeros(BATCH, np.int64))
-        assert count_correct(bank, test).tolist() == [[BATCH]]
-
-
-def test_a_diverged_head_is_right_nowhere() -> None:
-    rows = Rows(np.full((3, DIM), np.nan), np.full(3, np.nan))
-    for name in ("float32", "bf16"):
-        bank = bank_in(name, rows, [Training(lr=1e-3)], CPU)
-        test = LabelledRows.on(CPU, batch()[0].numpy(), np.zeros(BATCH, np.int64))
-        assert count_correct(bank, test).sum() == 0
-
-
 def test_a_solved_head_has_no_precision() -> None:
     study = Study.of({"precision": "bf16", "method": "ncm"})
     assert study.resolved().training.precision == "float32"
     with pytest.raises(ValueError, match="precision must be one of"):
         Study.of({"precision": "fp8"})
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", ["float32", "tf32", "bf16"])
-def test_a_cuda_device_counts_as_the_cpu_does(name: str) -> None:
-    features, labels = batch(seed=3, rows=4000)
-    counts = []
-    for device, kind in ((CPU, "float32"), (CUDA, name)):
-        bank = bank_in(kind, random_rows(), [Training(lr=1e-3), Training(lr=1.0)], device)
-        test = LabelledRows.on(device, features.numpy(), labels.numpy())
-        counts.append(count_correct(bank, test))
-    np.testing.assert_array_equal(counts[0], counts[1])

@@ -16,14 +16,9 @@ from clinit.headtrain.init.lda import SHRINKAGE
 from clinit.headtrain.init.solved import SOLVED, SolvedHead
 from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.stream.batches import Share
-from clinit.headtrain.stream.buffer import Balanced, Buffer
 from clinit.headtrain.stream.notes import data_notes
-from clinit.headtrain.stream.old_rows import old_rows_of
-from clinit.headtrain.stream.pool import Pool, TaskRows
 from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import HEAD_METHODS, Study, names_of
 
 DIM, BASE, NEW = 10, 5, 6
@@ -70,25 +65,6 @@ def accuracy(record: RunRecord, task: int) -> float:
     end = record.evaluations.filter(pl.col("task") == task)
     end = end.filter(pl.col("iteration") == end["iteration"].max())
     return int(end["correct"].sum()) / int(end["total"].sum())
-
-
-def test_naive_reads_no_old_row_and_joint_all_of_them() -> None:
-    labels = np.repeat(np.arange(6), [3, 2, 4, 1, 5, 2])
-    pool = Pool((np.zeros((17, 1), np.float32), labels))
-    buffer = Buffer(pool, Balanced(4), seed=0)
-    task = Task(2, np.arange(2), start=4)
-    old = {name: old_rows_of(name).old_rows(pool, buffer, task) for name in HEAD_METHODS}
-    assert len(old["naive"]) == 0
-    assert len(old["rehearsal"]) == 4
-    for name in ("joint", "ncm", "ridge", "lda"):
-        assert labels[old[name]].tolist() == [0] * 3 + [1] * 2 + [2] * 4 + [3]
-
-
-def test_batches_of_naive_are_new_and_those_of_joint_come_from_all_rows() -> None:
-    data = TaskRows(1, np.arange(10), np.zeros(10, np.int64), 4, 6)
-    assert old_rows_of("naive").shares(data, 8) == (Share(6, 10, 8),)
-    assert old_rows_of("joint").shares(data, 8) == (Share(0, 10, 8),)
-    assert old_rows_of("rehearsal").shares(data, 7) == (Share(6, 10, 3), Share(0, 6, 4))
 
 
 def test_naive_trains_on_new_rows_alone() -> None:
@@ -230,8 +206,6 @@ def test_a_solved_head_is_never_wider_than_the_classes_seen() -> None:
 def test_an_unknown_method_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="method must be one of"):
         study("icarl")
-    with pytest.raises(ValueError, match="there is no method 'icarl'"):
-        old_rows_of("icarl")
 
 
 def test_only_rehearsal_is_told_about_its_buffer() -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clinit.headtrain.stream.batches import Schedule, Share, draw_schedule
+from clinit.headtrain.stream.batches import Schedule, Share, draw_schedule, mixed
+from clinit.headtrain.stream.pool import TaskRows
 
 counts = st.integers(0, 15)
 sizes = st.integers(1, 20)
@@ -60,3 +62,35 @@ def test_the_share_of_new_rows_is_counted_in_each_batch() -> None:
     assert schedule.new_share.tolist() == expected
     assert len(set(expected)) > 1
     assert draw(Share(0, 30, 10), first_new=20, iterations=0).new_share.shape == (0,)
+
+
+def rows_of(base: int, earlier: int, new: int) -> TaskRows:
+    total = base + earlier + new
+    return TaskRows(2, np.arange(total), np.zeros(total, np.int64), base, base + earlier)
+
+
+def counted(mix: str, data: TaskRows, batch_size: int = 256) -> list[int]:
+    return [share.count for share in mixed(mix, data, batch_size)]
+
+
+def test_the_first_task_is_half_new_in_both_mixes() -> None:
+    assert counted("text", rows_of(50, 0, 9)) == counted("sgm", rows_of(50, 0, 9)) == [128, 128]
+
+
+def test_later_batches_of_sgm_are_96_new_128_base_32_earlier() -> None:
+    shares = mixed("sgm", rows_of(50, 7, 9), 256)
+    assert [(share.start, share.stop, share.count) for share in shares] == [
+        (57, 66, 96),
+        (0, 50, 128),
+        (50, 57, 32),
+    ]
+
+
+@pytest.mark.parametrize("mix", ["text", "sgm"])
+@given(base=st.integers(0, 3), earlier=st.integers(0, 3), batch_size=st.integers(2, 40))
+def test_the_shares_fill_the_batch_and_ask_for_nothing_that_is_not_there(
+    mix: str, base: int, earlier: int, batch_size: int
+) -> None:
+    shares = mixed(mix, rows_of(base, earlier, 2), batch_size)
+    assert sum(share.count for share in shares) == batch_size
+    assert all(share.stop > share.start for share in shares if share.count)

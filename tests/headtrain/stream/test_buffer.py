@@ -92,12 +92,6 @@ def test_the_choice_depends_on_the_seed() -> None:
     assert one.tolist() != other.tolist()
 
 
-def test_a_pool_returns_rows_of_all_its_parts_in_the_order_asked_for() -> None:
-    pool = pool_of([3, 4])
-    rows = np.array([6, 0, 3, 3])
-    np.testing.assert_array_equal(pool.take(rows)[:, 0], rows)
-
-
 @pytest.mark.parametrize(
     ("size", "later"), [(24_000, 5_400), (192_000, 38_400), (1_000, 225), (400_000, 80_000)]
 )

@@ -21,7 +21,6 @@ from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.pool import Pool
 from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study import DEFAULT_BUFFER, Study, identity_of, names_of
 from clinit.headtrain.sweep.grid import parse_grid
 from clinit.headtrain.sweep.run import run_of
@@ -123,22 +122,6 @@ def test_training_does_not_see_the_rows_that_initialisation_sees() -> None:
     (random,) = run({"init": "random"}, method="naive", iterations=10)
     (same,) = run({"init": "random"}, method="naive", init_rows="buffer", buffer=20, iterations=10)
     assert random.steps.equals(same.steps)
-
-
-def test_the_rows_are_those_of_the_buffer_and_of_the_task() -> None:
-    base, new, head = sources()
-    naive = study(SMALL, method="naive", init_rows="buffer", buffer=15).resolved()
-    scenario = build_scenario(base, new, head, naive.stream)
-    task_plan = TaskPlan(scenario, naive)
-    rehearsal = study(SMALL, buffer=15).resolved()
-    for task in scenario.tasks:
-        trained = task_plan.rows(task)
-        seen = task_plan.start_rows(task, trained)
-        expected = TaskPlan(scenario, rehearsal).rows(task)
-        np.testing.assert_array_equal(seen.rows, expected.rows)
-        assert (seen.num_old, seen.num_base) == (expected.num_old, expected.num_base)
-        assert trained.num_old == 0
-        assert TaskPlan(scenario, rehearsal).start_rows(task, expected) is expected
 
 
 def one_hot_solution(

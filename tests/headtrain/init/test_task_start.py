@@ -1,0 +1,146 @@
+"""What the heads of a bank share at the start of a task, and what each is charged for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clinit.errors import StatisticsError
+from clinit.headtrain.init import LambdaCurve, NewClasses, initialise
+from clinit.headtrain.init.solved import SOLVED, SolvedHead
+from clinit.headtrain.init.task_start import TaskStart
+from clinit.headtrain.least_squares.lambda_curve import lambda_curve
+from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.study import Study
+
+OLD, NEW, DIM = 5, 3, 6
+TASK = Task(2, np.arange(NEW), OLD)
+
+
+def study(**settings: Any) -> Study:
+    return Study.of(settings).resolved()
+
+
+def sample() -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(3)
+    labels = random.integers(OLD + NEW, size=300)
+    centres = 2 * random.normal(size=(OLD + NEW, DIM))
+    return centres[labels] + random.normal(size=(300, DIM)), labels
+
+
+def head() -> Rows:
+    random = np.random.default_rng(4)
+    return Rows(random.normal(size=(OLD + NEW, DIM)), random.normal(size=OLD + NEW))
+
+
+class Reader:
+    """Counts how often the features are asked for, and which curves are told."""
+
+    def __init__(self, solved: SolvedHead | None = None) -> None:
+        self.reads = 0
+        self.curves: list[LambdaCurve] = []
+        features, labels = sample()
+
+        def read() -> np.ndarray:
+            self.reads += 1
+            return features
+
+        self.start = TaskStart(TASK, read, labels, solved, torch.device("cpu"), self.curves.append)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        study(init="least-square", lam=0.05),
+        study(init="least-square", scale="norm", weighting="sample", lam=0.5),
+        study(init="class-mean"),
+        study(init="imprint", scale="norm"),
+        study(init="lda"),
+        study(init="zero"),
+    ],
+    ids=lambda config: f"{config.start.init} {config.start.scale}",
+)
+def test_new_rows_are_those_of_the_initialisation_alone(config: Study) -> None:
+    features, labels = sample()
+    expected = initialise(config.start, NewClasses(features, labels, head(), OLD, OLD + NEW))
+    found, seconds = Reader().start.start(config, head())
+    np.testing.assert_array_equal(found.rows.weight, expected.rows.weight)
+    np.testing.assert_array_equal(found.rows.bias, expected.rows.bias)
+    assert (found.factor, found.shift) == (expected.factor, expected.shift)
+    first, *_, solve, last = seconds
+    assert (first, solve, last) == ("features", "solve", "calibrate")
+    assert all(value >= 0 for value in seconds.values())
+
+
+def test_random_rows_are_those_of_the_head_and_no_feature_is_read() -> None:
+    reader = Reader()
+    found, seconds = reader.start.start(study(init="random"), head())
+    np.testing.assert_array_equal(found.rows.weight, head().weight[OLD:])
+    assert (seconds, reader.reads) == ({}, 0)
+
+
+def test_features_statistics_and_curve_are_computed_once_and_charged_to_all_who_need_them() -> None:
+    reader = Reader()
+    least_square = study(init="least-square", lam="auto")
+    configs = [least_square, least_square.changed({"scale": "norm"}), study(init="imprint")]
+    seconds = [reader.start.start(config, head())[1] for config in configs]
+    assert reader.reads == 1
+    assert len(reader.curves) == 1
+    shared = ("features", "statistics", "lambda")
+    assert [seconds[0][name] for name in shared] == [seconds[1][name] for name in shared]
+    assert all(seconds[0][name] > 0 for name in shared)
+    assert seconds[2]["features"] == seconds[0]["features"]
+    assert set(seconds[2]) == {"features", "solve", "calibrate"}
+
+
+def test_each_way_to_average_has_statistics_and_a_curve_of_its_own() -> None:
+    reader = Reader()
+    for weighting in ("class", "sample"):
+        config = study(init="least-square", lam="auto", weighting=weighting)
+        reader.start.start(config, head())
+    one, other = reader.curves
+    assert one.errors != other.errors
+    per_class, per_sample = (reader.start.statistics(each) for each in ("class", "sample"))
+    assert not np.array_equal(per_class.mean, per_sample.mean)
+    assert reader.start.statistics("class") is per_class
+    assert reader.reads == 1
+
+
+def test_lambda_is_chosen_by_the_new_rows_and_for_a_solved_head_by_all() -> None:
+    features, labels = sample()
+    written, solved = Reader(), Reader(SOLVED["ridge"])
+    written.start.start(study(init="least-square", lam="auto"), head())
+    solved.start.start(study(lam="auto"), head())
+    for reader, classes in ((written, slice(OLD, OLD + NEW)), (solved, slice(0, OLD + NEW))):
+        assert reader.curves == [lambda_curve(features, labels, OLD + NEW, classes=classes)]
+    assert written.curves != solved.curves
+
+
+@pytest.mark.parametrize("method", sorted(SOLVED))
+def test_a_solved_head_gets_all_its_rows(method: str) -> None:
+    features, labels = sample()
+    statistics = ClassStatistics.of(features, labels, num_classes=OLD + NEW)
+    config = study(lam=0.3)
+    found, seconds = Reader(SOLVED[method]).start.start(config, head())
+    reads_lambda = "lam" in SOLVED[method].reads
+    expected = SOLVED[method].solve(statistics, 0.3 if reads_lambda else 0.0)
+    np.testing.assert_array_equal(found.rows.weight, expected.weight)
+    np.testing.assert_array_equal(found.rows.bias, expected.bias)
+    assert found.lam == (0.3 if reads_lambda else None)
+    assert list(seconds) == ["features", "statistics", "solve"]
+
+
+def test_a_lambda_that_cannot_be_chosen_is_refused() -> None:
+    features, labels = sample()
+    few = labels < OLD
+    few[np.flatnonzero(labels == OLD)[0]] = True  # one row of one new class
+    start = TaskStart(
+        TASK, lambda: features[few], labels[few], None, torch.device("cpu"), lambda curve: None
+    )
+    with pytest.raises(StatisticsError, match="no class that is judged has two rows"):
+        start.start(study(init="least-square", lam="auto"), head())

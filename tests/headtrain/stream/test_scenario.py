@@ -1,0 +1,175 @@
+"""The numbering of an experiment, and the data that it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clinit.errors import CacheError, ClinitError, ExperimentError, HeadError
+from clinit.extract.features import FeatureSet
+from clinit.extract.fingerprint import Fingerprint
+from clinit.extract.head import Head
+from clinit.headtrain.stream.scenario import Scenario, build_scenario
+from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study import Stream
+
+DIM = 4
+CONFIG = Stream(tasks=2, buffer=7, batch_size=2)
+
+
+def rows(names: Sequence[str], counts: Sequence[int], dim: int = DIM) -> FeatureSet:
+    """Rows whose first feature is the letter of their class."""
+    labels = np.repeat(np.arange(len(counts)), counts)
+    features = np.zeros((len(labels), dim), np.float16)
+    features[:, 0] = np.array([ord(names[label]) for label in labels])
+    return FeatureSet(features, labels, tuple(names))
+
+
+def source(names: str, train: Sequence[int], val: Sequence[int], **fields: Any) -> Source:
+    dim = fields.pop("dim", DIM)
+    return Source(rows(names, train, dim), rows(names, val, dim), **fields)
+
+
+def head_of(names: Sequence[str] | None, dim: int = DIM, fingerprint: str = "") -> Head:
+    count = len(names) if names is not None else 4
+    named = tuple(names) if names is not None else None
+    return Head(np.zeros((count, dim), np.float32), np.zeros(count, np.float32), named, fingerprint)
+
+
+BASE = source("abcd", [5] * 4, [2] * 4)
+NEW = source("wxyz", [5] * 4, [2] * 4)
+HEAD = head_of("abcd")
+FINGERPRINT = Fingerprint({"backbone": "vit", "weights": "1", "manifest": "m"})
+
+
+def build(
+    base: Source = BASE, new: Source = NEW, head: Head = HEAD, config: Stream = CONFIG
+) -> Scenario:
+    return build_scenario(base, new, head, config)
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3])
+def test_every_row_has_the_head_row_of_its_class(tasks: int) -> None:
+    base, new = source("cab", [1, 2, 3], [1, 0, 2]), source("zxwy", [2, 0, 4, 1], [1, 9, 0, 3])
+    scenario = build(base, new, head_of("abcd"), replace(CONFIG, tasks=tasks, seed=3))
+    for pool, side in ((scenario.train, "train"), (scenario.val, "val")):
+        features = [getattr(each, side).features for each in (base, new)]
+        letters = np.concatenate(features)[:, 0].astype(int)
+        known = pool.labels >= 0
+        named = [ord(scenario.class_names[row]) for row in pool.labels[known]]
+        assert named == letters[known].tolist()
+        assert {chr(letter) for letter in letters[~known]} <= {"x"}
+        np.testing.assert_array_equal(pool.take(np.arange(len(letters)))[:, 0], letters)
+
+
+def test_new_classes_follow_the_base_task_by_task() -> None:
+    scenario = build(config=replace(CONFIG, class_order=tuple("zwyx")))
+    assert scenario.class_names == tuple("abcdzwyx")
+    assert (scenario.num_base, scenario.num_classes) == (4, 8)
+    assert [(task.start, task.stop) for task in scenario.tasks] == [(4, 6), (6, 8)]
+    assert scenario.task_of_row.tolist() == [0, 0, 0, 0, 1, 1, 2, 2]
+    assert scenario.train_counts.tolist() == [5] * 8
+    assert scenario.val_counts.tolist() == [2] * 8
+
+
+def test_the_order_follows_the_seed_and_not_the_buffer_or_the_batches() -> None:
+    def order(**changes: Any) -> tuple[str, ...]:
+        return build(config=replace(CONFIG, **changes)).class_names
+
+    assert order() == order(buffer=20, batch_size=8, iterations=3)
+    assert len({order(seed=seed) for seed in range(8)}) > 1
+
+
+def test_a_class_without_training_rows_does_not_arrive() -> None:
+    scenario = build(new=source("vwxyz", [0, 5, 5, 5, 5], [2] * 5))
+    assert sorted(scenario.class_names[4:]) == list("wxyz")
+    assert scenario.val_counts.sum() == 4 * 2 + 4 * 2
+
+
+def test_a_new_class_with_the_name_of_a_base_class_is_a_class_of_its_own() -> None:
+    scenario = build(new=source("axyz", [5] * 4, [2] * 4))
+    assert scenario.class_names.count("a") == 2
+    assert scenario.train_counts.tolist() == [5] * 8
+
+
+def test_base_classes_are_matched_with_head_rows_by_name() -> None:
+    base = source("dbxx", [2, 3, 0, 0], [1, 1, 0, 0])
+    scenario = build(base=base, head=head_of("abcd"))
+    assert scenario.train_counts[:4].tolist() == [0, 3, 0, 2]
+    assert scenario.class_names[:4] == ("a", "b", "c", "d")
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message", "remedy"),
+    [
+        ({"head": head_of(None)}, ExperimentError, "what the 4 rows", "--head-classes FILE"),
+        (
+            {"head": head_of("abcx")},
+            ExperimentError,
+            r"1 classes of the base cache are not in its head \(d\)",
+            "--head-classes FILE",
+        ),
+        (
+            {"head": head_of("abcdaa")},
+            HeadError,
+            r"more than one row of the same name \(a\)",
+            "--head-classes FILE",
+        ),
+        (
+            {"head": head_of("abcd", dim=5)},
+            HeadError,
+            "reads features of width 5, those of the base cache are 4 wide",
+            "head of the backbone",
+        ),
+        (
+            {"new": source("wxyz", [5] * 4, [2] * 4, dim=5)},
+            CacheError,
+            "new features are 5 wide, those of the base 4",
+            "same backbone",
+        ),
+        (
+            {"config": replace(CONFIG, tasks=5)},
+            ExperimentError,
+            "5 tasks were asked for, but only 4 new classes",
+            "--tasks",
+        ),
+        (
+            {
+                "base": replace(BASE, fingerprint=FINGERPRINT),
+                "head": head_of("abcd", fingerprint="x"),
+            },
+            HeadError,
+            "the head belongs to the backbone x",
+            "clinit extract",
+        ),
+        (
+            {
+                "base": replace(BASE, fingerprint=FINGERPRINT),
+                "new": replace(
+                    NEW, fingerprint=Fingerprint({**FINGERPRINT.fields, "weights": "2"})
+                ),
+            },
+            CacheError,
+            r"different backbones: weights \(1 / 2\)",
+            "same options",
+        ),
+    ],
+)
+def test_each_contradiction_is_refused_with_a_remedy(
+    changes: dict[str, Any], kind: type[ClinitError], message: str, remedy: str
+) -> None:
+    if changes.get("base", BASE).fingerprint:
+        changes.setdefault("new", replace(NEW, fingerprint=FINGERPRINT))
+    with pytest.raises(kind, match=message) as caught:
+        build(**changes)
+    assert remedy in caught.value.remedy
+
+
+def test_the_head_that_belongs_to_the_backbone_is_accepted() -> None:
+    head = head_of("abcd", fingerprint=FINGERPRINT.backbone_identifier)
+    base, new = (replace(side, fingerprint=FINGERPRINT) for side in (BASE, NEW))
+    assert build(base=base, new=new, head=head).num_base == 4

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clinit.errors import CacheError
+from clinit.extract.features import FeatureSet
+from clinit.extract.fingerprint import Fingerprint
+from clinit.headtrain.stream.source import Source, check_same_backbone
+
+
+def rows(names: str, dim: int = 4) -> FeatureSet:
+    return FeatureSet(np.zeros((2, dim), np.float16), np.arange(2), tuple(names))
+
+
+def test_fingerprints_may_differ_in_the_manifest_only() -> None:
+    one = Fingerprint({"a": "1", "manifest": "x"})
+    check_same_backbone(one, Fingerprint({"a": "1", "manifest": "y"}))
+    with pytest.raises(CacheError, match=r"a \(1 / 2\), b \(nothing / 3\)"):
+        check_same_backbone(one, Fingerprint({"a": "2", "b": "3", "manifest": "x"}))
+
+
+def test_splits_with_different_classes_are_refused() -> None:
+    with pytest.raises(CacheError, match="train and val do not have the same list of classes"):
+        Source(rows("ab"), rows("ac"), path="x")
+
+
+def test_splits_of_different_widths_are_refused() -> None:
+    with pytest.raises(ValueError, match="train is 4 wide, val 5"):
+        Source(rows("ab"), rows("ab", dim=5))
+
+
+def test_what_a_record_says_of_a_side_names_its_data_and_no_more() -> None:
+    told = Fingerprint({"backbone": "vit", "manifest": "m"})
+    side = Source(rows("ab"), rows("ab"), path="x", fingerprint=told, val_manifest="v")
+    assert side.description == {
+        "path": "x",
+        "fingerprint": {"backbone": "vit"},
+        "manifest_digest": "m",
+        "val_manifest_digest": "v",
+    }

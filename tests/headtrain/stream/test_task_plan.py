@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clinit.headtrain.init.raw import random_task_rows
+from clinit.headtrain.record.task_log import TaskEntry
+from clinit.headtrain.stream.pool import Pool
+from clinit.headtrain.stream.scenario import Scenario
+from clinit.headtrain.stream.seeds import Draw
+from clinit.headtrain.stream.task_plan import TaskPlan
+from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.study import Study
+
+TRAIN = [12, 3, 9, 20, 1, 15, 6, 9, 11]
+"""Training rows per class: five base classes, then two tasks of two."""
+BASE, TASKS = 5, (Task(1, np.array([0, 1]), 5), Task(2, np.array([2, 3]), 7))
+
+
+def scenario() -> Scenario:
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(9), TRAIN))
+    features = np.zeros((len(labels), 2), np.float32)
+    tested = np.repeat(np.arange(9), [1, 1, 1, 1, 1, 2, 3, 4, 5])
+    return Scenario(
+        num_base=BASE,
+        tasks=TASKS,
+        class_names=tuple("abcdefghi"),
+        train=Pool((features, labels)),
+        val=Pool((np.zeros((len(tested), 2), np.float32), tested)),
+    )
+
+
+def study(**changes: Any) -> Study:
+    return Study.of({"tasks": 2, "iterations": 6, "batch_size": 8, **changes}).resolved()
+
+
+def plan(**changes: Any) -> TaskPlan:
+    return TaskPlan(scenario(), study(**changes))
+
+
+def classes_of(rows: np.ndarray) -> list[int]:
+    found: list[int] = np.unique(scenario().train.labels[rows]).tolist()
+    return found
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "rehearsal": {"buffer": 15},
+    "naive": {"method": "naive"},
+    "joint": {"method": "joint"},
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("task", TASKS, ids=["first", "second"])
+def test_a_task_sees_all_rows_of_its_classes_behind_old_ones(method: str, task: Task) -> None:
+    rows, train = plan(**METHODS[method]).rows(task), scenario().train
+    assert rows.number == task.number
+    np.testing.assert_array_equal(rows.labels, train.labels[rows.rows])
+    assert len(set(rows.rows.tolist())) == len(rows.rows)
+    new = rows.rows[rows.num_old :]
+    assert new.tolist() == train.rows_between(task.start, task.stop).tolist()
+    assert (rows.labels[: rows.num_base] < BASE).all()
+    assert (rows.labels[rows.num_base : rows.num_old] >= BASE).all()
+    assert (rows.labels[: rows.num_old] < task.start).all()
+    expected = {"rehearsal": 15, "naive": 0, "joint": sum(TRAIN[: task.start])}
+    assert rows.num_old == expected[method]
+
+
+def test_each_task_is_planned_without_the_ones_before() -> None:
+    one, other = plan(buffer=15), plan(buffer=15)
+    for task in TASKS:
+        one.rows(task)
+    np.testing.assert_array_equal(one.rows(TASKS[1]).rows, other.rows(TASKS[1]).rows)
+
+
+def test_initialisation_without_a_choice_looks_at_the_rows_of_training() -> None:
+    task_plan = plan(buffer=15)
+    rows = task_plan.rows(TASKS[1])
+    assert task_plan.start_rows(TASKS[1], rows) is rows
+
+
+def test_initialisation_from_new_rows_sees_no_old_one() -> None:
+    task_plan = plan(buffer=15, init_rows="new")
+    rows = task_plan.rows(TASKS[1])
+    seen = task_plan.start_rows(TASKS[1], rows)
+    assert (seen.num_old, seen.num_base) == (0, 0)
+    np.testing.assert_array_equal(seen.rows, rows.rows[rows.num_old :])
+
+
+@pytest.mark.parametrize("task", TASKS, ids=["first", "second"])
+def test_a_buffer_for_initialisation_alone_is_that_of_rehearsal(task: Task) -> None:
+    naive, rehearsal = plan(method="naive", init_rows="buffer", buffer=15), plan(buffer=15)
+    trained, expected = naive.rows(task), rehearsal.rows(task)
+    seen = naive.start_rows(task, trained)
+    np.testing.assert_array_equal(seen.rows, expected.rows)
+    assert (seen.num_old, seen.num_base) == (expected.num_old, expected.num_base)
+    assert trained.num_old == 0
+
+
+def test_what_is_kept_of_a_task_is_in_the_next_tasks_buffer() -> None:
+    task_plan = plan(buffer=15)
+    kept = set(task_plan.kept(TASKS[0]).tolist())
+    following = task_plan.rows(TASKS[1])
+    assert kept == set(following.rows[following.num_base : following.num_old].tolist())
+    assert classes_of(np.array(sorted(kept))) == [5, 6]
+
+
+def test_a_base_sample_is_balanced_and_of_base_classes() -> None:
+    sample = plan(buffer=15).base_sample(11)
+    counts = np.bincount(scenario().train.labels[sample])
+    assert counts.sum() == 11
+    assert sorted(counts.tolist()) == [1, 2, 2, 3, 3]
+    assert len(plan(buffer=15).base_sample(10**6)) == sum(TRAIN[:BASE])
+
+
+def test_batches_are_drawn_anew_for_each_task_and_each_purpose() -> None:
+    task_plan = plan(buffer=15)
+    first, second = (task_plan.rows(task) for task in TASKS)
+    schedule = task_plan.schedule(second)
+    assert schedule.batches.shape == (6, 8)
+    assert (schedule.num_new == 4).all()
+    assert (schedule.batches[:, :4] >= second.num_old).all()
+    assert (schedule.batches[:, 4:] < second.num_old).all()
+    np.testing.assert_array_equal(schedule.batches, task_plan.schedule(second).batches)
+    again = task_plan.schedule(second, Draw.SECOND_BATCH)
+    assert not np.array_equal(again.batches, schedule.batches)
+    other = plan(buffer=15, seed=1)
+    assert not np.array_equal(other.schedule(other.rows(TASKS[1])).batches, schedule.batches)
+    assert task_plan.schedule(first).batches.max() < len(first.rows)
+
+
+def test_random_rows_depend_on_seed_and_task_alone() -> None:
+    rows = random_task_rows(0, TASKS[0], 7)
+    assert (rows.weight.shape, rows.bias.shape) == ((2, 7), (2,))
+    np.testing.assert_array_equal(rows.weight, random_task_rows(0, TASKS[0], 7).weight)
+    for other in (random_task_rows(0, TASKS[1], 7), random_task_rows(1, TASKS[0], 7)):
+        assert not np.array_equal(rows.weight, other.weight)
+
+
+def test_the_entry_of_a_task_counts_what_it_was_learnt_from() -> None:
+    task_plan = plan(method="naive", init_rows="buffer", buffer=15)
+    task = TASKS[1]
+    rows = task_plan.rows(task)
+    schedule = task_plan.schedule(rows)
+    seen = task_plan.start_rows(task, rows)
+    entry = TaskEntry.begin(scenario(), task, rows, seen, schedule)
+    assert entry.task == 2
+    assert entry.facts == {
+        "classes": 2,
+        "train_rows": 9 + 11,
+        "val_rows": 4 + 5,
+        "buffer_rows": 0,
+        "buffer_classes": 0,
+        "init_old_rows": 15,
+    }
+    np.testing.assert_array_equal(entry.new_share, np.ones(6))
