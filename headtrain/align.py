@@ -1,8 +1,8 @@
 """Loss alignment: fine-tune the base head with the loss of the coming training.
 
-A head that was trained with cross entropy has logits of another scale than squared error aims
-at; the paper therefore starts its MSE runs from a head fine-tuned on the base classes, with
-AdamW, a cosine schedule (here a value an update, down to zero) and augmented images. Here epoch e
+A head that was trained with cross entropy has logits of a scale that differs from the targets of
+squared error; the paper therefore starts its MSE runs from a head fine-tuned on the base classes,
+with AdamW, a cosine schedule (here stepped per update, down to zero) and augmented images. Epoch e
 trains on view e mod K, of K random views of the training images that a cache may hold; without
 views it trains on the features of the plain images. `views` is K in what is reported.
 
@@ -44,19 +44,19 @@ from clinit.headtrain.study import AlignConfig, Training
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alignment:
-    """An aligned head, and how it came about."""
+    """An aligned head, and how it was aligned."""
 
     head: Head
-    """With its facts: who stores it stores them."""
+    """The head, which carries its facts, so that both are stored together."""
     facts: dict[str, Any]
     """Plain values: settings, accuracies before and after (percent), loss by epoch, data."""
 
 
 def choose_views(cache: Cache, number: int | None) -> tuple[CacheSplit, ...]:
-    """Return the first views of a cache; all that it holds where `number` is None.
+    """Return the first `number` views of a cache; all of them where `number` is None.
 
     Raises:
-        CacheError: If there are fewer, or one is incomplete or of another backbone.
+        CacheError: If there are fewer, or one is incomplete or belongs to another backbone.
     """
     if number == 0:
         return ()
@@ -81,11 +81,11 @@ def align(
 
     Args:
         base: Features of the classes of the head; its validation rows are only evaluated.
-        head: Where to start.
+        head: The head to start from.
         config: Loss and optimizer.
-        views: Of the training rows, taken in turn, an epoch each, instead of the plain features;
-            one at a time is in memory.
-        on_epoch: Told the number of finished epochs and the mean loss of the last one.
+        views: Views of the training rows, used in turn for one epoch each instead of the plain
+            features; only one at a time is in memory.
+        on_epoch: Called with the number of finished epochs and the mean loss of the last one.
 
     Raises:
         HeadError: If the head does not read these features, or its loss stops being a number.
@@ -128,7 +128,7 @@ def align(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Epochs:
-    """What each epoch trains on: the views in turn, or the plain features where there is none."""
+    """The rows of each epoch: the views in turn, or the plain features where there is none."""
 
     plain: FeatureSet
     views: tuple[CacheSplit, ...]
@@ -155,7 +155,7 @@ class _Epochs:
             yield from itertools.repeat(always, epochs)
 
     def facts(self) -> dict[str, Any]:
-        """Return what is said about the rows."""
+        """Return the facts about the rows."""
         rows = {"views": len(self.views), "train_rows": self.sizes(1)[0]}
         if not self.views:
             return {**rows, "view_seed": None, "augmentation": "none: the plain images"}
@@ -216,5 +216,5 @@ def _training(config: AlignConfig) -> Training:
 
 
 def _top1(bank: Bank, test: LabelledRows) -> float | None:
-    """Return the accuracy in percent; None without a row."""
+    """Return the accuracy in percent; None where there is no row."""
     return 100 * int(count_correct(bank, test).sum()) / len(test) if len(test) else None

@@ -1,7 +1,7 @@
 """A class-incremental experiment with a frozen backbone.
 
 For each task: choose the buffer, compute the statistics once, initialise the new rows of each
-head, train the bank on shared batches, evaluate before the first step and on the way.
+head, train the bank on shared batches, evaluate before the first step and during training.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def run_experiment(
         base: Features of the classes of the pretrained head.
         new: Features of the classes that arrive.
         head: The pretrained head.
-        studies: Of heads alone; they differ at most in the settings `study.PER_HEAD`.
-        observer: Told what happens as it happens.
+        studies: Studies without top blocks; they differ at most in the settings `study.PER_HEAD`.
+        observer: Called with each event as it happens.
         diagnose: Measures each head at the end of each task; its values go into the record.
-        head_facts: Where the head is from, for the record; default: stored in the base cache.
+        head_facts: Where the head is from, for the record; default: the base cache.
         command: What the user typed, for the record.
 
     Raises:
@@ -99,7 +99,7 @@ def run_experiment(
 
 
 def _timings(learner: Learner, load_s: float) -> dict[str, float]:
-    """Return the wall time of each phase; of the whole bank, not of one head."""
+    """Return the wall time of each phase, for the whole bank and not for one head."""
     phases = {name: learner.watch.seconds[name] for name in PHASES}
     return {"load": load_s, **phases, "total": load_s + learner.watch.total}
 

@@ -1,4 +1,4 @@
-"""A bank that learns one task after another, and writes down what happens."""
+"""A bank that learns one task after another, and records what happens."""
 
 from __future__ import annotations
 
@@ -76,17 +76,17 @@ class Learner:
 
     @property
     def device(self) -> torch.device:
-        """Where the bank is trained."""
+        """The device that the bank is trained on."""
         return self._bank.device
 
     @property
     def seconds(self) -> Float[np.ndarray, " heads"]:
-        """Time of each head: its own initialisations, an equal share of all else it needs."""
+        """Time of each head: its own initialisations, and an equal share of what heads share."""
         shared = self.watch.seconds["train"] + self.watch.seconds["evaluate"]
         return self._own_seconds + shared / self._bank.num_heads
 
     def learn(self, task: Task) -> None:
-        """Initialise the rows of the task's classes and train on it, evaluating on the way."""
+        """Initialise the rows of the task's classes, then train on it and evaluate."""
         stream = self._shared.stream
         self._observe(TaskStarted(task.number, len(self._scenario.tasks), stream.iterations))
         if self._shared.start.head_width == "grow":
@@ -144,7 +144,7 @@ class Learner:
     ) -> None:
         """Write the new rows of each head, or all of its rows where it is solved.
 
-        `data` are the rows `seen` where they are on the device already.
+        `data` holds the rows `seen` where they are on the device already.
         """
         shared = TaskStart(
             task,

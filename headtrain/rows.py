@@ -1,4 +1,4 @@
-"""Weight and bias of a linear head, or of some of its rows, wherever they come from or go."""
+"""Weight and bias of a linear head, or of some of its rows."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Rows:
     """Rows of a linear head: logits = weight @ features + bias."""
 
     weight: Float[Any, "classes dim"]
-    """A NumPy or CuPy array, float64; a tensor where it is only handed on."""
+    """A NumPy or CuPy array, float64; a tensor where it is only passed on."""
     bias: Float[Any, " classes"]
-    """The same, beside it."""
+    """An array of the same kind."""
 
     @classmethod
     def of_head(cls, head: Head) -> Rows:
@@ -30,7 +30,7 @@ class Rows:
         """Return the rows as a head file holds them, in float32.
 
         Args:
-            class_names: One per row; None when nobody has said what the rows stand for.
+            class_names: One per row; None where the classes of the rows are unknown.
             fingerprint: Identifier of the backbone whose features they read; empty when unknown.
         """
         rows = self.on_host()

@@ -1,9 +1,9 @@
-"""Settings: fields of frozen dataclasses that say what they mean and what they take.
+"""Settings: fields of frozen dataclasses that declare what they mean and what they take.
 
     tasks: Annotated[int, Setting("Number of tasks.", least=1)] = 5
 
-From such a field come its check, its option of the command line with the help text, its values in
-a grid of a sweep and its key in a file. So each is written once.
+Such a field gives its check, its command-line option with the help text, its values in the grid
+of a sweep and its key in a file, so that each setting is described once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 MOST = 10**12
-"""Largest whole number where a field names none: more than anybody has or waits for."""
+"""Largest integer where a field names none: more than anybody has or waits for."""
 _WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a word"}
 
 
@@ -31,11 +31,11 @@ class Setting:
     """The value must be larger than this."""
     most: int | float | None = None
     option: str | None = None
-    """Name on the command line without dashes; default: that of the field."""
+    """Name on the command line without leading dashes; default: that of the field."""
     otherwise: str | None = None
     """The default in words, where None stands for one that depends on other settings."""
     file: bool = False
-    """Whether the command line takes a file with the value."""
+    """Whether the command line takes the name of a file that holds the value."""
 
 
 class Part:
@@ -47,10 +47,10 @@ class Part:
         """Check every field.
 
         Raises:
-            ValueError: If one holds what it does not take.
+            ValueError: If a field holds a value that it does not take.
         """
         for each in fields_of(type(self)).values():  # type: ignore[arg-type]  # it is hashable
-            if len(each.path) == 1:  # those of nested parts are checked already
+            if len(each.path) == 1:  # nested parts have checked their own
                 each.check(getattr(self, each.path[0]))
 
 
@@ -64,34 +64,34 @@ class Field:
     """Attributes that lead to it."""
     setting: Setting
     types: tuple[Any, ...]
-    """That it takes, `NoneType` and lists of words included."""
+    """Types that it takes, `NoneType` and lists of words included."""
     words: tuple[str, ...]
     """Values that it takes literally."""
     default: Any
 
     @property
     def option(self) -> str:
-        """Its option of the command line."""
+        """The command-line option."""
         return f"--{self.key}"
 
     @property
     def key(self) -> str:
-        """Its key in a file: the option without dashes."""
+        """The key in a file: the option without leading dashes."""
         return self.setting.option or self.name.replace("_", "-")
 
     @property
     def is_number(self) -> bool:
-        """Whether it takes numbers."""
+        """Whether the field takes numbers."""
         return int in self.types or float in self.types
 
     @property
     def is_integer(self) -> bool:
-        """Whether its numbers are whole."""
+        """Whether the field takes integers only."""
         return int in self.types and float not in self.types
 
     @property
     def takes(self) -> str:
-        """What it takes, in words."""
+        """The values that the field takes, in words."""
         kinds = [word for kind, word in _WORDS.items() if kind in self.types]
         return " or ".join([*kinds, *map(repr, self.words)]) or "a list of words"
 
@@ -99,7 +99,7 @@ class Field:
         """Refuse a value that the field does not take.
 
         Raises:
-            ValueError: If it is of another type, not one of the words, or out of range.
+            ValueError: If its type is wrong, it is not one of the words, or it is out of range.
         """
         if value is None and type(None) in self.types:
             return

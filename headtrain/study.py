@@ -1,7 +1,7 @@
 """A study: what one run is asked to do, as a frozen value.
 
     Study
-      stream      which classes arrive when, what is kept of earlier ones, how long is trained
+      stream      which classes arrive when, what is kept of earlier ones, how long training takes
       start       how the rows of new classes start
       training    loss and optimizer
       top         which blocks of the backbone learn as well; None where the head learns alone
@@ -34,12 +34,12 @@ Precision = Literal["float32", "tf32", "bf16"]
 HEAD_METHODS: tuple[str, ...] = get_args(HeadMethod)
 TOP_METHODS: tuple[str, ...] = get_args(TopMethod)
 SOLVED_METHODS = ("ncm", "ridge", "lda")
-"""Methods whose head is solved as a whole, and not trained."""
+"""Methods whose head is solved as a whole instead of trained."""
 INITS: tuple[str, ...] = get_args(Init)
 SCALES: tuple[str, ...] = get_args(Scale)
 PAPER_INITS: tuple[Init, ...] = ("random", "class-mean", "least-square")
 PLACES = ("device",)
-"""Settings that say where a run is computed: another place does not make it another run."""
+"""Settings that say where a run is computed; they are no part of its identity."""
 DEFAULT_BUFFER = 24_000
 MAX_SEED = 2**32 - 1
 
@@ -51,10 +51,10 @@ _SEED = Setting(
 )
 _LOSS = Setting("Training loss: cross entropy, squared error or squentropy.")
 _PRECISION = Setting(
-    "Arithmetic of an update: float32, tf32 (CUDA) or bf16. Weights and evaluations of heads alone"
-    " are float32 in any case; of top blocks, the parameters are."
+    "Arithmetic of an update: float32, tf32 (CUDA) or bf16. Weights are always float32, and so"
+    " are evaluations of heads alone."
 )
-_DEVICE = Setting("Where to compute; auto takes CUDA where there is one.")
+_DEVICE = Setting("Device to compute on; auto takes CUDA where there is one.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,13 +64,13 @@ class Stream(Part):
     method: Annotated[
         Method,
         Setting(
-            "How earlier classes are kept: by new rows and a buffer of old ones (rehearsal), not at"
-            " all (naive), or by all rows of all classes seen (joint). Heads alone: by solving the"
+            "How earlier classes are kept: with a buffer of old rows (rehearsal), not at all"
+            " (naive), or with all rows of all classes seen (joint). Heads alone: by solving the"
             " whole head from the rows of joint (nearest class mean, ridge, LDA). Top blocks: by"
             " EWC, without old rows, or by DER++, with a buffer."
         ),
     ] = "rehearsal"
-    tasks: Annotated[int, Setting("Tasks that the new classes arrive in.", least=1)] = 5
+    tasks: Annotated[int, Setting("Number of tasks in which the new classes arrive.", least=1)] = 5
     iterations: Annotated[
         int, Setting("Updates per task; 0 evaluates the initialised heads only.", least=0)
     ] = 600
@@ -79,7 +79,7 @@ class Stream(Part):
         Setting("Rows of earlier classes kept for rehearsal.", least=0, otherwise="24000"),
     ] = None
     buffer_per_class: Annotated[
-        int | None, Setting("Rows kept of each earlier class, instead of a total.", least=0)
+        int | None, Setting("Rows kept per earlier class, instead of a total.", least=0)
     ] = None
     buffer_split: Annotated[
         Literal["balanced", "sgm"],
@@ -91,8 +91,8 @@ class Stream(Part):
     mix: Annotated[
         Literal["text", "sgm"],
         Setting(
-            "Batches: half new, half old rows, as in the paper's text; or sgm: that in task 1,"
-            " later 3/8 new, 1/2 base, 1/8 earlier new classes."
+            "Batches: half new, half old rows, as in the paper's text; or sgm: the same in task 1,"
+            " then 3/8 new, 1/2 base, 1/8 earlier new classes."
         ),
     ] = "text"
     batch_size: Annotated[
@@ -104,8 +104,8 @@ class Stream(Part):
     class_order: Annotated[
         tuple[str, ...] | None,
         Setting(
-            "File that names every new class once, one per line, in the order in which they"
-            " arrive; instead of an order drawn by the seed.",
+            "File with the name of every new class, one per line, in the order of arrival;"
+            " replaces the order drawn by the seed.",
             file=True,
         ),
     ] = None
@@ -132,15 +132,16 @@ class Start(Part):
         # Raw least-square rows predict targets in [0, 1] and lose to the logits of the trained
         # rows; `calibrated` needs no tuning, `norm` is our reading of the paper.
         Setting(
-            "Scale of initialised rows: as computed, one factor by norms, a factor per row, or"
-            " factor and shift of the least training loss. Random rows have none."
+            "Scale of initialised rows: as computed (none), one factor that matches the mean norm"
+            " (norm), a factor per row (row-norm), or the factor and shift of the least training"
+            " loss (calibrated). Random rows have none."
         ),
     ] = "calibrated"
     lam: Annotated[
         float | Literal["auto"],
         Setting(
-            "Ridge parameter of least-square rows, as in Eq. 1; auto: that of the least error on"
-            " held-out training rows. The paper: 0.05 (ConvNeXt), 1e-4 (ResNet).",
+            "Ridge parameter of least-square rows, as in Eq. 1; auto: the one with the least error"
+            " on held-out training rows. The paper: 0.05 (ConvNeXt), 1e-4 (ResNet).",
             least=0,
             option="lambda",
         ),
@@ -149,33 +150,33 @@ class Start(Part):
         Weighting,
         # Only `class` makes Eq. 3 of the paper the minimiser of its Eq. 1 for unequal classes.
         Setting(
-            "What an average is in least squares and LDA: over classes of averages over their"
-            " rows, or over rows."
+            "Averages in least squares and LDA: over classes, of the average of each, or over all"
+            " rows."
         ),
     ] = "class"
     class_mean: Annotated[
         Literal["raw", "unit"],
         Setting(
-            "Class mean: of the features (the paper's), or of the features scaled to unit length."
+            "Class mean of the features (the paper's), or of the features scaled to unit length."
         ),
     ] = "raw"
     bias: Annotated[
         Literal["write", "keep"],
-        Setting("Bias of a new row: that of the initialisation, or the random one."),
+        Setting("Bias of a new row: written by the initialisation, or kept random."),
     ] = "write"
     init_rows: Annotated[
         Literal["buffer", "new"] | None,
         Setting(
-            "What initialisation sees: old rows too (those of the buffer, which naive and ewc keep"
-            " for this alone), as in the paper, or new rows alone.",
+            "Rows that initialisation sees: the old ones of the buffer too, as in the paper (naive"
+            " and ewc keep a buffer for this alone), or new rows alone.",
             otherwise="buffer, naive: new",
         ),
     ] = None
     head_width: Annotated[
         Literal["grow", "full"],
         Setting(
-            "Add rows when their classes arrive, or have all from the start, those of later"
-            " classes being negatives."
+            "Add rows when their classes arrive, or have all from the start, where those of later"
+            " classes are negatives."
         ),
     ] = "grow"
 
@@ -186,7 +187,7 @@ class Start(Part):
 
     @property
     def reads_weighting(self) -> bool:
-        """Whether the rows depend on what an average over several classes is."""
+        """Whether the rows depend on how averages over several classes are weighted."""
         return self.init in ("least-square", "lda")
 
     @property
@@ -206,8 +207,8 @@ class Training(Part):
     lr: Annotated[
         float | None,
         Setting(
-            "Learning rate of AdamW: constant for heads alone; with top blocks the head's, at the"
-            " peak of one cycle per task.",
+            "Learning rate of AdamW: constant for heads alone; with top blocks, that of the head"
+            " at the peak of one cycle per task.",
             above=0,
             otherwise="1e-3; top blocks 1.5e-3, EWC 8e-4",
         ),
@@ -215,21 +216,21 @@ class Training(Part):
     weight_decay: Annotated[
         float,
         Setting(
-            "Decoupled weight decay of the head and of matrices; none of norms and biases of"
-            " blocks.",
+            "Decoupled weight decay of the head and of matrices; norms and biases of blocks have"
+            " none.",
             least=0,
         ),
     ] = 0.05
     precision: Annotated[
         Precision,
         Setting(
-            "Arithmetic of an update: float32, tf32 (CUDA) or bf16. Weights and evaluations of"
-            " heads alone are float32 in any case; parameters of top blocks are."
+            "Arithmetic of an update: float32, tf32 (CUDA) or bf16. Weights are always float32,"
+            " and so are evaluations of heads alone."
         ),
     ] = "float32"
-    device: Annotated[Device, Setting("Where to compute; auto takes CUDA where there is one.")] = (
-        "auto"
-    )
+    device: Annotated[
+        Device, Setting("Device to compute on; auto takes CUDA where there is one.")
+    ] = "auto"
 
     @property
     def rate(self) -> float:
@@ -245,7 +246,7 @@ class EwcConfig(Part):
     lam: Annotated[
         float,
         Setting(
-            "EWC: strength, the paper's; 0 is plain fine-tuning of the blocks.",
+            "EWC: strength (default: the paper's); 0 is plain fine-tuning of the blocks.",
             least=0,
             option="ewc-lambda",
         ),
@@ -253,14 +254,14 @@ class EwcConfig(Part):
     samples: Annotated[
         int,
         Setting(
-            "EWC: rows that the Fisher information is measured on, at most.",
+            "EWC: most rows that the Fisher information is measured on.",
             least=1,
             option="ewc-samples",
         ),
     ] = 2048
     mode: Annotated[
         Literal["task", "online"],
-        Setting("EWC: an anchor per task, or one that moves on.", option="ewc-mode"),
+        Setting("EWC: one anchor per task, or a single one that moves on.", option="ewc-mode"),
     ] = "task"
     gamma: Annotated[
         float,
@@ -275,12 +276,12 @@ class EwcConfig(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerppConfig(Part):
-    """Weights of the two terms of old rows in DER++, and where the former logits are from."""
+    """Weights of the two terms of old rows in DER++, and the source of the former logits."""
 
     alpha: Annotated[
         float,
         Setting(
-            "DER++: weight of squared differences to former logits, the paper's.",
+            "DER++: weight of squared differences to former logits (default: the paper's).",
             least=0,
             option="derpp-alpha",
         ),
@@ -288,7 +289,7 @@ class DerppConfig(Part):
     beta: Annotated[
         float,
         Setting(
-            "DER++: weight of the loss of old rows, the paper's; 0 is DER.",
+            "DER++: weight of the loss of old rows (default: the paper's); 0 is DER.",
             least=0,
             option="derpp-beta",
         ),
@@ -296,8 +297,8 @@ class DerppConfig(Part):
     teacher: Annotated[
         Literal["snapshot", "stored"],
         Setting(
-            "DER++: former logits from the network as it was at the task's start (the form in"
-            " related code of the paper's authors), or stored with the buffer when a class was"
+            "DER++: former logits from the network as it was at the task's start (as in related"
+            " code of the paper's authors), or stored with the buffer when a class was"
             " learnt (Eq. 6 of DER++, which the paper names).",
             option="teacher",
         ),
@@ -305,9 +306,9 @@ class DerppConfig(Part):
     distance: Annotated[
         Literal["mean", "sum"],
         Setting(
-            "DER++: squared differences as their mean over classes, as the code of its authors"
-            " computes, so that alpha does not depend on the number of classes; or as their sum,"
-            " as Eq. 6 of DER++ prints it.",
+            "DER++: the mean over classes of squared differences, as in the code of its authors,"
+            " so that alpha does not depend on the number of classes; or their sum, as in Eq. 6"
+            " of DER++.",
             option="derpp-distance",
         ),
     ] = "mean"
@@ -318,7 +319,7 @@ class Top(Part):
     """How the top blocks of a backbone learn; the defaults are the paper's."""
 
     top_blocks: Annotated[
-        int, Setting("Plastic blocks, from the end; all below is frozen.", least=1)
+        int, Setting("Number of plastic blocks, from the end; everything below is frozen.", least=1)
     ] = 2
     full_rank: Annotated[
         bool,
@@ -332,14 +333,16 @@ class Top(Part):
         float,
         Setting(
             "Scale of the updates: W + (alpha / rank) B A. The paper's text has no factor, as with"
-            " alpha = rank; loralib has 1, a factor of 1/48 at rank 48. Without a factor random"
-            " rows learn more, and with computed rows more is forgotten.",
+            " alpha = rank; loralib's default is 1, a factor of 1/48 at rank 48. With alpha ="
+            " rank, random rows learn more, and with computed rows more is forgotten.",
             above=0,
         ),
     ] = 1.0
     a_init: Annotated[
         Literal["gaussian", "kaiming"],
-        Setting("How the factor A starts: normal, or uniform as in loralib; B starts at zero."),
+        Setting(
+            "Distribution of A at the start: normal, or uniform as in loralib; B starts at zero."
+        ),
     ] = "gaussian"
     layer_decay: Annotated[
         float,
@@ -368,13 +371,14 @@ class AlignConfig(Part):
     batch_size: Annotated[
         int,
         Setting(
-            "Rows per batch, at most all; the rest of an epoch, less than a batch, is left out.",
+            "Rows per batch; more than there are means all. Rows that do not fill a batch are left"
+            " out of the epoch.",
             least=1,
             most=100_000_000,
         ),
     ] = 512
     lr: Annotated[
-        float, Setting("First learning rate of AdamW; a cosine takes it to zero.", above=0)
+        float, Setting("Initial learning rate of AdamW; a cosine takes it to zero.", above=0)
     ] = 1e-3
     weight_decay: Annotated[float, Setting("Decoupled weight decay of the head.", least=0)] = 0.05
     seed: Annotated[int, _SEED] = 0
@@ -387,7 +391,7 @@ PARTS = {"stream": Stream, "start": Start, "training": Training, "top": Top}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Study:
-    """One run: what arrives, how new rows start, how they are trained."""
+    """One run: which classes arrive, how their rows start, how they are trained."""
 
     stream: Stream = field(default_factory=Stream)
     start: Start = field(default_factory=Start)
@@ -396,7 +400,7 @@ class Study:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any] | None = None, /, *, top: bool = False) -> Study:
-        """Return the study with these settings by name, all others at their default.
+        """Return the study with these settings, by name, and all others at their default.
 
         >>> Study.of({"init": "zero", "seed": 3}).start.init
         'zero'
@@ -441,7 +445,7 @@ class Study:
 
     @property
     def is_solved(self) -> bool:
-        """Whether heads are solved and not trained."""
+        """Whether heads are solved instead of trained."""
         return self.stream.method in SOLVED_METHODS
 
     @property
@@ -458,7 +462,7 @@ class Study:
 
     @property
     def shared(self) -> Study:
-        """The study without what the heads of one bank may differ in."""
+        """The study with the settings in which heads of one bank may differ at their default."""
         return self.changed({name: settings_of()[name].default for name in PER_HEAD})
 
     def resolved(self) -> Study:
@@ -495,7 +499,7 @@ class Study:
         """Return the settings that change nothing in the run, each with the reason why.
 
         Args:
-            by: Only those that are idle by the method, or by how new rows start; default: both.
+            by: Only settings that the method makes idle, or the start of new rows; default: both.
         """
         every = settings_of(top=self.top is not None)
         return {
@@ -515,10 +519,10 @@ class Study:
         return {name: self.value(name) for name in dict.fromkeys((*PER_HEAD, *names))}
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings by name, as the record of a resolved run says them.
+        """Return the settings by name, as the record of a resolved run holds them.
 
-        Left out is what means nothing to a head that is solved, to blocks of full rank or to
-        another method than the one in its name.
+        Settings are left out that mean nothing to a head that is solved, to blocks of full rank,
+        or to any method but the one in their name.
         """
         absent = self.idle("method").keys() & {*PER_HEAD, *LOW_RANK, *EWC, *DERPP}
         if self.stream.method == "ewc":
@@ -542,12 +546,12 @@ def identity_of(recorded: Mapping[str, Any]) -> str:
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in recorded.items()}
     try:
         return Study.of(settings, top="top_blocks" in settings).identity
-    except ValueError:  # recorded by another version: none of the runs of this one
+    except ValueError:  # recorded by another version: equal to no run of this one
         return identity_text(settings)
 
 
 def identity_text(values: Mapping[str, Any]) -> str:
-    """Return settings as a text, without those that do not tell a run from another."""
+    """Return settings as a text, without those that do not distinguish runs."""
     kept = {name: value for name, value in values.items() if name not in (*PLACES, "probe")}
     return json.dumps(kept, sort_keys=True, default=str)
 
@@ -567,7 +571,7 @@ def settings_of(*, top: bool = False) -> Mapping[str, Field]:
 
 
 PER_HEAD = ("init", "scale", "lam", "weighting", "class_mean", "bias", "loss", "lr", "weight_decay")
-"""Settings in which the heads of one bank may differ; all others are of their stream."""
+"""Settings in which the heads of one bank may differ; they share all others."""
 BUFFER = ("buffer", "buffer_per_class", "buffer_split")
 LOW_RANK = ("rank", "alpha", "a_init")
 EWC = tuple(f"ewc_{name}" for name in fields_of(EwcConfig))
@@ -586,9 +590,9 @@ class Rule:
     holds: Callable[[Study], bool]
     """Whether they mean nothing to a run."""
     why: str
-    """With `{method}` where the method stands."""
+    """The reason; `{method}` stands for the name of the method."""
     by: Literal["method", "start"] = "method"
-    """What makes them idle. By the method, they are refused where a user gives them."""
+    """What makes them idle. A user who gives those that the method makes idle is refused."""
 
 
 def _method(*methods: str) -> Callable[[Study], bool]:
@@ -671,7 +675,7 @@ RULES = (
         by="start",
     ),
 )
-"""What means nothing to which run, the more telling reason first."""
+"""Which settings mean nothing to which run; the more specific reason comes first."""
 
 
 def refusals(asked: Iterable[str], studies: Sequence[Study]) -> list[str]:
@@ -679,7 +683,7 @@ def refusals(asked: Iterable[str], studies: Sequence[Study]) -> list[str]:
 
     Args:
         asked: Names of the settings that a user gave.
-        studies: Not resolved.
+        studies: The studies that were asked for, not resolved.
     """
     idle = [study.idle("method") for study in studies]
     every = settings_of(top=studies[0].top is not None)
@@ -691,7 +695,7 @@ def refusals(asked: Iterable[str], studies: Sequence[Study]) -> list[str]:
 
 
 def default_init_rows(method: str) -> str:
-    """Return what initialisation may look at, beside new rows, where nothing is said."""
+    """Return the default of `init_rows`: what initialisation sees beside new rows."""
     return "new" if method == "naive" else "buffer"
 
 
@@ -709,7 +713,7 @@ def defaults(study: Study) -> dict[str, Any]:
 
 
 def check(study: Study) -> None:
-    """Refuse settings that exclude each other.
+    """Check that no settings exclude each other.
 
     Raises:
         ValueError: If some do.
@@ -735,7 +739,7 @@ def names_of(studies: Sequence[Study]) -> list[str]:
     The method comes first where it is not rehearsal; a solved head has no initialisation.
 
     Raises:
-        ValueError: If there is none, or two are the same.
+        ValueError: If there is no study, or two are the same.
     """
     if not studies:
         raise ValueError("a bank needs at least one head")
@@ -762,7 +766,7 @@ def run_name(settings: Mapping[str, Any], varied: Iterable[str] = ()) -> str:
 
 
 def _replaced(owner: Any, path: Sequence[str], changes: Mapping[str, Any]) -> Any:
-    """Return a frozen value with other values of some attributes, `path` below it."""
+    """Return a copy of a frozen value with other attributes, in the part that `path` leads to."""
     if not path:
         return replace(owner, **changes)
     inner = _replaced(getattr(owner, path[0]), path[1:], changes)

@@ -1,7 +1,7 @@
 """Banks as Ray tasks: one GPU each where the cluster has GPUs, else one core.
 
-The data goes through Ray's object store, once a node, and the records come back through it: no
-folder needs to be shared, and every node reads the very features that the sweep was planned
+The data goes through Ray's object store, once per node, and the records come back through it: no
+folder needs to be shared, and every node reads the same features that the sweep was planned
 with. The sweep's folder is written by the process that started it; Ray retries tasks of nodes
 that are lost.
 """
@@ -26,21 +26,21 @@ from clinit.headtrain.sweep.runner import SweepEvent, Train, Trained, train_here
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A known error of a task; exceptions with keyword arguments do not travel."""
+    """A known error of a task, since exceptions with keyword arguments cannot be pickled."""
 
     kind: str
     message: str
     remedy: str
 
     def raise_again(self) -> None:
-        """Raise the error here."""
+        """Raise the error in this process."""
         kind: type[ClinitError] = getattr(clinit.errors, self.kind, ClinitError)
         raise kind(self.message, remedy=self.remedy)
 
 
 @contextmanager
 def train_on_ray(data: SweepData, address: str, *, command: Sequence[str] = ()) -> Iterator[Train]:
-    """Connect to the cluster at `address`; give the function that trains banks there.
+    """Connect to the cluster at `address`; yield the function that trains banks there.
 
     Raises:
         ExperimentError: If Ray is not installed or there is no cluster at `address`.
@@ -87,7 +87,7 @@ def _train(
 
 
 def _ignore(event: SweepEvent) -> None:
-    """Watch nothing: events stay on their node."""
+    """Ignore the event: events stay on their node."""
 
 
 def _connect(address: str) -> Any:

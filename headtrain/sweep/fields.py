@@ -16,9 +16,9 @@ from clinit.headtrain.study import settings_of
 Value = bool | int | float | str | None
 _TRUTH = {"true": True, "false": False}
 _DIGITS = 18
-"""Of a whole number at most: beyond them lie the 64 bits of arrays and files."""
+"""Most digits of an integer: more would not fit into the 64 bits of arrays and files."""
 _LETTERS = 40
-"""Of a refused value that are repeated."""
+"""Most characters of a refused value that a message repeats."""
 
 
 def parse(field: Field, text: str) -> Value:
@@ -37,7 +37,7 @@ def parse(field: Field, text: str) -> Value:
         if kind in field.types:
             try:
                 return _bounded(kind(text))
-            except ValueError:  # also of more digits than Python reads
+            except ValueError:  # raised for more digits than Python reads, too
                 continue
     raise _refusal(field, text)
 
@@ -70,7 +70,7 @@ def fields(*, top: bool = False) -> Mapping[str, Field]:
 
 
 def field_named(name: str, *, top: bool = False) -> Field:
-    """Return a setting by its name or its option; dashes are as good as underscores.
+    """Return a setting by its name or its option, with dashes or underscores.
 
     Raises:
         ExperimentError: If there is none; the nearest name is proposed.
@@ -120,7 +120,7 @@ def _bounded(number: int | float) -> int | float:
     """Return `number`.
 
     Raises:
-        ValueError: If it is a whole one of too many digits.
+        ValueError: If it is an integer of too many digits.
     """
     if isinstance(number, int) and abs(number) >= 10**_DIGITS:
         raise ValueError(f"more than {_DIGITS} digits")

@@ -1,8 +1,8 @@
-"""The folder of a sweep: its records, and on what data they were made.
+"""The folder of a sweep: its records, and the data that they were made with.
 
     sweep.json     fingerprints of both caches, digests of the pretrained heads, and which runs
                    are trained together; sealed
-    <run>/         one record a run
+    <run>/         one record per run
 
 A sweep reads its folder before it trains: what is recorded is not trained again, and records
 of other data are refused. The last bits of a run depend on the bank that it is trained in, and
@@ -60,14 +60,14 @@ class _SweepInfo(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SweepData:
-    """What all runs of a sweep read."""
+    """The data that all runs of a sweep read."""
 
     base: Source
     new: Source
     head: Head
     """The pretrained head that runs start from."""
     heads: Mapping[str, Head] = field(default_factory=dict)
-    """By loss, where runs of that loss start from another head: an aligned one."""
+    """Heads by loss, where runs of that loss start from a different one: an aligned head."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What records say about the heads, by loss; "" for `head`."""
 
@@ -81,12 +81,12 @@ class SweepData:
 
     @property
     def num_classes(self) -> int:
-        """Most rows that a head can have at the end of a stream."""
+        """The most rows that a head can have at the end of a stream."""
         return self.head.num_classes + len(self.new.class_names)
 
     @property
     def sides(self) -> dict[str, dict[str, Any]]:
-        """The fingerprints of both sides, without their places."""
+        """The fingerprints of both sides, without the paths of their caches."""
         return {"base": _side(self.base.description), "new": _side(self.new.description)}
 
 
@@ -104,12 +104,12 @@ class SweepFolder:
 
     @property
     def banks(self) -> Sequence[Sequence[str]]:
-        """Runs that were to be trained together, by their digests."""
+        """Runs that were planned to be trained together, by their digests."""
         banks: list[list[str]] = self.info.get("banks", [])
         return banks
 
     def remember(self, banks: Iterable[Iterable[Study]]) -> None:
-        """Write down which runs are trained together, before they are.
+        """Write down which runs are trained together, before their training.
 
         Raises:
             ClinitError: If it cannot be written.
@@ -134,7 +134,7 @@ class SweepFolder:
 
 
 def run_digest(run: Study) -> str:
-    """Return what sweep.json names a run by."""
+    """Return the digest by which sweep.json names a run."""
     return _digest(run.identity)
 
 
@@ -159,7 +159,7 @@ def open_folder(path: Path, data: SweepData, losses: set[str]) -> SweepFolder:
     Args:
         path: The folder.
         data: What the sweep's runs read.
-        losses: Those of its runs: each has its pretrained head.
+        losses: Losses of its runs, each of which has its pretrained head.
 
     Raises:
         CacheError: If the folder was made with other caches or other pretrained heads.
@@ -185,7 +185,7 @@ def open_folder(path: Path, data: SweepData, losses: set[str]) -> SweepFolder:
 def _settle(
     path: Path, data: SweepData, heads: Mapping[str, str], num_records: int
 ) -> dict[str, Any]:
-    """Compare the data with what the folder was made with, or write it down; return sweep.json."""
+    """Check that the data are those of the folder, or record them; return sweep.json."""
     if not path.is_file():
         info: dict[str, Any] = {**data.sides, "heads": dict(heads)}
     else:

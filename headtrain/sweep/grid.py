@@ -29,11 +29,11 @@ _INTEGERS = re.compile(r"(-?\d{1,18}):(-?\d{1,18})")
 _NUMBERS = re.compile(r"([^:]+?)\.\.([^:]+):(lin|log)(\d{0,18})")
 _RIVALS = {"buffer": "buffer_per_class", "buffer_per_class": "buffer"}
 LIMIT = 100_000
-"""Most combinations, and most values of a field: more is a slip of the pen. Each is a run of its
+"""Most combinations, and most values per field: more is a typing error. Each is a run of its
 own with a folder of six files; to list so many took 24 s and 0.6 GB (2026-11-21, one core of an
 AMD EPYC), before the first of them was trained."""
 _DIGITS = 6
-"""Significant digits of the values of a range: a run's name then holds the value as it is."""
+"""Significant digits of the values of a range: a run's name then holds the exact value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def parse_grid(words: Sequence[str], *, top: bool = False) -> dict[str, Choice]:
     """Read `field=values` words.
 
     Raises:
-        ExperimentError: If a word is of another form, a field is unknown or named twice, or a
+        ExperimentError: If a word has another form, a field is unknown or named twice, or a
             value is not one that its field takes.
     """
     grid: dict[str, Choice] = {}
@@ -145,10 +145,10 @@ def grid_of(table: Mapping[str, Any], *, top: bool = False) -> dict[str, Choice]
 
 
 def merge(under: Grid, over: Grid) -> dict[str, Choice]:
-    """Return one grid of both; `over` wins, and so does its kind of buffer.
+    """Return one grid with the fields of both; `over` wins, and so does its kind of buffer.
 
     Raises:
-        ExperimentError: If there is no field in either.
+        ExperimentError: If neither holds a field.
     """
     taken = {rival for name in names_in(over) for rival in (name, _RIVALS.get(name))}
     kept = {key: choice for key, choice in under.items() if taken.isdisjoint(key.split(","))}
@@ -186,7 +186,7 @@ def check_size(grids: Sequence[Grid]) -> None:
 
 
 def _together(fields: Sequence[Field], rows: Sequence[str]) -> Together:
-    """Read the values of fields that vary together, a row of them at a time."""
+    """Read the values of fields that vary together, one row at a time."""
     names = tuple(field.name for field in fields)
     found = []
     for row in rows:

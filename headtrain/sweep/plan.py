@@ -1,4 +1,4 @@
-"""Runs under names of their own, put into banks that fit into memory."""
+"""Runs under unique names, in banks that fit into memory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from clinit.headtrain.bank.precision import check_precision
 from clinit.headtrain.study import PLACES, Study, run_name
 
 MEMORY_SHARE = 0.5
-"""Of the memory that is free, what the heads of a bank may take; the data has its own."""
+"""Share of the free memory that the heads of a bank may take; the rest is for the data."""
 CPU_BANK_SIZE = 12
-"""On a CPU a larger bank is hardly faster, and a kill would lose more."""
+"""Most runs per bank on a CPU, where a larger one is hardly faster and a kill loses more."""
 _PARAMETER_COPIES = 4
-"""Of weight and bias: themselves, their gradient, the two moments of AdamW."""
+"""Copies of weight and bias: themselves, their gradient, the two moments of AdamW."""
 _LOGIT_COPIES = 5
-"""Of the logits of a batch: themselves, their gradient, and what the losses compute between."""
+"""Copies of the logits of a batch: themselves, their gradient, intermediates of the losses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class BankPlan:
 
     runs: tuple[Study, ...]
     recorded: int = 0
-    """How many of them are recorded: they are trained beside the others once more, which get the
-    same numbers as without the interruption."""
+    """How many of them are recorded already. They are trained once more beside the others, which
+    so get the same numbers as without the interruption."""
 
     @property
     def seed(self) -> int:
-        """Seed of all of its runs."""
+        """Seed of all runs of the bank."""
         return self.runs[0].stream.seed
 
     @property
@@ -71,12 +71,12 @@ def compile_banks(
     asked: int | None = None,
     key: Mapping[str, str] | None = None,
 ) -> list[BankPlan]:
-    """Put runs that differ in nothing but their heads into banks, in the order in which they come.
+    """Put runs that differ only in their heads into banks, in the order in which they come.
 
     Args:
         runs: Distinct runs.
         num_classes: Rows of a head at the end of the stream, for the estimate of memory.
-        dim: Width of a feature vector, likewise.
+        dim: Width of a feature vector, for the same estimate.
         asked: Most runs of a bank.
         key: By loss, which pretrained head its runs start from: a bank starts from one.
 
@@ -111,12 +111,12 @@ def banks_again(
 ) -> list[BankPlan]:
     """Return the banks that an earlier call has begun with and not finished, as they were.
 
-    A bank of which a run is not wanted any more, or that is larger than asked for now, is none.
+    A bank is left out if one of its runs is no longer wanted, or if it is larger than `asked`.
 
     Args:
-        told: The runs of each bank, by their names in `runs`.
-        runs: All that are wanted.
-        recorded: Names of those that are recorded.
+        told: Runs of each bank as sweep.json tells them, by their names in `runs`.
+        runs: All runs that are wanted, by name.
+        recorded: Names of the runs that are recorded.
         asked: Most runs of a bank.
         key: By loss, which pretrained head its runs start from.
 

@@ -13,7 +13,7 @@ from clinit.headtrain.sweep.grid import Grid, Interval, Together, values_in
 
 
 def run_of(settings: Mapping[str, Any], *, top: bool = False) -> Study:
-    """Return the run with these settings, all others and those without an effect at their default.
+    """Return the run with these settings; all others, and those without effect, have defaults.
 
     Raises:
         ExperimentError: If a value is not one that its setting takes, or settings exclude each
@@ -57,11 +57,11 @@ def _combinations(grid: Grid) -> Iterator[dict[str, Value]]:
 
 
 def refuse_idle(grid: Grid, asked: Iterable[str], *, top: bool = False) -> None:
-    """Refuse fields that no run of a grid reads.
+    """Check that some run of a grid reads each of its fields.
 
     Args:
-        grid: With the values that say what is read: method, rows of initialisation, full rank.
-        asked: Names of fields of the grid that are to be read.
+        grid: The grid, with the fields that decide what is read: method, init_rows, full_rank.
+        asked: Names of the fields to check.
         top: Whether the runs are of top blocks.
 
     Raises:
@@ -75,7 +75,7 @@ def refuse_idle(grid: Grid, asked: Iterable[str], *, top: bool = False) -> None:
     try:
         studies = [Study.of(settings, top=top) for settings in _combinations(deciding)]
         found = refusals(asked, studies)
-    except ValueError:  # a wrong value, which is told when its run is made
+    except ValueError:  # a wrong value, which is refused when its run is made
         return
     if found:
         raise ExperimentError(found[0], remedy="Leave it out of the grid.")

@@ -24,12 +24,12 @@ class BankStarted:
     runs: int
     steps: int
     recorded: int = 0
-    """How many of them are recorded already, see `BankPlan`."""
+    """How many of its runs are recorded already, see `BankPlan`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunsRecorded:
-    """This many more runs are recorded."""
+    """`runs` more runs are recorded."""
 
     runs: int
 
@@ -50,7 +50,7 @@ Train = Callable[[Sequence[BankPlan]], Trained]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SweepPlan:
-    """What a sweep has done and what is left."""
+    """Which runs of a sweep are done and which are left."""
 
     names: dict[str, str]
     """Name of each run that is left, by its identity."""
@@ -122,7 +122,7 @@ def train_here(data: SweepData, observer: SweepObserver, *, command: Sequence[st
     def _train_or_halve(bank: BankPlan) -> Trained:
         try:
             records = train_bank(data, bank, observer, command=command)
-        except (torch.OutOfMemoryError, MemoryError):  # the latter is CuPy's
+        except (torch.OutOfMemoryError, MemoryError):  # CuPy raises the latter
             if len(bank.runs) == 1:
                 raise
             records = None
@@ -141,7 +141,7 @@ def train_here(data: SweepData, observer: SweepObserver, *, command: Sequence[st
 def train_bank(
     data: SweepData, bank: BankPlan, observer: SweepObserver, *, command: Sequence[str] = ()
 ) -> list[RunRecord]:
-    """Train one bank; return a record a run, in their order."""
+    """Train one bank; return one record per run, in their order."""
     loss = bank.runs[0].training.loss
     return run_experiment(
         data.base,

@@ -1,4 +1,4 @@
-"""Features of the network as it is now, and what they are measured by."""
+"""Features of the network in its present state, and the measurements made on them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from clinit.headtrain.top.network.model import PlasticModel
 from clinit.headtrain.top.probe import Probe, linear_probe
 
 FORWARD_ROWS = {"cpu": 32, "cuda": 256}
-"""Rows a forward pass where no gradient is needed, by device.
+"""Rows per forward pass where no gradient is needed, by device.
 
-A CPU gets its memory anew for larger activations at each layer, page by page: 256 rows of a
-ViT-tiny are a sixth slower than 32.
+For larger activations a CPU gets its memory anew at each layer, page by page: with a ViT-tiny,
+batches of 256 rows are a sixth slower than batches of 32.
 """
 
 
@@ -57,7 +57,7 @@ def measure(
 
 
 def probe(model: PlasticModel, inputs: TopInputs, following: Task) -> Probe | None:
-    """Probe the features for the classes of the task that follows; None if none is tested."""
+    """Probe the features for the classes of the next task; None if none of them is tested."""
     train, val = inputs.scenario.train, inputs.scenario.val
     train_rows = train.rows_between(following.start, following.stop)
     val_rows = val.rows_between(following.start, following.stop)

@@ -38,13 +38,13 @@ def top_notes(
 
 
 def _method_notes(inputs: TopInputs) -> list[str]:
-    """Return a note where a method lacks what it lives on."""
+    """Return a note where a method lacks the rows that it depends on."""
     method = inputs.study.stream.method
     counts = inputs.scenario.train_counts[: inputs.scenario.num_base]
     if method == "ewc" and inputs.top.ewc.lam and not counts.any():
         return ["no base class has a training image: EWC anchors nothing of the base"]
     if method == "derpp" and not inputs.task_plan.rows(inputs.scenario.tasks[0]).num_old:
-        return ["no old row before task 1: DER++ is there the mean loss of the new rows"]
+        return ["no old row before task 1: there, DER++ is the mean loss of the new rows alone"]
     return []
 
 
@@ -68,13 +68,13 @@ def run_top(
         study: What is trained; it differs from that of `inputs` at most in the settings
             `study.PER_HEAD`.
         checkpoint: A file to go on from and to keep up to date; None keeps none.
-        checkpoint_every: Updates between two checkpoints; 0 keeps one a task.
+        checkpoint_every: Updates between two checkpoints; 0 keeps one per task.
         observer: Told what happens as it happens.
         head_facts: Where the first head is from, for the record.
         command: What the user typed, for the record.
 
     Raises:
-        ValueError: If the study is of another stream or another top than the inputs.
+        ValueError: If the stream or the top of the study differs from that of the inputs.
         CheckpointError: If the checkpoint is damaged or belongs to another run.
         ClinitError: If an image has become unreadable or the storage fails.
     """
@@ -146,9 +146,9 @@ def run_top(
 def _activations(part: StoredPart, computed_here: bool) -> dict[str, Any]:
     """Return what the record says about the activations of one split.
 
-    `computed_here` says whose cost the seconds are: of this run, where it or an attempt at it
-    that was killed after a checkpoint has computed them, else of an earlier one. Alone, the run
-    would have had to pay them in both cases.
+    `computed_here` says whether the seconds are a cost of this run, because it (or an attempt at
+    it that was killed after a checkpoint) has computed the activations, or of an earlier run. On
+    its own, the run would have had to pay them in both cases.
     """
     return {
         "part": part.name,
@@ -161,10 +161,9 @@ def _activations(part: StoredPart, computed_here: bool) -> dict[str, Any]:
 
 
 def head_fingerprint(inputs: TopInputs, changed: Mapping[str, np.ndarray]) -> str:
-    """Return the fingerprint of a head that reads the features of a backbone with changes.
+    """Return the fingerprint of a head that reads the features of a changed backbone.
 
-    It is that of no cache, so that the head is refused where the features are those of the
-    backbone as it was.
+    No cache has it, so the head is refused for features of the original backbone.
     """
     if not changed:
         return inputs.initial_head.fingerprint

@@ -42,31 +42,31 @@ class Side:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Storage:
-    """Where activations are stored, and how much of them."""
+    """Where activations are stored, and how many bytes of them."""
 
     folder: Path
     budget: int
     """Bytes; 0 computes all of them from the images each time."""
     workers: int = field(default_factory=cpu_count)
-    """Threads that read and decode."""
+    """Threads that read and decode images."""
     max_pixels: int = MAX_PIXELS
     """Largest image that is decoded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StoredPart:
-    """What became of the activations of one split, and what they cost."""
+    """Whether the activations of one split are stored, and what they cost."""
 
     name: str
     rows: int
     bytes: int
     stored: bool
-    """Otherwise they are computed from the images each time, in the time of what reads them."""
+    """Otherwise they are computed from the images each time, and whatever reads them is charged."""
     seconds: float | None = None
-    """To compute what is stored, now or by an earlier call; None where nobody has written it
-    down, and where nothing is stored."""
+    """Time to compute what is stored, now or in an earlier call; None where it was not recorded,
+    and where nothing is stored."""
     computed_here: bool = False
-    """Whether it has been computed for the run that comes first, and not been there."""
+    """Whether it was computed for the first run, and not found in the cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -79,31 +79,31 @@ class TopInputs:
     scenario: Scenario
     task_plan: TaskPlan
     study: Study
-    """What all runs share of theirs, resolved."""
+    """The settings that all runs share, resolved."""
     network: nn.Module
-    """As pretrained; a run trains a copy."""
+    """The pretrained network; each run trains a copy."""
     train: PoolActivations
     val: PoolActivations
     parts: tuple[StoredPart, ...]
-    """As the run that comes first finds them; see `reused`."""
+    """As the first run finds them; see `reused`."""
 
     @property
     def device(self) -> torch.device:
-        """Where everything is computed."""
+        """The device that computes everything."""
         return self.train.device
 
     @property
     def top(self) -> Top:
-        """What of the network learns."""
+        """The settings that say which part of the network learns."""
         assert self.study.top is not None
         return self.study.top
 
     def reused(self) -> TopInputs:
-        """Return the inputs as every run but the first finds them: all that is stored was there."""
+        """Return the inputs as every later run finds them: all that is stored was there before."""
         return replace(self, parts=tuple(replace(part, computed_here=False) for part in self.parts))
 
     def digest(self, study: Study) -> str:
-        """Return the SHA-256 of everything that a run depends on but the machine."""
+        """Return the SHA-256 of everything that a run depends on, except the machine."""
         content = {
             "settings": study.settings(),
             "probe": self.top.probe,
@@ -138,8 +138,8 @@ def prepare_inputs(
         new: The data set of the classes that arrive.
         head: The pretrained head.
         backbone: The network of the features; it is not changed.
-        transform: What the images went through.
-        study: That of one of the runs; they differ at most in the settings `study.PER_HEAD`.
+        transform: The transform of its images.
+        study: The study of one of the runs, which differ at most in `study.PER_HEAD`.
         storage: Where activations go.
         random_only: Whether all runs start from random rows, which look at no row.
         on_parts: Told what will be stored, before anything is computed.
@@ -210,7 +210,7 @@ def _parts(
     *,
     random_only: bool,
 ) -> list[Part]:
-    """Return the rows that the runs look at, those first that they look at most often."""
+    """Return the rows that the runs look at, those that they look at most often first."""
     train = []
     for task in scenario.tasks:
         trained = task_plan.rows(task)

@@ -57,7 +57,7 @@ PHASES = ("initialise", "method", "train", "evaluate", "probe")
 
 
 class TopLearner:
-    """One network, its method, and where it is in the stream."""
+    """One network, its method, and its place in the stream."""
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class TopLearner:
 
     @property
     def seconds(self) -> float:
-        """Time of the run but for its probes; of killed attempts up to their checkpoints too."""
+        """Time of the run without its probes, killed attempts up to their checkpoints included."""
         return sum(self.watch.seconds[phase] for phase in PHASES if phase != "probe")
 
     def learn(self) -> None:
-        """Learn all tasks, or those that a checkpoint leaves."""
+        """Learn all tasks, or those that are left after a checkpoint."""
         tasks = self._inputs.scenario.tasks
         found = self._found()
         done = 0 if found is None else found.task
@@ -110,7 +110,7 @@ class TopLearner:
                 self._restore(task, found)
 
     def head(self, fingerprint: str) -> Head:
-        """Copy the classifier, with the names of its classes and what it reads."""
+        """Copy the classifier, with the names of its classes and `fingerprint`."""
         with torch_stream(self._model.device):
             names = self._inputs.scenario.class_names[: self._model.num_classes]
             return self._model.rows().as_head(names, fingerprint)
@@ -138,7 +138,7 @@ class TopLearner:
         return found
 
     def _check_extent(self, found: Checkpoint, path: Path) -> None:
-        """Check that a checkpoint goes no further than the run, and is as wide."""
+        """Check that the tasks, updates and classes of a checkpoint are those of the run."""
         updates, classes = self._stream.iterations, self._inputs.scenario.num_classes
         tasks = self._inputs.scenario.tasks
         if found.task > len(tasks) or found.iteration > updates:
@@ -150,7 +150,7 @@ class TopLearner:
                 parts += [(point.correct, (1, width)), (point.loss_new, (1,))]
                 parts += [(point.elapsed_s, (1,))]
             if any(values is None or values.shape != shape for values, shape in parts):
-                raise misfit(path, f"what it says of task {task.number} is of another run")
+                raise misfit(path, f"its entry of task {task.number} belongs to another run")
 
     def _take_over(self, found: Checkpoint) -> None:
         """Take over the parameters of the network and what the method remembers."""
@@ -314,7 +314,7 @@ class TopLearner:
         self._observe(Evaluated(task.number, iteration, {self._name: float(loss[0])}))
 
     def _diverge(self, why: str) -> None:
-        """Note it, once a run."""
+        """Note that the run has diverged, once per run."""
         if not self.diverged:
             self.diverged.append(f"{self._name} has diverged: {why}")
             self._observe(Noted(self.diverged[0]))
@@ -359,7 +359,7 @@ class TopLearner:
 
 @contextmanager
 def _fitting(path: Path) -> Iterator[None]:
-    """Refuse a checkpoint whose tensors are not those of the run."""
+    """Refuse a checkpoint whose tensors do not fit the run."""
     try:
         yield
     except torch.OutOfMemoryError:

@@ -64,13 +64,13 @@ class RowReader(Protocol):
 
     @property
     def kept(self) -> Int[np.ndarray, " kept"]:
-        """Those of `new` that the buffer may hold in later tasks."""
+        """Rows of `new` that the buffer may hold in later tasks."""
         ...
 
     def batches(self, rows: Int[np.ndarray, " rows"], size: int) -> Iterator[Batch]:
         """Yield `rows` in their order, `size` at a time, the last batch with what is left.
 
-        `num_new` of these batches means nothing.
+        `num_new` of these batches has no meaning.
         """
         ...
 

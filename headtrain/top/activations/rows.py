@@ -59,7 +59,7 @@ class StoredRows:
             pin_memory: Whether batches are for a CUDA device, see `sent`.
 
         Raises:
-            CacheError: If a shard is missing, damaged or of another plan.
+            CacheError: If a shard is missing or damaged, or belongs to another plan.
         """
         self._split = split
         self._position = position
@@ -99,7 +99,7 @@ def _in_memory(split: CacheSplit) -> ReadInto:
 
 
 def _from_files(split: CacheSplit) -> ReadInto:
-    for _ in split.shards():  # a damaged row would be read without a word
+    for _ in split.shards():  # a damaged row would go unnoticed
         pass
 
     @cache
@@ -118,7 +118,7 @@ def _from_files(split: CacheSplit) -> ReadInto:
 
 @contextmanager
 def whole_images() -> Iterator[None]:
-    """Say of an image that cannot be read what to do about it."""
+    """Give the error of an image that cannot be read its remedy."""
     try:
         yield
     except ImageError as error:
@@ -160,7 +160,7 @@ class ImageRows:
 
         Raises:
             ImageError: If an image cannot be read any more.
-            ManifestError: If one has another size in bytes than it had.
+            ManifestError: If the size of one in bytes differs from that in its manifest.
         """
         asked = [row for rows in batches for row in rows.tolist()]
         paths = [self._paths[row] for row in asked]

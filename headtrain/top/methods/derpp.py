@@ -9,7 +9,7 @@ with d the squared difference between the logits of a row and those that its tea
     stored     the logits of the row at the end of the task in which its class was learnt, for base
                classes before the first step; one draw of old rows for alpha, another one for beta.
                Eq. 6 of Buzzega et al., except that they store logits during the task, not at its
-               end: here the rows of a buffer are those of a quota a class, not of a reservoir.
+               end: here the rows of a buffer are those of a quota per class, not of a reservoir.
 
 d runs over the classes that the teacher had seen: those before the task (snapshot), those up to
 the end of the task of the row (stored). Later columns of a head that has grown have no partner,
@@ -48,7 +48,7 @@ from clinit.headtrain.top.methods.teachers import Said, SnapshotTeacher, StoredT
 
 
 class Derpp:
-    """Train on new and old rows, and keep what the network said of the old ones."""
+    """Train on new and old rows, and hold on to the former logits of the old ones."""
 
     data_method = "rehearsal"
     base_sample = 0
@@ -105,12 +105,12 @@ class Derpp:
         return {} if self._teacher is None else self._teacher.state()
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Give the teacher its memory back."""
+        """Restore what the teacher remembers."""
         if self._teacher is not None:
             self._teacher.restore(state)
 
     def _distance(self, logits: Float[Tensor, "old classes"], said: Said) -> Float[Tensor, ""]:
-        """Return the mean over old rows of d."""
+        """Return the mean of d over old rows."""
         parts = []
         for places, former in said:
             squares = (logits[places, : former.shape[1]] - former).square()

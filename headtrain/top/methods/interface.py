@@ -41,8 +41,8 @@ class TopModel(Protocol):
         """Return the features with `parameters` in place of the model's own.
 
         Names are those of `trainable`; what is not named keeps its value, and the classifier is
-        not read. Differentiable in `parameters` and open to `torch.func` (no in-place writes, no
-        branches on values): `torch.func.functional_call` does it.
+        not read. Differentiable in `parameters` and usable with `torch.func` (no in-place writes,
+        no branches on values): `torch.func.functional_call` does it.
         """
         ...
 

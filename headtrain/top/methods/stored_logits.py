@@ -27,7 +27,7 @@ class LogitBlock:
 
     @classmethod
     def of(cls, rows: Int[np.ndarray, " rows"], logits: Float[Tensor, "rows width"]) -> LogitBlock:
-        """Sort the rows."""
+        """Return a block of these rows, sorted."""
         order = np.argsort(rows)
         return cls(rows[order], logits[_index(order, logits)])
 
@@ -74,7 +74,7 @@ class StoredLogits:
     def find(
         self, rows: Int[np.ndarray, " batch"]
     ) -> list[tuple[Int[Tensor, " _"], Float[Tensor, " _ _"]]]:
-        """Return places in `rows` and the logits (places, width) stored there, a pair a block.
+        """Return places in `rows` and the logits (places, width) stored there, per block.
 
         Raises:
             ValueError: If one of the rows has no stored logits.

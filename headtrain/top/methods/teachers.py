@@ -1,4 +1,4 @@
-"""What a network said of a row before: from a copy of it, or from stored logits."""
+"""Former logits of a row: from a copy of the network, or stored."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class SnapshotTeacher:
         self._parameters: dict[str, Tensor] = {}
 
     def begin(self, model: TopModel, task: Task, rows: RowReader) -> None:
-        """Copy what is trained; of the classifier, the rows of earlier classes."""
+        """Copy what is trained; of the classifier, only the rows of earlier classes."""
         self._parameters = {}
         if len(rows.old):
             for name, values in model.trainable().items():
@@ -69,7 +69,7 @@ class SnapshotTeacher:
 
     @torch.no_grad()
     def said(self, model: TopModel, old: Batch) -> Said:
-        """Run the copy."""
+        """Return the logits of the copy."""
         assert self._parameters, "the task began without old rows"
         blocks = {name: v for name, v in self._parameters.items() if name not in CLASSIFIER}
         features = model.features_at(blocks, old.activations).float()
@@ -108,7 +108,7 @@ class StoredTeacher:
         self._stored.add(rows.kept, _logits(model, rows.batches(rows.kept, READ_ROWS), task.stop))
 
     def said(self, model: TopModel, old: Batch) -> Said:
-        """Look the rows up."""
+        """Return the stored logits of the rows."""
         return list(self._stored.find(old.rows))
 
     def state(self) -> dict[str, Tensor]:

@@ -95,8 +95,8 @@ def add_lora(
 
     A is drawn with variance 1 / (3 fan_in), from a normal distribution (`gaussian`) or from
     U(+-1/sqrt(fan_in)) (`kaiming`, loralib's default): in float32 on the CPU, in the order of
-    `layers`, whatever the network's device and precision. A rank above min(out, fan_in) is of
-    no use, but works.
+    `layers`, whatever the network's device and precision. A rank above min(out, fan_in)
+    works, but gains nothing.
 
     Raises:
         ValueError: For a rank below one, an unknown `a_init`, a generator that is not on the CPU,
@@ -158,7 +158,7 @@ def updated_weights(network: nn.Module) -> list[nn.Parameter]:
 
 
 def has_update(module: Any) -> bool:
-    """Say whether a layer's weight has a low-rank update that is not merged yet."""
+    """Return whether a layer's weight has a low-rank update that is not merged yet."""
     if not parametrize.is_parametrized(module, "weight"):
         return False
     return isinstance(module.parametrizations["weight"][0], LowRank)

@@ -43,7 +43,7 @@ class PlasticModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the network is."""
+        """The device that the network is on."""
         return self._device
 
     @property
@@ -150,7 +150,7 @@ class PlasticModel:
         }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take over a `state()` of the same number of classes, opened or closed alike."""
+        """Take over a `state()` of as many classes, whether its updates are merged or not."""
         found = self.network.load_state_dict(dict(state), strict=False)
         missing = [name for name in found.missing_keys if name.startswith(self._prefixes)]
         wrong = sorted([*found.unexpected_keys, *missing])
@@ -158,7 +158,7 @@ class PlasticModel:
 
     @property
     def _prefixes(self) -> tuple[str, ...]:
-        """How the names of all that training may change begin."""
+        """Prefixes of the names of all that training may change."""
         return tuple(f"{name}." for name in (*self.cut.blocks, self._classifier_name))
 
     def changed(self) -> dict[str, np.ndarray]:
@@ -174,7 +174,7 @@ class PlasticModel:
         return classifier_of(self.network)
 
     def _set_classifier(self, classes: int) -> None:
-        """Put a classifier of so many rows, yet to be written, in place of the one there is."""
+        """Replace the classifier with one of `classes` rows, which are yet to be written."""
         # Empty: the default initialisation would draw from the global generator.
         classifier = nn.utils.skip_init(nn.Linear, self.dim, classes, device=self._device)
         assert isinstance(classifier, nn.Linear)

@@ -236,7 +236,7 @@ def test_a_checkpoint_of_another_run_is_refused(
                     for each in found.entries
                 )
             },
-            "what it says of task 1 is of another run",
+            "its entry of task 1 belongs to another run",
         ),
         (lambda found: {"model": {}}, "its tensors are not those of this run"),
         (lambda found: {"model": {**found.model, "x": torch.ones(1)}}, "its tensors are not those"),
@@ -624,7 +624,7 @@ def notes(inputs: TopInputs) -> list[str]:
 def test_ewc_and_derpp_say_what_they_lack(study_of: Callable[..., TopInputs]) -> None:
     empty = {**STREAM, "buffer": 0}
     assert notes(study_of(METHODS["derpp"], empty))[-1] == (
-        "no old row before task 1: DER++ is there the mean loss of the new rows"
+        "no old row before task 1: there, DER++ is the mean loss of the new rows alone"
     )
     assert not [note for note in notes(study_of(METHODS["derpp"])) if "DER++" in note]
     inputs = study_of(METHODS["ewc"])

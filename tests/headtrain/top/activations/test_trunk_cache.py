@@ -203,7 +203,7 @@ def test_other_images_of_the_same_names_are_refused(
     path.write_bytes(path.read_bytes().ljust(len(content), b"\0"))  # of the size that it had
     cache, elsewhere = make_cache(), replace(part, root=root)
     for read_part in (cache.from_images, lambda part: store(cache, part)):
-        with pytest.raises(CacheError, match="images of base train give other features than"):
+        with pytest.raises(CacheError, match="images of base train give features that differ from"):
             read_part(elsewhere)
     assert not cache.path(cache.plan(part)).exists()
     path.write_bytes(content)
