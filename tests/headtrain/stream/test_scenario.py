@@ -25,7 +25,7 @@ def rows(names: Sequence[str], counts: Sequence[int], dim: int = DIM) -> Feature
     """Rows whose first feature is the letter of their class."""
     labels = np.repeat(np.arange(len(counts)), counts)
     features = np.zeros((len(labels), dim), np.float16)
-    features[:, 0] = np.array([ord(names[label]) for label in labels])
+    features[:, 0] = np.array([ord(names[int(label)]) for label in labels])
     return FeatureSet(features, labels, tuple(names))
 
 
