@@ -17,7 +17,6 @@ from clinit.errors import HeadError
 from clinit.extract.cache import CacheSplit
 from clinit.extract.contrast import DIGEST_LETTERS, contrast
 from clinit.extract.head import Head, head_rows
-from clinit.extract.plan import backbone_identifier
 from clinit.headtrain.array import beside, library, placed, to_numpy, torch_stream
 from clinit.headtrain.least_squares.moments import Block
 from clinit.headtrain.least_squares.statistics import ClassStatistics, count
@@ -200,8 +199,8 @@ def matching_rows(head: Head, split: CacheSplit) -> Int[np.ndarray, " classes"]:
             f"the head reads features of width {head.dim}, {split.path} holds width {split.dim}",
             remedy="Give a head that was trained on features of this backbone.",
         )
-    expected = backbone_identifier(split.fingerprint)
-    if head.fingerprint not in ("", expected):
+    if not split.fingerprint.fits(head.fingerprint):
+        expected = split.fingerprint.backbone_identifier
         its, features = contrast(head.fingerprint, expected, letters=DIGEST_LETTERS)
         raise HeadError(
             f"the head belongs to the backbone {its}, the features of {split.path} to {features}",

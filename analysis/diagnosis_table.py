@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -32,7 +32,8 @@ def diagnosis_table(runs: Sequence[RunSummary], *, per_task: bool) -> Table:
     def section(run: RunSummary) -> Iterator[Cells]:
         tasks = [task for task in run.record.info["tasks"] if task.get("diagnosis")]
         for task in tasks if per_task else tasks[-1:]:
-            values = (task["diagnosis"].get(name) for name in COLUMNS.values())
+            found: Mapping[str, Any] = task["diagnosis"] or {}
+            values = (found.get(name) for name in COLUMNS.values())
             yield [*name_cells(run, extra, runs), str(task["task"]), *map(_number, values)]
 
     # Names in full: the table is narrow.

@@ -31,17 +31,19 @@ from typing import Any, Literal
 import polars as pl
 
 from clinit.headtrain.record.info import settings_of
+from clinit.headtrain.setting import fields_of
+from clinit.headtrain.study import BUFFER, PLACES, Start
 
 Reading = Literal["equal-level", "random-best"]
 READINGS: tuple[Reading, ...] = ("equal-level", "random-best")
 SHARE = 0.95
 """The share of random's best accuracy that counts as having learnt the task."""
 
-INIT_SETTINGS = frozenset({"init", "scale", "lam", "class_mean", "weighting", "bias", "init_rows"})
+INIT_SETTINGS = frozenset(fields_of(Start)) - {"head_width"}
 """What tells the runs of one comparison apart."""
-BUFFER_SETTINGS = frozenset({"buffer", "buffer_per_class", "buffer_split"})
+BUFFER_SETTINGS = frozenset(BUFFER)
 """The same where training sees new rows alone: what is kept is for initialisation."""
-PLACE_SETTINGS = frozenset({"base", "new", "out", "device", "workers", "threads"})
+PLACE_SETTINGS = frozenset({"base", "new", "out", "workers", "threads", *PLACES})
 """Where a run reads, writes and computes: not part of what is compared."""
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -179,7 +180,7 @@ def _key(run: RunSummary) -> str:
     left_out = {*PLACE_SETTINGS, "seed"}
     config = {name: value for name, value in run.config.items() if name not in left_out}
     info = run.record.info
-    sides = [info.get(side) or {} for side in ("base", "new")]
+    sides: list[Mapping[str, Any]] = [info.get("base") or {}, info.get("new") or {}]
     plain = [{name: value for name, value in side.items() if name != "path"} for side in sides]
     head = (info.get("head") or {}).get("digest")
     return json.dumps([config, plain, head], sort_keys=True, default=str)

@@ -15,7 +15,7 @@ from clinit.analysis.efficiency import Gain, Reading, gain
 from clinit.analysis.run_summary import Row, RunSummary
 from clinit.analysis.settings import labels
 from clinit.errors import RecordError
-from clinit.headtrain.record.format import find_records, finite, read_record
+from clinit.headtrain.record.format import RunRecord, find_records, finite, read_record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -125,7 +125,12 @@ def load_report(paths: Sequence[Path], *, skip_start: bool = False) -> Report:
         RecordError: If there is no record at one of the paths, or one that cannot be read.
     """
     folders = dict.fromkeys(folder.resolve() for path in paths for folder in _records(path))
-    runs = [RunSummary.of(read_record(folder), skip_start=skip_start) for folder in folders]
+    return report_of([read_record(folder) for folder in folders], skip_start=skip_start)
+
+
+def report_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Report:
+    """Compare each run with its random run; see `load_report`."""
+    runs = [RunSummary.of(record, skip_start=skip_start) for record in records]
     randoms = {run.key: run for run in reversed(runs) if run.init == "random"}
     compared = [_compare(run, randoms.get(run.key)) for run in runs]
     groups = list(dict.fromkeys(run.key for run in runs))

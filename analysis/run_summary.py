@@ -22,7 +22,7 @@ from clinit.analysis.accuracy import (
 )
 from clinit.analysis.efficiency import READINGS, Gain, comparison_key, value_name
 from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.record.info import settings_of
+from clinit.headtrain.record.info import TaskInfo, settings_of
 
 Row = dict[str, Any]
 VALUES = ("loss_new", *ACCURACIES)
@@ -118,7 +118,9 @@ class RunSummary:
 
     def task_rows(self) -> list[Row]:
         """Return one row per task."""
-        described = {task["task"]: task for task in self.record.info.get("tasks", [])}
+        described: dict[int, TaskInfo] = {
+            task["task"]: task for task in self.record.info.get("tasks", [])
+        }
         gains = {task.task: task for task in self.gain.tasks} if self.gain else {}
         rows = []
         for task in self.points["task"].unique().sort():
@@ -135,7 +137,7 @@ class RunSummary:
             row["random_reached_at"] = found.random_reached if found else None
             row["random_best_at"] = found.random_best if found else None
             row["target"] = found.target if found else None
-            about = described.get(task, {})
+            about: Mapping[str, Any] = described.get(task, {})
             row |= {
                 name: about.get(name)
                 for name in ("classes", "train_rows", "val_rows", "buffer_rows", "buffer_classes")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from clinit.analysis.efficiency import INIT_SETTINGS, PLACE_SETTINGS
 from clinit.analysis.run_summary import RunSummary
+from clinit.errors import RecordError
+from clinit.headtrain.record.info import study_of_run
 
 NOTHING = "-"
 """Printed where there is no value."""
@@ -29,11 +32,6 @@ SHORT = {
 }
 """Column headings for settings whose name is too long for one."""
 
-_APPLIES_TO = {
-    "lam": ("least-square", "ridge"),
-    "class_mean": ("class-mean",),
-    "weighting": ("least-square", "lda", "ridge"),
-}
 _COMMON = (
     *("backbone", "top_blocks", "rank", "method", "loss", "head_width", "tasks", "iterations"),
     *("buffer", "buffer_per_class", "lr", "seed"),
@@ -141,12 +139,20 @@ def labels(runs: Sequence[RunSummary]) -> list[str]:
 
 def _value(run: RunSummary, name: str) -> str | None:
     """Return a setting as text; None where it means nothing to the run's initialisation."""
-    if name in ("bias", "init_rows") and run.init == "random":
-        return None
-    if name in _APPLIES_TO and run.init not in _APPLIES_TO[name]:
+    if name in _idle(run):
         return None
     value = settings(run).get(name)
     return None if value is None else _text(value)
+
+
+@lru_cache(maxsize=10_000)
+def _idle(run: RunSummary) -> frozenset[str]:
+    """Return the settings of the initialisation that mean nothing to the run."""
+    try:
+        study = study_of_run(run.record.info, str(run.path))
+    except RecordError:  # settings of another version
+        return frozenset()
+    return frozenset(INIT_SETTINGS & study.idle().keys())
 
 
 def _text(value: object) -> str:
@@ -165,9 +171,10 @@ def _head_name(run: RunSummary) -> str | None:
     head = run.record.info.get("head")
     if not head:
         return None
-    return Path(head["path"]).name if head.get("path") else "stored"
+    path = head.get("path")
+    return Path(path).name if path else "stored"
 
 
-def _data_name(run: RunSummary, side: str) -> str | None:
+def _data_name(run: RunSummary, side: Literal["base", "new"]) -> str | None:
     path = run.record.info.get(side, {}).get("path")
     return Path(path).name if path else None

@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 from rich.table import Table
-from threads import Run, measure
+from threads import ProcessCost, measure
 from turns import CONSOLE, processor
 
 BACKBONE = "resnet18"
@@ -55,7 +55,7 @@ FULL = Size(images=200, classes=500, rows=100, dim=384, iterations=300, seeds=30
 SMALL = Size(images=4, classes=5, rows=4, dim=8, iterations=2, seeds=1)
 
 
-class Side:
+class Checkout:
     """A checkout, and what it has written."""
 
     def __init__(self, checkout: Path, folder: Path, data: Path, size: Size) -> None:
@@ -77,7 +77,7 @@ class Side:
             out = self.folder / "records" / str(seed)
             self.run(*self._train(), *small, "--seed", seed, "--out", out)
 
-    def commands(self) -> dict[str, Callable[[], Run]]:
+    def commands(self) -> dict[str, Callable[[], ProcessCost]]:
         """Return what is measured, by its name."""
         return {
             "extract": lambda: self.run(
@@ -92,7 +92,7 @@ class Side:
             "report": lambda: self.run("report", "--by-seed", self.folder / "records"),
         }
 
-    def run(self, *arguments: object) -> Run:
+    def run(self, *arguments: object) -> ProcessCost:
         """Run a command of this checkout."""
         command = [sys.executable, "-m", "clinit", *map(str, arguments)]
         return measure(command, {"PYTHONPATH": str(self.source)}, limit_s=900)
@@ -151,11 +151,11 @@ def make_data(folder: Path, size: Size) -> None:
             np.save(folder / f"{name}-{split}-labels.npy", labels)
 
 
-Found = dict[str, list[tuple[Run, Run]]]
+Found = dict[str, list[tuple[ProcessCost, ProcessCost]]]
 """By command, the runs of each pair: before, now."""
 
 
-def compete(before: Side, now: Side, pairs: int, chosen: list[str]) -> Found:
+def compete(before: Checkout, now: Checkout, pairs: int, chosen: list[str]) -> Found:
     """Let the two take turns, command by command."""
     found: Found = {name: [] for name in chosen}
     for pair in range(pairs):
@@ -235,8 +235,8 @@ def main() -> None:
         data = Path(folder) / "data"
         data.mkdir()
         make_data(data, size)
-        before = Side(options.before, Path(folder) / "before", data, size)
-        now = Side(here, Path(folder) / "now", data, size)
+        before = Checkout(options.before, Path(folder) / "before", data, size)
+        now = Checkout(here, Path(folder) / "now", data, size)
         for side in (before, now):
             side.folder.mkdir()
             side.prepare(options.commands)

@@ -45,7 +45,7 @@ class OutOfTime(BaseException):
 
 
 @dataclass(slots=True)
-class Part:
+class Table:
     """One table of the result."""
 
     title: str
@@ -84,7 +84,7 @@ class Part:
         return [*found, f"({self.seconds:,.0f} s)", ""]
 
 
-def parts() -> list[Part]:
+def parts() -> list[Table]:
     """Return what is measured, in order: the shorter ones first."""
     import gpu_extract
     import gpu_heads
@@ -92,15 +92,15 @@ def parts() -> list[Part]:
     import gpu_top
 
     return [
-        Part("Limits", gpu_limits.HEADINGS, gpu_limits.NOTE, gpu_limits.measure),
-        Part("Workload", (), "", gpu_top.prepare),
-        Part("Extraction", gpu_extract.HEADINGS, gpu_extract.NOTE, gpu_extract.measure),
-        Part("Top blocks", gpu_top.HEADINGS, gpu_top.NOTE, gpu_top.measure),
-        Part(
+        Table("Limits", gpu_limits.HEADINGS, gpu_limits.NOTE, gpu_limits.measure),
+        Table("Workload", (), "", gpu_top.prepare),
+        Table("Extraction", gpu_extract.HEADINGS, gpu_extract.NOTE, gpu_extract.measure),
+        Table("Top blocks", gpu_top.HEADINGS, gpu_top.NOTE, gpu_top.measure),
+        Table(
             "Least squares", gpu_heads.SOLVE_HEADINGS, gpu_heads.SOLVE_NOTE, gpu_heads.measure_solve
         ),
-        Part("Heads", gpu_heads.HEADINGS, gpu_heads.NOTE, gpu_heads.measure),
-        Part(
+        Table("Heads", gpu_heads.HEADINGS, gpu_heads.NOTE, gpu_heads.measure),
+        Table(
             "Protocol",
             gpu_heads.PROTOCOL_HEADINGS,
             gpu_heads.PROTOCOL_NOTE,
@@ -146,7 +146,7 @@ def run_tests(say: Callable[[str], None]) -> str:
     return last if process.returncode == 0 else f"FAILED: {last}"
 
 
-def report(setting: Setting, found: list[Part], tests: str, command: str) -> str:
+def report(setting: Setting, found: list[Table], tests: str, command: str) -> str:
     """Return the dated Markdown result."""
     names = ("torch", "timm", "numpy", "cupy-cuda12x", "cupy-cuda13x")
     versions = ", ".join(f"{name} {known}" for name in names if (known := _version(name)))

@@ -10,7 +10,7 @@ import torch
 from answers import settle
 from gpu_setting import Lines, Setting
 from heads_contenders import Pace, clinit, products, protocol
-from heads_workload import Workload, make_workload
+from heads_workload import HeadsWorkload, make_workload
 
 HEADINGS = (
     *("heads", "precision", "steps/s", "head-steps/s", "of the products", "TFLOP/s"),
@@ -55,7 +55,7 @@ class Local(Pace):
         return sum(blocks) / (len(blocks) * self.block)
 
 
-def workload(setting: Setting) -> Workload:
+def workload(setting: Setting) -> HeadsWorkload:
     """Return the rows; make them where they are not there yet."""
     folder = setting.folder / "heads"
     if not (folder / "bias.npy").exists():
@@ -64,7 +64,7 @@ def workload(setting: Setting) -> Workload:
         rows = size.base * size.base_rows + size.new * size.new_rows
         setting.say(f"making {rows:,} rows of features")
         make_workload(folder, size, seed=0)
-    return Workload(folder, setting.heads_options())
+    return HeadsWorkload(folder, setting.heads_options())
 
 
 def measure(setting: Setting) -> Lines:

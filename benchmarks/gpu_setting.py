@@ -18,7 +18,7 @@ Lines = Iterator[list[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class Extent:
     """How much is measured."""
 
     model: str
@@ -47,7 +47,7 @@ class Scale:
     """Least seconds of a round of what is measured alone."""
 
 
-PAPER = Scale(
+PAPER = Extent(
     model="convnextv2_femto",
     images=16_384,
     batch=64,
@@ -67,7 +67,7 @@ PAPER = Scale(
     round_s=0.2,
 )
 """ImageNet-1K's 1.28 million rows and Places365's 1.8 million, a class as many as any other."""
-TINY = Scale(
+TINY = Extent(
     model="test_convnext",
     images=12,
     batch=4,
@@ -99,7 +99,7 @@ class Setting:
     """Where and how much is measured."""
 
     device: torch.device
-    scale: Scale
+    scale: Extent
     folder: Path
     """Holds the workloads."""
     workers: int

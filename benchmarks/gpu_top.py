@@ -12,7 +12,7 @@ from answers import settle
 from gpu_setting import Lines, Setting, peak_gigabytes
 from top_blocks_clinit import clinit
 from top_blocks_contenders import limits
-from top_blocks_workload import Workload, make_workload
+from top_blocks_workload import TopBlocksWorkload, make_workload
 
 ROUNDS = 3
 HEADINGS = (
@@ -34,7 +34,7 @@ def measure(setting: Setting) -> Lines:
             continue
         for rows, parts in (("stored", ("low rank",)), ("files", ("trunk", "low rank"))):
             setting.say(f"top blocks, {rows}, {precision}")
-            work = Workload(setting.folder, _options(setting, precision, rows))
+            work = TopBlocksWorkload(setting.folder, _options(setting, precision, rows))
             step_s, peak = _step(setting, clinit(work).train, work.steps)
             alone = limits(work)
             alone.train()  # warms up

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from answers import clock, divert_prints, say, settle
-from heads_workload import Workload, sides
+from heads_workload import HeadsWorkload, sides
 
 
 class Pace:
@@ -61,7 +61,7 @@ class Pace:
         self.wait()
 
 
-def products(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
+def products(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Do the two products of a step and nothing else, launched as clinit does: the limit."""
     from clinit.headtrain.bank.loop import WARM_UP_STEPS, Replayed
     from clinit.headtrain.bank.precision import products_in
@@ -97,15 +97,15 @@ def _two_products(
     torch.mm(gradient.t(), features, out=weight_gradient)
 
 
-def clinit(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
+def clinit(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Train a bank as `clinit train-head` does; the first head is that of the other contenders."""
     from clinit.headtrain import events
     from clinit.headtrain.bank.evaluate import count_correct
     from clinit.headtrain.bank.heads import Bank
     from clinit.headtrain.bank.rows import LabelledRows
-    from clinit.headtrain.config import ExperimentConfig, HeadConfig
     from clinit.headtrain.experiment import run_experiment
-    from clinit.headtrain.init import Rows
+    from clinit.headtrain.rows import Rows
+    from clinit.headtrain.study import Study
 
     def observe(event: events.Event) -> None:
         if isinstance(event, events.Evaluated) and event.iteration == 0:
@@ -113,27 +113,29 @@ def clinit(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any
         elif isinstance(event, events.Stepped):
             pace.stepped(event.steps)
 
-    heads = [
-        HeadConfig(init="random", lr=work.lr * 1.1**number, weight_decay=work.decay)
+    shared = {
+        "tasks": work.tasks,
+        "iterations": pace.iterations,
+        "eval_every": max(1, pace.iterations),
+        "buffer": work.buffer,
+        "batch_size": work.batch,
+        "seed": work.seed,
+        "class_order": tuple(f"new{row}" for row in range(work.classes - work.base)),
+        "precision": options["precision"],
+        "device": options["device"],
+        "init": "random",
+        "weight_decay": work.decay,
+    }
+    studies = [
+        Study.of({**shared, "lr": work.lr * 1.1**number}).resolved()
         for number in range(options["heads"])
     ]
-    config = ExperimentConfig(
-        tasks=work.tasks,
-        iterations=pace.iterations,
-        eval_every=pace.iterations,
-        buffer=work.buffer,
-        batch_size=work.batch,
-        seed=work.seed,
-        class_order=tuple(f"new{row}" for row in range(work.classes - work.base)),
-        precision=options["precision"],
-        device=options["device"],
-    )
     base, new, head = sides(work, test_rows=1)
-    record = run_experiment(base, new, head, config, heads, observer=observe)[0]
+    record = run_experiment(base, new, head, studies, observer=observe)[0]
     trained = record.head
     assert trained is not None
     device = torch.device(options["device"])
-    bank = Bank(Rows(trained.weight, trained.bias), heads[:1], device, options["precision"])
+    bank = Bank(Rows.of_head(trained), [studies[0].training], device)
     test = LabelledRows.on(device, work.test_x, work.test_y)
     with torch.no_grad():
         count_correct(bank, test.first(2000))
@@ -143,30 +145,32 @@ def clinit(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any
     return {"accuracy": 100 * right / len(test), "evaluate_s": seconds}
 
 
-def protocol(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
+def protocol(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Run one head through the whole protocol, evaluations of all test rows included."""
-    from clinit.headtrain.config import ExperimentConfig, HeadConfig
     from clinit.headtrain.experiment import run_experiment
+    from clinit.headtrain.study import Study
 
-    config = ExperimentConfig(
-        tasks=work.tasks,
-        iterations=options["full_iterations"],
-        eval_every=options["eval_every"],
-        buffer=work.buffer,
-        batch_size=work.batch,
-        seed=work.seed,
-        precision=options["precision"],
-        device=options["device"],
-    )
+    settings = {
+        "tasks": work.tasks,
+        "iterations": options["full_iterations"],
+        "eval_every": options["eval_every"],
+        "buffer": work.buffer,
+        "batch_size": work.batch,
+        "seed": work.seed,
+        "precision": options["precision"],
+        "device": options["device"],
+        "init": options["init"],
+        "lr": work.lr,
+        "weight_decay": work.decay,
+    }
     base, new, head = sides(work)
     pace.wait()
     started = clock()
-    heads = [HeadConfig(init=options["init"], lr=work.lr, weight_decay=work.decay)]
-    (record,) = run_experiment(base, new, head, config, heads)
+    (record,) = run_experiment(base, new, head, [Study.of(settings)])
     return {"protocol_s": clock() - started, "timings_s": record.info["timings_s"]}
 
 
-def plain(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
+def plain(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Train as a PyTorch user would: nn.Linear, cross_entropy, AdamW, autograd."""
     x, y, test_x, test_y = floats(work)
     linear = torch.nn.Linear(work.dim, work.base)
@@ -199,7 +203,7 @@ def plain(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]
     return {"accuracy": 100 * right / len(test_y), "evaluate_s": clock() - started}
 
 
-def floats(work: Workload) -> tuple[torch.Tensor, ...]:
+def floats(work: HeadsWorkload) -> tuple[torch.Tensor, ...]:
     """Return the rows and labels, of training and test, in the types that PyTorch users have."""
     arrays = (work.train_x, work.train_y, work.test_x, work.test_y)
     kinds = (torch.float32, torch.int64, torch.float32, torch.int64)
@@ -247,7 +251,7 @@ def from_loaders(
         yield torch.cat((x_new, x_old)), torch.cat((y_new, y_old))
 
 
-def avalanche(work: Workload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
+def avalanche(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Train with Naive, ReplayPlugin and ClassBalancedBuffer; public API only."""
     warnings.simplefilter("ignore")
     from avalanche.benchmarks import class_incremental_benchmark
@@ -330,7 +334,7 @@ def main() -> None:
     options = json.loads(text)
     torch.set_num_threads(options["threads"])
     torch.manual_seed(options["seed"])
-    work = Workload(Path(folder), options)
+    work = HeadsWorkload(Path(folder), options)
     pace = Pace(options["iterations"], options["block"])
     say(ready=name, torch=torch.__version__)
     say(**CONTENDERS[name](work, pace, options))

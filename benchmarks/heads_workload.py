@@ -55,7 +55,7 @@ def make_workload(folder: Path, size: Size, seed: int) -> None:
     np.save(folder / "bias.npy", -(known**2).sum(1) / (2 * NOISE**2))
 
 
-class Workload:
+class HeadsWorkload:
     """The stream: base classes with their head, then tasks of new classes, rows in float16."""
 
     def __init__(self, folder: Path, options: dict[str, Any]) -> None:
@@ -78,7 +78,7 @@ class Workload:
         return list(pairwise(edges.tolist()))
 
 
-def sides(work: Workload, test_rows: int | None = None) -> tuple[Any, Any, Any]:
+def sides(work: HeadsWorkload, test_rows: int | None = None) -> tuple[Any, Any, Any]:
     """Return the base and the new data as clinit has them, and the head; `test_rows` a class."""
     from clinit.extract.features import FeatureSet
     from clinit.extract.head import Head

@@ -101,7 +101,7 @@ SMALL = Size(
 )
 
 
-class Workload:
+class CommandsWorkload:
     """What the commands read, in a folder, and the command lines."""
 
     def __init__(self, folder: Path, size: Size) -> None:
@@ -200,7 +200,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ProcessCost:
     """What a process took, those that it started included."""
 
     wall_s: float
@@ -209,7 +209,7 @@ class Run:
     """It had reached the limit, and was ended."""
 
 
-def measure(command: Sequence[str], setting: Mapping[str, str], *, limit_s: float) -> Run:
+def measure(command: Sequence[str], setting: Mapping[str, str], *, limit_s: float) -> ProcessCost:
     """Run a command to its end, or to the limit."""
     waiting = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
     environment = {name: value for name, value in os.environ.items() if name not in waiting}
@@ -245,7 +245,7 @@ def measure(command: Sequence[str], setting: Mapping[str, str], *, limit_s: floa
             messages.seek(0)
             told = "".join(messages.readlines()[-20:])
             raise SystemExit(f"`{' '.join(command)}` failed:\n{told}")
-    return Run(wall_s, usage.ru_utime + usage.ru_stime, stopped.is_set())
+    return ProcessCost(wall_s, usage.ru_utime + usage.ru_stime, stopped.is_set())
 
 
 @contextmanager
@@ -262,11 +262,11 @@ def busy(loops: int) -> Iterator[list[subprocess.Popen[bytes]]]:
             loop.wait()
 
 
-Found = dict[tuple[str, bool, str], list[Run]]
+Found = dict[tuple[str, bool, str], list[ProcessCost]]
 """By command, whether the machine was busy, and setting."""
 
 
-def compete(work: Workload, options: argparse.Namespace) -> Found:
+def compete(work: CommandsWorkload, options: argparse.Namespace) -> Found:
     """Let all settings take turns, command by command."""
     found: Found = defaultdict(list)
     for repeat in range(max(options.repeats, options.demo_repeats)):
@@ -316,7 +316,7 @@ def rows_of(found: Found, options: argparse.Namespace) -> list[list[str]]:
     return lines
 
 
-def median_wall_s(runs: Sequence[Run]) -> float:
+def median_wall_s(runs: Sequence[ProcessCost]) -> float:
     """Return the median seconds of runs; of one that was stopped, those it had."""
     return statistics.median(run.wall_s for run in runs)
 
@@ -402,7 +402,7 @@ def main() -> None:
         parser.error("--repeats, --demo-repeats and --busy must be positive")
     started, load = time.perf_counter(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
-        work = Workload(Path(folder), options.size)
+        work = CommandsWorkload(Path(folder), options.size)
         CONSOLE.print("Making the workload …")
         work.make(options.commands)
         found = compete(work, options)

@@ -11,23 +11,24 @@ from itertools import repeat
 import numpy as np
 import torch
 from answers import Taker
-from top_blocks_workload import Workload
+from top_blocks_workload import TopBlocksWorkload
 
 from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.bank.evaluate import LabelledRows, count_correct
 from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.config import ExperimentConfig, HeadConfig
-from clinit.headtrain.init import Rows
-from clinit.headtrain.top.activations.rows import PoolActivations, TaskReader
+from clinit.headtrain.init.raw import random_task_rows
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.study import Study
+from clinit.headtrain.top.activations.batches import TaskReader
+from clinit.headtrain.top.activations.rows import PoolActivations
 from clinit.headtrain.top.activations.trunk import Trunk
-from clinit.headtrain.top.config import TopConfig
 from clinit.headtrain.top.evaluate import features
 from clinit.headtrain.top.images import open_side, reload_backbone
-from clinit.headtrain.top.methods import EwcConfig, top_method
+from clinit.headtrain.top.inputs import Storage, TopInputs, prepare_inputs
+from clinit.headtrain.top.methods import top_method
 from clinit.headtrain.top.network.cut import cut
 from clinit.headtrain.top.network.model import PlasticModel
 from clinit.headtrain.top.network.optimizer import top_optimizer
-from clinit.headtrain.top.study import Storage, Study, build_study
 from clinit.headtrain.top.train_task import Watchers, train_top
 
 SILENT = Watchers(evaluate=lambda _: None, stepped=lambda _: None, save=lambda _: None)
@@ -48,7 +49,7 @@ class DecodedRows:
             yield self._trunk.of_pixels(self._pixels[torch.from_numpy(rows)])
 
 
-def study_of(work: Workload, top: TopConfig, config: ExperimentConfig) -> Study:
+def inputs_of(work: TopBlocksWorkload, study: Study) -> TopInputs:
     """Build the stream of one task, its rows stored, decoded or in files."""
     caches, source = work.folder / "caches", work.options["rows"]
     base, new = (
@@ -60,10 +61,10 @@ def study_of(work: Workload, top: TopConfig, config: ExperimentConfig) -> Study:
     assert head is not None
     budget = 10**12 if source == "stored" else 0
     storage = Storage(folder=work.folder / "trunk", budget=budget, workers=work.options["workers"])
-    study = build_study(base, new, head, backbone, transform, config, top, storage)
+    inputs = prepare_inputs(base, new, head, backbone, transform, study, storage)
     if source != "decoded":
-        return study
-    trunk = Trunk(backbone.config, cut(backbone.network, top.top_blocks), transform)
+        return inputs
+    trunk = Trunk(backbone.config, cut(backbone.network, inputs.top.top_blocks), transform)
     train, val = (
         PoolActivations(
             [DecodedRows(torch.from_numpy(np.load(work.folder / f"{split}_x.npy")), trunk)],
@@ -71,51 +72,51 @@ def study_of(work: Workload, top: TopConfig, config: ExperimentConfig) -> Study:
         )
         for split in ("train", "val")
     )
-    return replace(study, train=train, val=val)
+    return replace(inputs, train=train, val=val)
 
 
-def clinit(work: Workload) -> Taker:
+def clinit(work: TopBlocksWorkload) -> Taker:
     """Train and evaluate as `run_top` does in the middle of a task."""
     options, device = work.options, torch.device(work.options["device"])
-    top = TopConfig(
-        method=options["method"],
-        top_blocks=len(work.facts["blocks"]),
-        full_rank=options["full_rank"],
-        rank=options["rank"],
-        precision=options["precision"],
-        ewc=EwcConfig(samples=work.batch),
-    )
-    config = ExperimentConfig(
-        method=top.data_method,
-        tasks=1,
-        iterations=options["total"],
-        buffer=options["buffer"] if top.data_method == "rehearsal" else None,
-        batch_size=work.batch,
-        seed=options["seed"],
-        device=options["device"],
-    )
-    study = study_of(work, top, config)
-    head = HeadConfig(init="random", lr=options["lr"])
-    (task,) = study.scenario.tasks
-    network, first = copy.deepcopy(study.network), study.initial_head
-    old_rows = Rows(first.weight.astype(np.float64), first.bias.astype(np.float64))
-    model = PlasticModel(network, cut(network, top.top_blocks), old_rows, top)
-    model.grow(study.task_plan.random_rows(task, model.dim))
-    method = top_method(top.method, seed=config.seed, ewc=top.ewc, derpp=top.derpp)
-    rows = study.task_plan.rows(task)
-    schedule = study.task_plan.schedule(rows)
+    settings = {
+        "method": options["method"],
+        "top_blocks": len(work.facts["blocks"]),
+        "full_rank": options["full_rank"],
+        "rank": options["rank"],
+        "precision": options["precision"],
+        "ewc_samples": work.batch,
+        "tasks": 1,
+        "iterations": options["total"],
+        "buffer": options["buffer"],
+        "batch_size": work.batch,
+        "seed": options["seed"],
+        "device": options["device"],
+        "init": "random",
+        "lr": options["lr"],
+    }
+    study = Study.of(settings, top=True).resolved()
+    inputs = inputs_of(work, study)
+    (task,) = inputs.scenario.tasks
+    network, old_rows = copy.deepcopy(inputs.network), Rows.of_head(inputs.initial_head)
+    model = PlasticModel(network, cut(network, inputs.top.top_blocks), old_rows, study)
+    model.grow(random_task_rows(study.stream.seed, task, model.dim))
+    method = top_method(study)
+    rows = inputs.task_plan.rows(task)
+    schedule = inputs.task_plan.schedule(rows)
     old = rows.rows[: rows.num_old]
     reader = TaskReader(
-        study.scenario.train,
-        study.train,
+        inputs.scenario.train,
+        inputs.train,
         new=rows.rows[rows.num_old :],
-        old=old if len(old) else study.task_plan.base_sample(method.base_sample),
-        kept=study.task_plan.kept(task),
+        old=old if len(old) else inputs.task_plan.base_sample(method.base_sample),
+        kept=inputs.task_plan.kept(task),
     )
-    model.open(torch.Generator().manual_seed(config.seed))
+    model.open(torch.Generator().manual_seed(study.stream.seed))
     method.begin(model, task, reader)
-    optimizer, rates = top_optimizer(network, lr=head.lr, iterations=config.iterations)
-    losses = np.empty((config.iterations, 1, 2), dtype=np.float32)
+    optimizer, rates = top_optimizer(
+        network, lr=study.training.rate, iterations=study.stream.iterations
+    )
+    losses = np.empty((study.stream.iterations, 1, 2), dtype=np.float32)
     watch, done = Stopwatch(device), 0
 
     def train() -> None:
@@ -131,7 +132,7 @@ def clinit(work: Workload) -> Taker:
                 optimizer,
                 rates,
                 losses,
-                replace(config, iterations=part.stop),
+                replace(study.stream, iterations=part.stop),
                 first=done,
                 checkpoint_every=0,
                 watchers=SILENT,
@@ -140,10 +141,10 @@ def clinit(work: Workload) -> Taker:
         done = part.stop
 
     def evaluate() -> None:
-        found = features(model, study.val, tested)
-        bank = Bank(model.rows(), [head], device)
+        found = features(model, inputs.val, tested)
+        bank = Bank(model.rows(), [study.training], device)
         count_correct(bank, LabelledRows(found, labels))
 
-    tested = study.scenario.val.rows_between(0, task.stop)
-    labels = torch.from_numpy(study.scenario.val.labels[tested]).to(device)
+    tested = inputs.scenario.val.rows_between(0, task.stop)
+    labels = torch.from_numpy(inputs.scenario.val.labels[tested]).to(device)
     return Taker(train, evaluate)

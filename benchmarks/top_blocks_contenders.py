@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from answers import Taker, clock, divert_prints, say, settle
-from top_blocks_workload import Workload
+from top_blocks_workload import TopBlocksWorkload
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -60,7 +60,7 @@ def learning_updates(network: nn.Module, blocks: list[str], options: dict[str, A
     make_plastic(network, blocks, full_rank=False)
 
 
-def limits(work: Workload) -> Taker:
+def limits(work: TopBlocksWorkload) -> Taker:
     """Measure the parts of a step on one batch that is there already, and a product alone.
 
     The precision is that of the top; the frozen part and the product are in float32.
@@ -131,7 +131,7 @@ def flop_of(run: Callable[[], Any]) -> int:
     return int(counter.get_total_flops())
 
 
-def plain(work: Workload) -> Taker:
+def plain(work: TopBlocksWorkload) -> Taker:
     """Train as a PyTorch user would: the network on whole images, autograd, AdamW."""
     (x, y), (test_x, test_y) = work.images("train"), work.images("val")
     network = work.network()
@@ -160,7 +160,7 @@ def plain(work: Workload) -> Taker:
     return Taker(train, evaluate)
 
 
-def avalanche(work: Workload) -> None:
+def avalanche(work: TopBlocksWorkload) -> None:
     """Train with Avalanche's EWC or DER, by its public API alone."""
     warnings.simplefilter("ignore")
     from avalanche.benchmarks import class_incremental_benchmark
@@ -233,12 +233,12 @@ def main() -> None:
     torch.set_num_threads(options["threads"])
     torch.manual_seed(options["seed"])
     if options["kind"] == "avalanche":
-        avalanche(Workload(folder, options))
+        avalanche(TopBlocksWorkload(folder, options))
         return
     from top_blocks_clinit import clinit
 
     kinds = {"clinit": clinit, "limits": limits, "plain": plain}
-    takers = [kinds[each["kind"]](Workload(folder, each)) for each in listed]
+    takers = [kinds[each["kind"]](TopBlocksWorkload(folder, each)) for each in listed]
     serve(takers, options["steps"])
 
 

@@ -60,7 +60,7 @@ class Size:
 SIZE = Size()
 
 
-class Workload:
+class TopBlocksWorkload:
     """Images of base and of new classes, and the network that knows the base."""
 
     def __init__(self, folder: Path, options: dict[str, Any]) -> None:

@@ -7,22 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import Device, Loss, Precision
 from clinit.cli.claim import claimed_file
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, note, say
 from clinit.cli.interruption import keeps
+from clinit.cli.study_options import takes
+from clinit.headtrain.study import AlignConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clinit.extract.cache import CacheSplit
     from clinit.extract.head import Head
-    from clinit.headtrain.align import AlignConfig, Alignment
+    from clinit.headtrain.align import Alignment
     from clinit.headtrain.stream.source import Source
 
 
 @keeps("No half of a file is left: it is written whole or not at all.")
+@takes("config", AlignConfig, panel="Training")
 def align(
     cache: Annotated[
         Path, typer.Argument(help="Feature cache of the base classes.", show_default=False)
@@ -30,17 +32,11 @@ def align(
     out: Annotated[
         Path, typer.Option(help="Head file to write, .safetensors.", show_default=False)
     ],
-    loss: Annotated[Loss, typer.Option(help="The loss to align with.")] = Loss.mse,
+    config: AlignConfig,
     head: Annotated[
         Path | None,
         typer.Option(help="Head file to start from.", show_default="the head in the cache"),
     ] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training rows.")] = 50,
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows a batch.")] = 512,
-    lr: Annotated[
-        float, typer.Option(help="First learning rate of AdamW; a cosine takes it to zero.")
-    ] = 1e-3,
-    weight_decay: Annotated[float, typer.Option(min=0, help="Decoupled weight decay.")] = 0.05,
     views: Annotated[
         int | None,
         typer.Option(
@@ -49,17 +45,6 @@ def align(
             show_default="all in the cache",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the order of rows.")] = 0,
-    device: Annotated[
-        Device, typer.Option(help="Where to train; auto takes CUDA where there is one.")
-    ] = Device.auto,
-    precision: Annotated[
-        Precision,
-        typer.Option(
-            help="Of the matrix products of an update: float32, tf32 (CUDA) or bf16 (CUDA, and CPUs"
-            " that multiply it)."
-        ),
-    ] = Precision.float32,
     config_file: ConfigOption = None,
 ) -> None:
     """Align the head of the base classes with a loss before runs that train with it.
@@ -69,22 +54,9 @@ def align(
     """
     from clinit.extract.cache import open_cache
     from clinit.extract.head import write_head
-    from clinit.headtrain.align import AlignConfig, choose_views
+    from clinit.headtrain.align import choose_views
     from clinit.headtrain.stream.source import read_source
 
-    try:
-        config = AlignConfig(
-            loss=loss.value,
-            epochs=epochs,
-            batch_size=batch_size,
-            lr=lr,
-            weight_decay=weight_decay,
-            seed=seed,
-            device=device.value,
-            precision=precision.value,
-        )
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
     if out.suffix != ".safetensors":
         raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {out}")
     with claimed_file(out):

@@ -30,7 +30,6 @@ def show(cache: CacheArgument) -> None:
     from rich.text import Text
 
     from clinit.extract.cache import open_cache
-    from clinit.extract.fingerprint import backbone_fields
 
     opened = open_cache(cache)
     table = Table("", *opened.splits, title=Text(visible(str(cache))), title_justify="left")
@@ -48,7 +47,7 @@ def show(cache: CacheArgument) -> None:
     table.add_row("images/s", *(_rate(s.summary.run) for s in splits))
     table.add_row("bound", *(visible(str(s.summary.run.bound or "")) for s in splits))
     out.print(table)
-    for name, value in backbone_fields(splits[0].fingerprint).items():
+    for name, value in splits[0].fingerprint.without_rows.fields.items():
         say(f"{name:>12}  {value}")
     if opened.head is None:
         say(f"{'head':>12}  none")
@@ -94,11 +93,8 @@ def _print_views(views: Sequence[CacheSplit]) -> None:
     if not views:
         return
     fingerprint, megabytes = views[0].fingerprint, sum(size_megabytes(v.path) for v in views)
-    say(
-        f"{'views':>12}  {len(views)} of train, seed {fingerprint['view_seed']},"
-        f" {megabytes:,.1f} MB"
-    )
-    say(f"{'':>12}  {fingerprint['augmentation']}")
+    say(f"{'views':>12}  {len(views)} of train, seed {fingerprint.view_seed}, {megabytes:,.1f} MB")
+    say(f"{'':>12}  {fingerprint.augmentation}")
 
 
 def _top1(head: HeadFacts) -> str:

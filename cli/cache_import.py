@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from clinit.cli.choices import Split
 from clinit.cli.console import err, note, say, warn
 from clinit.cli.interruption import keeps
-
-
-class Split(StrEnum):
-    """A split of a cache."""
-
-    train = "train"
-    val = "val"
 
 
 def _name_of_an_extractor(name: str) -> str:

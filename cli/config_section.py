@@ -7,9 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from clinit.cli import method_options, top_options
 from clinit.errors import ConfigFileError
 from clinit.extract.visible import visible
+from clinit.headtrain.study import (
+    HEAD_METHODS,
+    TOP_METHODS,
+    Study,
+    defaults,
+    refusals,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     from clinit.cli.config_file import ConfigFile
@@ -28,12 +35,11 @@ RIVALS = {
     "manifest": "dataset",
 }
 """Options that exclude each other: the one that wins leaves the other unset."""
-_MEANINGLESS = {"train-head": method_options.MEANINGLESS, "train-top": top_options.MEANINGLESS}
-_BY_METHOD = {"train-head": method_options.BY_METHOD, "train-top": top_options.BY_METHOD}
+_METHODS = {"train-head": HEAD_METHODS, "train-top": TOP_METHODS}
 GRID = "grid"
 """A section of a sweep that needs none around it."""
-RUNS = "train-head"
-"""The command whose section holds the defaults of a sweep's runs."""
+RUNS, TOP_RUNS = "train-head", "train-top"
+"""The commands whose sections hold the defaults of a sweep's runs."""
 _DIGITS = 18
 """Of a whole number at most."""
 _PLACES = ("base", "new", "head")
@@ -66,11 +72,11 @@ class Section:
         if key in own or RIVALS.get(key) in own:
             return own.get(key)
         if key in self.plain:
-            defaults = _BY_METHOD.get(self.command, {}).get(key, {})
-            if defaults.get(method) != defaults.get(self.method):
+            own_default = _default(self.command, key, method)
+            if own_default != _default(self.command, key, self.method):
                 raise ConfigFileError(
                     f"{self.file} sets {key!r} in [{self.command}] for {self.method}, but {method}"
-                    f" has a default of its own, {defaults[method]}",
+                    f" has a default of its own, {own_default}",
                     remedy=f"Write it under [{self.command}.{method}], or give --{key}.",
                 )
         return self.plain.get(key)
@@ -89,10 +95,11 @@ def section_of(file: ConfigFile, command: str, commands: Commands) -> Section:
     """
     shared = _shared(file, command, commands)
     if command == "sweep":
-        runs = section_of(file, RUNS, commands).plain
-        shared |= {key: value for key, value in runs.items() if key in _PLACES}
+        for runs in (TOP_RUNS, RUNS):
+            said = section_of(file, runs, commands).plain
+            shared |= {key: value for key, value in said.items() if key in _PLACES}
     plain, by_method = {}, {}
-    methods = _MEANINGLESS.get(command, {})
+    methods = _METHODS.get(command, ())
     for key, value in file.own(command).items():
         if key in commands[command] or not methods or not isinstance(value, dict):
             plain[key] = value
@@ -130,7 +137,7 @@ def _shared(file: ConfigFile, command: str, commands: Commands) -> dict[str, Any
         if command in readers:
             words(file.name, key, value, several=commands[command][key].multiple)
             found[key] = value
-        elif readers == [RUNS] and command == "sweep":
+        elif command == "sweep" and readers in ([RUNS], [TOP_RUNS]):
             continue  # of its runs
         elif len(readers) == 1:
             raise ConfigFileError(
@@ -172,16 +179,33 @@ def _check(
         words(file.name, key, value, several=options[key].multiple)
 
 
+def _default(command: str, key: str, method: str) -> Any:
+    """Return the default of an option that depends on the method; None for others."""
+    if method not in _METHODS.get(command, ()):
+        return None
+    study = Study.of({"method": method}, top=command == TOP_RUNS)
+    found = {settings_of()[name].key: value for name, value in defaults(study).items()}
+    return None if key == "buffer" else found.get(key)
+
+
 def _check_method(
     file: ConfigFile, command: str, method: str, settings: Settings, commands: Commands
 ) -> None:
     """Refuse what a sub-section says for nothing."""
-    for key in settings:
-        if key == "method" or commands[command][key].name in _MEANINGLESS[command][method]:
-            raise ConfigFileError(
-                f"{file.name} sets {key!r} in [{command}.{method}], which {method} does not read",
-                remedy=f"Write it under [{command}], or remove it.",
-            )
+    if "method" in settings:
+        raise ConfigFileError(
+            f"{file.name} sets 'method' in [{command}.{method}], which says it already",
+            remedy="Remove it.",
+        )
+    # A buffer for initialisation alone may be asked for on the command line.
+    said = {"method": method, "init_rows": "buffer"}
+    names = [str(commands[command][key].name) for key in settings]
+    study = Study.of(said, top=command == TOP_RUNS)
+    for text in refusals([name for name in names if name in settings_of(top=True)], [study]):
+        raise ConfigFileError(
+            f"{file.name} has a mistake in [{command}.{method}]: {text}",
+            remedy=f"Write it under [{command}], or remove it.",
+        )
 
 
 def words(file: str, key: str, value: object, *, several: bool) -> str | list[str]:

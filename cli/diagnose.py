@@ -11,20 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from clinit.cli.choices import Device
+from clinit.cli.choices import DeviceOption, Split
 from clinit.cli.console import err, note, out, print_json, say
 from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from clinit.extract.cache import Cache
     from clinit.extract.head import Head
-
-
-class Split(StrEnum):
-    """A split of a cache."""
-
-    train = "train"
-    val = "val"
 
 
 class Format(StrEnum):
@@ -50,13 +43,7 @@ def diagnose(
     lam: Annotated[
         float, typer.Option("--lambda", min=0, help="Ridge of the least squares in D_LS.")
     ] = 0.05,
-    device: Annotated[
-        Device,
-        typer.Option(
-            help="Where to compute: CUDA through CuPy, which the cache is streamed to, or the CPU;"
-            " auto takes CUDA where there is one."
-        ),
-    ] = Device.auto,
+    device: DeviceOption = "auto",
     output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.table,
 ) -> None:
     """Measure how far features and head have collapsed, and how far the head is from W_LS.
@@ -80,7 +67,7 @@ def diagnose(
             chosen,
             lam=lam,
             per_class=per_class,
-            device=choose_device(device.value),
+            device=choose_device(device),
         )
     if output is Format.json:
         content = {"cache": str(cache), "split": name, "head": head, **found.content()}

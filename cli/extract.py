@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import Autocast, Device, Dtype, MaxPixels, Split, TransformKind
+from clinit.cli.choices import Autocast, DeviceOption, Dtype, MaxPixels, Split, TransformKind
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, note, warn
 from clinit.cli.context import Context, overridden
@@ -92,7 +92,7 @@ def extract(
         typer.Option(min=1, help="Threads that read and decode.", show_default="usable CPUs"),
     ] = None,
     dtype: Annotated[Dtype, typer.Option(help="How features are stored.")] = Dtype.float16,
-    device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.auto,
+    device: DeviceOption = "auto",
     autocast: Annotated[
         Autocast, typer.Option(help="Lower precision of the forward pass.")
     ] = Autocast.off,
@@ -151,7 +151,7 @@ def extract(
             name=backbone,
             weights=weights,
             model_args=parse_model_args(model_arg or ()),
-            device=str(choose_device(device.value)),
+            device=str(choose_device(device)),
             autocast=autocast.value,
         ),
         transform=transform.value,

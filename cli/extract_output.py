@@ -102,9 +102,9 @@ def print_views(results: Sequence[SplitResult], present: int) -> None:
     )
     say(
         f"{len(results)} view{'s' if len(results) > 1 else ''} of the training images, seed"
-        f" {fingerprint['view_seed']}: {seconds:,.0f} s, {size:,.1f} MB at {folder}"
+        f" {fingerprint.view_seed}: {seconds:,.0f} s, {size:,.1f} MB at {folder}"
     )
-    say(f"  {fingerprint['augmentation']}")
+    say(f"  {fingerprint.augmentation}")
     if present > len(results):
         note(f"the cache holds {present} views: those that this command did not ask for stay")
 

@@ -11,7 +11,7 @@ from clinit.cli.console import err, warn
 from clinit.extract.visible import visible
 
 
-class _Console(logging.Handler):
+class _ConsoleHandler(logging.Handler):
     """For records that no handler of the library's own takes."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -21,7 +21,7 @@ class _Console(logging.Handler):
 def show_messages_of_libraries() -> None:
     """Print them as our own: in one line, without the line of code that a warning comes from."""
     warnings.showwarning = _show
-    logging.lastResort = _Console(logging.WARNING)
+    logging.lastResort = _ConsoleHandler(logging.WARNING)
 
 
 def _show(message: Warning | str, category: type[Warning], *where: object, **more: object) -> None:

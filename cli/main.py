@@ -20,6 +20,7 @@ from clinit.cli.interruption import arrived, heed_signals, raise_no_more
 from clinit.cli.library_messages import show_messages_of_libraries
 from clinit.cli.predict import predict
 from clinit.cli.report import report
+from clinit.cli.rerun import rerun
 from clinit.cli.sweep import sweep
 from clinit.cli.threads import set_thread_defaults
 from clinit.cli.train_head import train_head
@@ -64,6 +65,7 @@ app.command()(align)
 app.command()(train_head)
 app.command()(train_top)
 app.command()(sweep)
+app.command()(rerun)
 app.add_typer(recipe.app, name="recipe")
 app.command()(report)
 app.command()(diagnose)

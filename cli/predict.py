@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from clinit.cli.choices import Device, MaxPixels
+from clinit.cli.choices import DeviceOption, MaxPixels
 from clinit.cli.console import err, note, out, print_json, say, warn
 from clinit.cli.interruption import keeps
 from clinit.extract.image_size import MAX_PIXELS
@@ -53,9 +53,7 @@ def predict(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON for programs instead of a table.")
     ] = False,
-    device: Annotated[
-        Device, typer.Option(help="Where to compute; auto takes CUDA where there is one.")
-    ] = Device.auto,
+    device: DeviceOption = "auto",
     batch_size: Annotated[int, typer.Option(min=1, help="Images a forward pass.")] = 64,
     max_pixels: MaxPixels = MAX_PIXELS,
 ) -> None:
@@ -70,7 +68,7 @@ def predict(
     if csv_file is not None and csv_file.suffix != ".csv":
         raise typer.BadParameter(f"--csv is the file to write, .csv, got {csv_file}")
     with err.status("Loading the model …"):
-        classifier = load_model(model, device=device.value)
+        classifier = load_model(model, device=device)
         paths = find_images(images)
     with _progress(len(paths)) as on_images:
         predictions = list(

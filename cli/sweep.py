@@ -6,23 +6,46 @@ import sys
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clinit.cli.choices import MaxPixels
 from clinit.cli.claim import claimed_folder
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, note, say
+from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
 from clinit.cli.sweep_grids import grids_of
 from clinit.cli.sweep_progress import progress
 from clinit.cli.sweep_search import SearchOptions, run_search
+from clinit.cli.top_inputs import (
+    BaseRoot,
+    CheckpointEvery,
+    Images,
+    NewRoot,
+    NoTrunkCache,
+    TrunkBudget,
+    TrunkCacheFolder,
+    Weights,
+    Workers,
+    trunk_budget_of,
+)
+from clinit.extract.image_size import MAX_PIXELS
 
 if TYPE_CHECKING:
+    from clinit.extract.head import Head
+    from clinit.headtrain.stream.source import Source
+    from clinit.headtrain.study import Study
     from clinit.headtrain.sweep.folder import SweepData, SweepFolder
     from clinit.headtrain.sweep.grid import Choice
-    from clinit.headtrain.sweep.run import Run
     from clinit.headtrain.sweep.runner import SweepPlan
+
+
+_OF_IMAGES = (
+    *("weights", "base_root", "new_root", "trunk_cache", "no_trunk_cache", "trunk_budget"),
+    *("workers", "max_pixels", "checkpoint_every"),
+)
 
 
 class Search(StrEnum):
@@ -40,6 +63,7 @@ class Direction(StrEnum):
 
 @keeps("Recorded runs are kept: the same command trains those that are left.")
 def sweep(
+    context: Context,
     base: Annotated[
         Path, typer.Option(help="Feature cache of the base classes.", show_default=False)
     ],
@@ -55,7 +79,8 @@ def sweep(
         typer.Argument(
             metavar="GRID...",
             help="Values of each field that varies: init=random,least-square seed=0:5"
-            " lr=1e-4..1e-2:log5 (lin for even steps). Fields are the options of train-head.",
+            " lr=1e-4..1e-2:log5 (lin for even steps); buffer,iterations=24000,600;192000,1200 for"
+            " fields that vary together. Fields are the options of train-head.",
             show_default=False,
         ),
     ] = None,
@@ -131,6 +156,23 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the runs and banks; train nothing.")
     ] = False,
+    top: Annotated[
+        bool,
+        typer.Option(
+            "--top",
+            help="Runs of train-top, one after another, instead of banks of heads; a killed run"
+            " goes on from its checkpoint. Fields are the options of train-top.",
+        ),
+    ] = False,
+    weights: Weights = None,
+    base_root: BaseRoot = None,
+    new_root: NewRoot = None,
+    trunk_cache: TrunkCacheFolder = None,
+    no_trunk_cache: NoTrunkCache = False,
+    trunk_budget: TrunkBudget = "20GB",
+    workers: Workers = None,
+    max_pixels: MaxPixels = MAX_PIXELS,
+    checkpoint_every: CheckpointEvery = 100,
 ) -> None:
     """Train every combination of a grid in banks of heads; continue where an earlier call was.
 
@@ -138,6 +180,26 @@ def sweep(
     not trained again, so a grid may grow, and a killed sweep goes on by the same command.
     A file (--config) may hold several grids, as tables [[sweep.grid]]: their union is trained.
     """
+    if top:
+        if search is not None or ray is not None or bank_size is not None:
+            raise typer.BadParameter("--top trains one run after another: no search, banks or Ray")
+        from clinit.cli.sweep_top import sweep_top
+
+        images = Images(
+            base=base,
+            new=new,
+            base_root=base_root,
+            new_root=new_root,
+            weights=weights,
+            trunk_cache=trunk_cache or out / "trunk-cache",
+            budget=trunk_budget_of(context, trunk_budget, no_trunk_cache=no_trunk_cache),
+            workers=workers,
+            max_pixels=max_pixels,
+        )
+        runs = _runs(grids_of(config_file, grid or [], top=True), top=True)
+        sweep_top(runs, images, head or [], out, checkpoint_every=checkpoint_every, dry_run=dry_run)
+        return
+    _reject_images(context)
     asked = SearchOptions(
         trials, objective, direction.value if direction else None, held_out, search_seed
     )
@@ -173,21 +235,13 @@ def _sweep(
 ) -> None:
     """Train what is left of the union of grids and print the ranked runs."""
     from clinit.headtrain.sweep.folder import open_folder
-    from clinit.headtrain.sweep.run import distinct, runs_of
     from clinit.headtrain.sweep.runner import plan_sweep, run_sweep, train_here
 
-    combinations = [run for grid in grids for run in runs_of(grid)]
-    runs = distinct(combinations)
-    if len(runs) < len(combinations):
-        note(
-            f"{len(combinations) - len(runs):,} of {len(combinations):,} combinations differ only"
-            " in settings without an effect on them (random rows have no scale, lambda is of least"
-            f" squares): {len(runs):,} runs"
-        )
+    runs = _runs(grids, top=False)
     with ExitStack() as stack:
         stack.enter_context(claimed_folder(out))
         data = read_data(*places)
-        folder = open_folder(out, data, {run.head.loss for run in runs})
+        folder = open_folder(out, data, {run.training.loss for run in runs})
         plan = plan_sweep(runs, folder, data, bank_size=bank_size)
         _announce(plan, runs)
         if dry_run:
@@ -207,20 +261,63 @@ def _sweep(
     say(f"{len(runs):,} run records at {out}; each run: clinit report --by-seed {out}")
 
 
+def _runs(grids: list[dict[str, Choice]], *, top: bool) -> list[Study]:
+    """Return the distinct runs of grids."""
+    from clinit.headtrain.sweep.run import distinct, runs_of
+
+    combinations = [run for grid in grids for run in runs_of(grid, top=top)]
+    runs = distinct(combinations)
+    if len(runs) < len(combinations):
+        note(
+            f"{len(combinations) - len(runs):,} of {len(combinations):,} combinations differ only"
+            " in settings without an effect on them (random rows have no scale, lambda is of least"
+            f" squares): {len(runs):,} runs"
+        )
+    return runs
+
+
+def _reject_images(context: Context) -> None:
+    """Refuse options that only runs of top blocks read."""
+    for name in _OF_IMAGES:
+        if given(context, name) == "commandline":
+            option = f"--{name.replace('_', '-')}"
+            raise typer.BadParameter(f"{option} is for runs of top blocks: add --top")
+
+
 def read_data(base: Path, new: Path, heads: list[str]) -> SweepData:
     """Read both caches and the pretrained heads.
 
     Raises:
         ExperimentError: If there is no pretrained head, or two for the same runs.
     """
-    from clinit.errors import ExperimentError
-    from clinit.headtrain.losses import LOSSES
-    from clinit.headtrain.stream.base_head import read_base_head
     from clinit.headtrain.stream.source import read_source
     from clinit.headtrain.sweep.folder import SweepData
 
+    with err.status("Reading the feature caches …"):
+        base_source, new_source = read_source(base), read_source(new)
+    found = starting_heads(base_source, heads)
+    start, about = found.pop("")
+    return SweepData(
+        base_source,
+        new_source,
+        start,
+        {loss: head for loss, (head, _) in found.items()},
+        {"": about, **{loss: facts for loss, (_, facts) in found.items()}},
+    )
+
+
+def starting_heads(base: Source, words: list[str]) -> dict[str, tuple[Head, dict[str, Any]]]:
+    """Return the pretrained heads, each with what is known about it, by loss; "" for all others.
+
+    Raises:
+        ExperimentError: If there is none, or two for the same runs.
+    """
+    from clinit.errors import ExperimentError
+    from clinit.headtrain.losses import LOSSES
+    from clinit.headtrain.stream.base_head import read_base_head
+
     paths: dict[str, Path] = {}
-    for word in heads:
+    for word in words:
         loss, equals, path = word.partition("=")
         if not equals or loss not in LOSSES:
             loss, path = "", word
@@ -231,18 +328,15 @@ def read_data(base: Path, new: Path, heads: list[str]) -> SweepData:
             )
         paths[loss] = Path(path)
     read = {loss: read_base_head(path) for loss, path in paths.items()}
-    chosen = {loss: found for loss, (found, _) in read.items()}
-    facts = {loss: about for loss, (_, about) in read.items()}
-    with err.status("Reading the feature caches …"):
-        base_source, new_source = read_source(base), read_source(new)
-    start = chosen.pop("", base_source.head)
-    if start is None:
-        raise ExperimentError(
-            f"{base} holds no pretrained head to start from",
-            remedy="Extract the base classes with a backbone that has a classifier, or give"
-            " one with --head.",
-        )
-    return SweepData(base_source, new_source, start, chosen, facts)
+    if "" not in read:
+        if base.head is None:
+            raise ExperimentError(
+                f"{base.path} holds no pretrained head to start from",
+                remedy="Extract the base classes with a backbone that has a classifier, or give"
+                " one with --head.",
+            )
+        read[""] = base.head, {}
+    return read
 
 
 def show_ranking(records: list[Path]) -> None:
@@ -253,8 +347,8 @@ def show_ranking(records: list[Path]) -> None:
     out.print(load_report(records).ranking(width=out.width))
 
 
-def _announce(plan: SweepPlan, runs: list[Run]) -> None:
-    streams = len({run.experiment for run in runs})
+def _announce(plan: SweepPlan, runs: list[Study]) -> None:
+    streams = len({run.shared for run in runs})
     line = f"{len(runs):,} runs on {streams:,} streams, {len(plan.done):,} recorded already"
     if plan.banks:
         line += f"; {plan.num_left:,} runs to train in {len(plan.banks):,} banks"
@@ -263,10 +357,10 @@ def _announce(plan: SweepPlan, runs: list[Run]) -> None:
 
 def _list(plan: SweepPlan) -> None:
     for number, bank in enumerate(plan.banks, start=1):
-        say(f"Bank {number}, seed {bank.experiment.seed}:")
+        say(f"Bank {number}, seed {bank.seed}:")
         for run in bank.runs:
             say(f"  {plan.names.get(run.identity, 'one that is recorded, beside the others')}")
 
 
-def _records(folder: SweepFolder, runs: list[Run]) -> list[Path]:
+def _records(folder: SweepFolder, runs: list[Study]) -> list[Path]:
     return [path for run in runs if (path := folder.record_of(run)) is not None]

@@ -8,31 +8,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clinit.cli.config_file import commands_with_files, open_config
-from clinit.cli.config_section import RUNS, Section, section_of
+from clinit.cli.config_section import RUNS, TOP_RUNS, Section, section_of
 from clinit.errors import ConfigFileError, ExperimentError
 
 if TYPE_CHECKING:
     from clinit.headtrain.sweep.grid import Choice, Grid
 
-_NOT_OF_A_RUN = frozenset({"base", "new", "head", "out", "diagnose", "verbose"})
-"""Options of train-head that are no settings of a run."""
 
-
-def grids_of(path: Path | None, words: list[str]) -> list[dict[str, Choice]]:
+def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[dict[str, Choice]]:
     """Return the grids whose union is trained.
 
-    The words overlay each table of the file, and each table the file's settings of train-head.
+    The words overlay each table of the file, and each table the file's settings of train-head,
+    or of train-top.
 
     Raises:
         ConfigFileError: If the file cannot be read, there is no grid in it nor in the words, or a
             grid in it holds what its fields do not take.
-        ExperimentError: If the words do, a grid is empty, or there are too many combinations.
+        ExperimentError: If the words do, no run reads a field of a grid, a grid is empty, or there
+            are too many combinations.
     """
-    from clinit.headtrain.sweep.grid import check_size, grid_of, merge, parse_grid
+    from clinit.headtrain.sweep.grid import check_size, grid_of, merge, names_in, parse_grid
+    from clinit.headtrain.sweep.run import refuse_idle
 
-    typed = parse_grid(words)
+    typed = parse_grid(words, top=top)
     if path is None:
         grids = [merge({}, typed)]
+        refuse_idle(grids[0], names_in(typed), top=top)
         check_size(grids)
         return grids
     file = open_config(path)
@@ -42,37 +43,46 @@ def grids_of(path: Path | None, words: list[str]) -> list[dict[str, Choice]]:
             remedy='Write [[sweep.grid]] and below it lines such as lr = "1e-4..1e-2:log5", or'
             " give words such as seed=0:5.",
         )
-    section = section_of(file, RUNS, commands_with_files())
+    section = section_of(file, TOP_RUNS if top else RUNS, commands_with_files())
     with _told_of(file.name):
-        read = [grid_of(table) for table in tables]
+        read = [grid_of(table, top=top) for table in tables]
     over = [merge(each, typed) for each in read] or [typed]
-    grids = [grid for each in over for grid in _with_settings(section, each)]
+    grids = []
+    for each in over:
+        laid = _with_settings(section, each, top=top)
+        # What a section says for another method gives way to the grid.
+        asked = names_in(each) if "method" in names_in(each) else names_in(laid[0])
+        with _told_of(file.name):
+            for grid in laid:
+                refuse_idle(grid, asked if len(laid) == 1 else (), top=top)
+        grids += laid
     check_size(grids)
     return grids
 
 
-def _with_settings(section: Section, over: Grid) -> list[dict[str, Choice]]:
-    """Lay a grid over the settings of the file; one grid a method where these differ."""
-    from clinit.headtrain.sweep.grid import merge
+def _with_settings(section: Section, over: Grid, *, top: bool) -> list[dict[str, Choice]]:
+    """Lay a grid over the settings of the file; one grid per method where these differ."""
+    from clinit.headtrain.sweep.grid import merge, only, values_in
 
-    choice = over.get("method")
-    methods = list(map(str, choice)) if isinstance(choice, tuple) else [section.method]
-    under = {method: _settings(section, method, over) for method in methods}
+    methods = list(map(str, values_in(over, "method") or (section.method,)))
+    under = {method: _settings(section, method, over, top=top) for method in methods}
     if all(each == under[methods[0]] for each in under.values()):
         return [merge(under[methods[0]], over)]
-    return [merge(under[method], {**over, "method": (method,)}) for method in methods]
+    return [merge(under[method], only(over, "method", method)) for method in methods]
 
 
-def _settings(section: Section, method: str, over: Grid) -> dict[str, Choice]:
+def _settings(section: Section, method: str, over: Grid, *, top: bool) -> dict[str, Choice]:
+    from clinit.headtrain.study import settings_of
     from clinit.headtrain.sweep.fields import field_named
-    from clinit.headtrain.sweep.grid import grid_of
+    from clinit.headtrain.sweep.grid import grid_of, names_in
 
-    asked = [key for key in section.keys(method) if key not in _NOT_OF_A_RUN]
+    settings = {field.key for field in settings_of(top=top).values()}
+    asked = [key for key in section.keys(method) if key in settings]
     with _told_of(section.file):
-        free = [key for key in asked if field_named(key).name not in over]
+        free = [key for key in asked if field_named(key, top=top).name not in names_in(over)]
     values = {key: section.get(key, method) for key in free}
     with _told_of(section.file):
-        return grid_of({key: value for key, value in values.items() if value is not None})
+        return grid_of({k: v for k, v in values.items() if v is not None}, top=top)
 
 
 @contextmanager

@@ -14,9 +14,9 @@ from clinit.cli.console import say
 from clinit.cli.sweep_progress import progress
 
 if TYPE_CHECKING:
+    from clinit.headtrain.study import Study
     from clinit.headtrain.sweep.folder import SweepData
     from clinit.headtrain.sweep.grid import Choice
-    from clinit.headtrain.sweep.run import Run
     from clinit.headtrain.sweep.search import Found
 
 DIRECTIONS = {
@@ -70,11 +70,10 @@ def run_search(
     bank_size: int | None,
 ) -> None:
     """Search on held-out rows; train the chosen settings on all rows and print both values."""
-    from clinit.headtrain.config import ExperimentConfig
     from clinit.headtrain.sweep.folder import hold_folder
     from clinit.headtrain.sweep.held_out import hold_out
     from clinit.headtrain.sweep.plan import bank_limit
-    from clinit.headtrain.sweep.run import Run
+    from clinit.headtrain.sweep.run import run_of
     from clinit.headtrain.sweep.runner import train_here
     from clinit.headtrain.sweep.search import STUDY, SearchConfig, Space, search
 
@@ -89,10 +88,8 @@ def run_search(
     fraction = options.held_out or 0.1
     held = hold_out(data, fraction, seed=config.seed)
     dim, classes = data.base.train.dim, data.num_classes
-    first = space.fixed.get("device") or ExperimentConfig().device
-    limit = bank_limit(
-        Run.of({"device": first}).experiment, num_classes=classes, dim=dim, asked=bank_size
-    )
+    first = run_of({"device": space.fixed.get("device") or "auto"})
+    limit = bank_limit(first, num_classes=classes, dim=dim, asked=bank_size)
     say(
         f"{config.trials:,} trials of {len(space.seeds):,} seeds, {config.batch(limit):,} at a"
         f" time, judged by {objective} on"
@@ -120,14 +117,14 @@ def run_search(
 
 
 def _test(
-    runs: list[Run], data: SweepData, out: Path, bank_size: int | None, objective: str
+    runs: list[Study], data: SweepData, out: Path, bank_size: int | None, objective: str
 ) -> list[float | None]:
     """Train the chosen settings on all training rows; return the values on the test rows."""
     from clinit.cli.sweep import show_ranking
     from clinit.headtrain.sweep.folder import hold_folder
     from clinit.headtrain.sweep.runner import plan_sweep, run_sweep, train_here
 
-    with hold_folder(out / "chosen", data, {run.head.loss for run in runs}) as folder:
+    with hold_folder(out / "chosen", data, {run.training.loss for run in runs}) as folder:
         plan = plan_sweep(runs, folder, data, bank_size=bank_size)
         with progress(total=len(runs), done=len(plan.done)) as observer:
             train = train_here(data, observer, command=["clinit", *sys.argv[1:]])

@@ -21,16 +21,10 @@ from jaxtyping import Bool, Float, Int
 from clinit.errors import CacheError, ManifestError
 from clinit.extract.dataset import SPLITS
 from clinit.extract.features import FeatureSet
-from clinit.extract.fingerprint import MANIFEST, backbone_fields
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head, read_head, tensors_sha256
 from clinit.extract.manifest import Manifest, read_manifest
-from clinit.extract.plan import (
-    WRITE_AGAIN,
-    Plan,
-    backbone_identifier,
-    read_plan,
-    shard_name,
-)
+from clinit.extract.plan import WRITE_AGAIN, Plan, read_plan, shard_name
 from clinit.extract.shard import Shard, file_sha256, file_size, read_shard
 from clinit.extract.summary import FILE as SUMMARY_FILE
 from clinit.extract.summary import Summary, read_summary
@@ -70,8 +64,8 @@ class CacheSplit:
         return self.summary.dtype
 
     @property
-    def fingerprint(self) -> Mapping[str, str]:
-        """Everything that the features depend on, by field."""
+    def fingerprint(self) -> Fingerprint:
+        """Everything that the features depend on."""
         return self.plan.fingerprint
 
     @cached_property
@@ -88,7 +82,7 @@ class CacheSplit:
             raise CacheError(str(error), remedy=WRITE_AGAIN) from error
         found = (manifest.digest, manifest.dataset, manifest.split, len(manifest.table))
         plan = self.plan
-        if found != (plan.fingerprint.get(MANIFEST), plan.dataset, plan.split, plan.num_rows):
+        if found != (plan.fingerprint.manifest, plan.dataset, plan.split, plan.num_rows):
             raise CacheError(
                 f"{path} is not the manifest that was extracted into {self.path}",
                 remedy=WRITE_AGAIN,
@@ -297,20 +291,17 @@ def check_one_backbone(path: Path, splits: Mapping[str, CacheSplit], head: Head 
             was judged on them.
     """
     first, *others = splits.values()
-    plain = backbone_fields(first.fingerprint)
+    plain = first.fingerprint.without_rows
     for other in others:
-        fields = backbone_fields(other.fingerprint)
-        for name in sorted({*plain, *fields}):
-            texts = [of.get(name, "nothing") for of in (plain, fields)]
-            if texts[0] != texts[1]:
-                raise CacheError(
-                    f"the splits of {path} hold features of different backbones: {name} ="
-                    f" {texts[0]} in {first.path.name}, {texts[1]} in {other.path.name}",
-                    remedy="Extract both splits into one folder by one `clinit extract` command.",
-                )
+        for each in plain.differences(other.fingerprint.without_rows):
+            raise CacheError(
+                f"the splits of {path} hold features of different backbones: {each.name} ="
+                f" {each.one} in {first.path.name}, {each.other} in {other.path.name}",
+                remedy="Extract both splits into one folder by one `clinit extract` command.",
+            )
     if head is None:
         return
-    if head.fingerprint not in ("", backbone_identifier(first.fingerprint)):
+    if not plain.fits(head.fingerprint):
         raise CacheError(
             f"{path / HEAD_FILE} belongs to another backbone than the features beside it",
             remedy=WRITE_AGAIN,

@@ -15,14 +15,22 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from clinit.errors import LOOK_AT_STORAGE, ClinitError, StorageError
 from clinit.extract.commit import commit_file
 
 T = TypeVar("T")
+
+# Types of fields. Their ranges leave out what no run has and what sums or products would overflow.
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Number = Annotated[int, Meta(ge=-(2**53), le=2**53)] | Annotated[float, Meta(ge=-1e300, le=1e300)]
+Seconds = Annotated[int, Meta(ge=0, le=2**53)] | Annotated[float, Meta(ge=0, le=1e300)]
+Share = Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(ge=0, le=1)]
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 _SEAL = "sha256"
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float, Int
+
+if TYPE_CHECKING:
+    from torch.utils.data import TensorDataset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +35,21 @@ class FeatureSet:
     def dim(self) -> int:
         """Width of a feature vector."""
         return int(self.features.shape[1])
+
+    def __repr__(self) -> str:
+        rows, classes = f"{len(self.labels):,} rows", f"{len(self.class_names):,} classes"
+        return f"<FeatureSet: {rows} of {self.dim} {self.features.dtype} values, {classes}>"
+
+    def dataset(self) -> TensorDataset:
+        """Return the rows as a data set of PyTorch: pairs of a float32 feature and a label.
+
+        The features are copied where they are stored in float16.
+        """
+        import torch
+        from torch.utils.data import TensorDataset
+
+        features = torch.from_numpy(np.asarray(self.features, dtype=np.float32))
+        return TensorDataset(features, torch.from_numpy(self.labels))
 
     def counts(self) -> Int[np.ndarray, " classes"]:
         """Return the number of rows of each class."""

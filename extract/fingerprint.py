@@ -1,32 +1,197 @@
 """Fingerprints: everything that the features of a split depend on, by field.
 
-Most fields say which backbone computed them, some say of which rows. Two caches may be used
-together where the first kind is equal.
+Most fields say which backbone computed the features, two say of which rows, three of which view
+of the images. Two caches may be used together where the fields of the first kind are equal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-MANIFEST = "manifest"
-"""Digest of the manifest: which samples, in which order."""
-FEATURES = "features"
-"""Digest of the file that the features were imported from."""
-_ABOUT_ROWS = frozenset({MANIFEST, FEATURES})
+from clinit.extract.document import content_sha256
 
 IMPORTED = "imported"
-"""A field of imported features alone; and what `backbone` was where the user had named none."""
+"""A field of imported features alone; and the `backbone` of those whose user had named none."""
+_ROWS = frozenset({"manifest", "features"})
+_VIEW = frozenset({"augmentation", "view_seed", "view"})
 
 
-def backbone_fields(fingerprint: Mapping[str, str]) -> dict[str, str]:
-    """Return the fields that say which backbone: those that two splits of one cache share."""
-    return {name: text for name, text in fingerprint.items() if name not in _ABOUT_ROWS}
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A field in which two fingerprints differ, and what each of them holds."""
+
+    name: str
+    one: str
+    """`nothing` where the field is absent."""
+    other: str
 
 
-def is_nameless(fingerprint: Mapping[str, str]) -> bool:
-    """Return whether nobody has said what computed the features.
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What the features of a split depend on; empty for features that are in memory only."""
 
-    So it was with imports of earlier versions without `--backbone`: equal fingerprints then
-    say nothing about equal origins.
-    """
-    return IMPORTED in fingerprint and fingerprint.get("backbone") == IMPORTED
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """As the documents hold them. Other versions of clinit may have more fields, or fewer."""
+
+    @classmethod
+    def of_network(
+        cls,
+        *,
+        backbone: str,
+        weights: str,
+        model_args: Mapping[str, Any],
+        timm: str,
+        transform: str,
+        decoder: str,
+        dtype: str,
+        autocast: str,
+    ) -> Fingerprint:
+        """Return the fingerprint of what a network of timm computes from any images.
+
+        Args:
+            backbone: timm's name of it.
+            weights: Their SHA-256.
+            model_args: Keyword arguments of `timm.create_model`.
+            timm: Its version.
+            transform: What the images go through, see `Transform.describe`.
+            decoder: Decoders of images, and their versions.
+            dtype: How the features are stored.
+            autocast: Arithmetic of the forward pass: `off`, `bfloat16` or `float16`.
+        """
+        return cls(
+            {
+                "backbone": backbone,
+                "weights": weights,
+                "model_args": repr(sorted(model_args.items())),
+                "timm": timm,
+                "transform": transform,
+                "decoder": decoder,
+                "dtype": dtype,
+                "autocast": autocast,
+            }
+        )
+
+    @classmethod
+    def of_import(cls, *, backbone: str, dtype: str) -> Fingerprint:
+        """Return the fingerprint of features from elsewhere; `backbone` names their extractor."""
+        return cls({"backbone": backbone, IMPORTED: "npy", "dtype": dtype})
+
+    def of_rows(self, manifest: str, *, features: str | None = None) -> Fingerprint:
+        """Return the fingerprint of the rows of a manifest.
+
+        Args:
+            manifest: Digest of the manifest: which samples, in which order.
+            features: Digest of the file that the features were imported from.
+        """
+        rows = {"manifest": manifest} | ({} if features is None else {"features": features})
+        return Fingerprint({**self.fields, **rows})
+
+    def of_view(self, augmentation: str, *, seed: int, number: int) -> Fingerprint:
+        """Return the fingerprint of a random view of the same images."""
+        view = {"augmentation": augmentation, "view_seed": str(seed), "view": str(number)}
+        return Fingerprint({**self.fields, **view})
+
+    def of_activations(self, manifest: str, *, cut: str, dtype: str) -> Fingerprint:
+        """Return the fingerprint of activations in front of the block `cut`, of some of the rows.
+
+        Args:
+            manifest: Digest of the manifest of these rows alone.
+            cut: Name of the block.
+            dtype: How the activations are stored.
+        """
+        return Fingerprint({**self.fields, "manifest": manifest, "dtype": dtype, "cut": cut})
+
+    @property
+    def backbone(self) -> str | None:
+        """Timm's name of the network, or what the user called the extractor."""
+        return self.fields.get("backbone")
+
+    @property
+    def weights(self) -> str | None:
+        """SHA-256 of the weights; None for imported features."""
+        return self.fields.get("weights")
+
+    @property
+    def timm(self) -> str | None:
+        """Version of timm; None for imported features."""
+        return self.fields.get("timm")
+
+    @property
+    def dtype(self) -> str | None:
+        """How the features are stored."""
+        return self.fields.get("dtype")
+
+    @property
+    def manifest(self) -> str | None:
+        """Digest of the manifest."""
+        return self.fields.get("manifest")
+
+    @property
+    def features(self) -> str | None:
+        """Digest of the file that the features were imported from; None for all others."""
+        return self.fields.get("features")
+
+    @property
+    def augmentation(self) -> str | None:
+        """What the images of a view went through; None for plain images, as in the next two."""
+        return self.fields.get("augmentation")
+
+    @property
+    def view_seed(self) -> str | None:
+        """Seed of the view, a number as text."""
+        return self.fields.get("view_seed")
+
+    @property
+    def view(self) -> str | None:
+        """Number of the view, as text."""
+        return self.fields.get("view")
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether the features are from elsewhere."""
+        return IMPORTED in self.fields
+
+    @property
+    def is_nameless(self) -> bool:
+        """Whether nobody has said what computed the features.
+
+        So it was with imports of earlier versions without `--backbone`: equal fingerprints then
+        say nothing about equal origins.
+        """
+        return self.is_imported and self.backbone == IMPORTED
+
+    @property
+    def without_rows(self) -> Fingerprint:
+        """The fields that two splits of one cache share: those about the backbone."""
+        return self._without(_ROWS)
+
+    @property
+    def backbone_identifier(self) -> str:
+        """SHA-256 of the fields about the backbone.
+
+        Features of equal identifiers come from one backbone and may be mixed.
+        """
+        return content_sha256(dict(self.without_rows.fields))
+
+    def fits(self, identifier: str) -> bool:
+        """Return whether a head of that `backbone_identifier` reads the features; "" is unknown."""
+        return identifier in ("", self.backbone_identifier)
+
+    def differences(self, other: Fingerprint) -> tuple[Difference, ...]:
+        """Return the fields that differ, in the order of this fingerprint, then of the other."""
+        one, two = self.fields, other.fields
+        return tuple(
+            Difference(name, one.get(name, "nothing"), two.get(name, "nothing"))
+            for name in {**one, **two}
+            if one.get(name) != two.get(name)
+        )
+
+    def differences_but_of_view(self, view: Fingerprint) -> tuple[Difference, ...]:
+        """Return the fields that differ, but those in which a view of the same images may."""
+        free = _VIEW | {"features"}
+        return self._without(free).differences(view._without(free))
+
+    def _without(self, names: frozenset[str]) -> Fingerprint:
+        return Fingerprint({name: text for name, text in self.fields.items() if name not in names})

@@ -22,12 +22,12 @@ from clinit.errors import CacheError, HeadError
 from clinit.extract.cache import HEAD_FILE, CacheSplit, open_split, shard_problem, verify_shard
 from clinit.extract.class_names import MAX_NAME, is_text, read_class_names
 from clinit.extract.dataset import SPLITS
-from clinit.extract.fingerprint import FEATURES, IMPORTED, MANIFEST
+from clinit.extract.fingerprint import IMPORTED, Fingerprint
 from clinit.extract.head import Head, read_head, store_head, tensors_sha256
 from clinit.extract.lock import claim_folder
 from clinit.extract.manifest import Manifest, read_manifest, write_manifest
 from clinit.extract.npy import NpyHeader, open_npy, read_npy_header
-from clinit.extract.plan import Plan, backbone_identifier, read_plan, settle_plan, shard_name
+from clinit.extract.plan import Plan, read_plan, settle_plan, shard_name
 from clinit.extract.shard import assemble, file_sha256, write_shard
 from clinit.extract.summary import FILE as SUMMARY_FILE
 from clinit.extract.summary import UNKNOWN, FileFacts, RunFacts, write_summary
@@ -90,7 +90,7 @@ def import_features(
     dtype = "float16" if header.dtype == np.float16 else "float32"
     order = np.argsort(labels, kind="stable")
     manifest = _manifest(order, labels, names, dim * header.dtype.itemsize, config)
-    fingerprint = {"backbone": config.backbone, IMPORTED: "npy", "dtype": dtype}
+    fingerprint = Fingerprint.of_import(backbone=config.backbone, dtype=dtype)
     stored, folder = out / HEAD_FILE, out / config.split
     head = _read_head(config.head or (stored if stored.is_file() else None), dim, fingerprint)
     head, head_classes = _named(head, names)
@@ -106,11 +106,7 @@ def import_features(
         dtype=dtype,
         shard_rows=SHARD_ROWS,
         batch_size=SHARD_ROWS,
-        fingerprint={
-            **fingerprint,
-            MANIFEST: manifest.digest,
-            FEATURES: facts.features.sha256,
-        },
+        fingerprint=fingerprint.of_rows(manifest.digest, features=facts.features.sha256),
     )
     _refuse_other_backbone(out, plan)
     with claim_folder(folder, within=out, on_unlocked=on_note):
@@ -162,7 +158,7 @@ def _remove_unfinished(folder: Path, plan: Plan) -> None:
     if not (folder / "plan.json").is_file() or (folder / SUMMARY_FILE).is_file():
         return
     found = read_plan(folder)
-    if found != plan and IMPORTED in found.fingerprint:
+    if found != plan and found.fingerprint.is_imported:
         for shard in folder.glob("shard-*.h5"):
             shard.unlink()
         (folder / "plan.json").unlink()
@@ -226,10 +222,8 @@ def _refuse_other_backbone(out: Path, plan: Plan) -> None:
         if name == plan.split or not (out / name / "plan.json").is_file():
             continue
         other = read_plan(out / name)
-        if (other.dim, backbone_identifier(other.fingerprint)) != (
-            plan.dim,
-            backbone_identifier(plan.fingerprint),
-        ):
+        here, there = plan.fingerprint.without_rows, other.fingerprint.without_rows
+        if other.dim != plan.dim or here.differences(there):
             raise CacheError(
                 f"{out / name} holds features of another backbone ({_origin(other)}) than this"
                 f" import ({_origin(plan)})",
@@ -238,7 +232,7 @@ def _refuse_other_backbone(out: Path, plan: Plan) -> None:
 
 
 def _origin(plan: Plan) -> str:
-    return f"{plan.fingerprint.get('backbone')}, {plan.dim} x {plan.fingerprint.get('dtype')}"
+    return f"{plan.fingerprint.backbone}, {plan.dim} x {plan.fingerprint.dtype}"
 
 
 def _features_header(path: Path) -> NpyHeader:
@@ -312,7 +306,7 @@ def _by_name(texts: list[str], names: tuple[str, ...], path: Path) -> Int[np.nda
     return np.array([number[name] for name in texts], dtype=np.int64)
 
 
-def _read_head(path: Path | None, dim: int, fingerprint: dict[str, str]) -> Head | None:
+def _read_head(path: Path | None, dim: int, fingerprint: Fingerprint) -> Head | None:
     if path is None:
         return None
     head = read_head(path)
@@ -321,7 +315,7 @@ def _read_head(path: Path | None, dim: int, fingerprint: dict[str, str]) -> Head
             f"{path} reads features of width {head.dim}, these have width {dim}",
             remedy="Give the head that belongs to these features, or none.",
         )
-    return replace(head, fingerprint=backbone_identifier(fingerprint))
+    return replace(head, fingerprint=fingerprint.backbone_identifier)
 
 
 def _manifest(

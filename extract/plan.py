@@ -7,19 +7,15 @@ crosses the border of a shard, so a shard holds the same bits whenever it is com
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from clinit.errors import CacheError
 from clinit.extract.dataset import SPLITS
-from clinit.extract.document import DocumentKind
-from clinit.extract.fingerprint import backbone_fields
-from clinit.extract.views import NUMBER
+from clinit.extract.document import DocumentKind, content_sha256
+from clinit.extract.fingerprint import Fingerprint
 
 _MOST = 2**40
 WRITE_AGAIN = (
@@ -49,8 +45,8 @@ class Plan:
     """float16 or float32: how features are stored (a shard that overflows float16 has float32)."""
     shard_rows: int
     batch_size: int
-    fingerprint: Mapping[str, str]
-    """Everything that the features depend on, by field."""
+    fingerprint: Fingerprint
+    """Everything that the features depend on."""
     shape: tuple[int, ...] = ()
     """Axes of a row, where it has more than one; `dim` is their product."""
     device: str = ""
@@ -70,7 +66,7 @@ class Plan:
     @property
     def title(self) -> str:
         """Name of the split, and of the view where it is one."""
-        view = self.fingerprint.get(NUMBER)
+        view = self.fingerprint.view
         return self.split if view is None else f"{self.split}, view {view}"
 
     @property
@@ -86,18 +82,14 @@ class Plan:
     @property
     def identifier(self) -> str:
         """SHA-256 of the plan; every shard carries it."""
-        content = asdict(self)
+        content = self.content()
         if not self.shape:
             del content["shape"]  # rows of one axis, as in caches from before there were more
-        return _sha256(content)
+        return content_sha256(content)
 
-
-def backbone_identifier(fingerprint: Mapping[str, str]) -> str:
-    """Return the SHA-256 of the fields of a fingerprint that say which backbone.
-
-    Features of equal identifiers come from one backbone and may be mixed.
-    """
-    return _sha256(backbone_fields(fingerprint))
+    def content(self) -> dict[str, Any]:
+        """Return what `plan.json` holds."""
+        return {**asdict(self), "fingerprint": dict(self.fingerprint.fields)}
 
 
 def shard_name(shard: int) -> str:
@@ -113,14 +105,15 @@ def settle_plan(plan: Plan, folder: Path) -> None:
     """
     path = folder / "plan.json"
     if not path.exists():
-        _DOCUMENT.write(path, asdict(plan))
+        _DOCUMENT.write(path, plan.content())
         return
-    found, wanted = asdict(read_plan(folder)), asdict(plan)
-    there, here = found.pop("fingerprint"), wanted.pop("fingerprint")
-    for name in {**there, **here}:
-        _refuse_difference(path, name, there.get(name, "nothing"), here.get(name, "nothing"))
-    for name, value in found.items():
-        _refuse_difference(path, name, value, wanted[name])
+    stored = read_plan(folder)
+    for each in stored.fingerprint.differences(plan.fingerprint):
+        raise _begun_otherwise(path, each.name, each.one, each.other)
+    wanted = plan.content()
+    for name, value in stored.content().items():
+        if value != wanted[name]:
+            raise _begun_otherwise(path, name, value, wanted[name])
 
 
 def read_plan(folder: Path) -> Plan:
@@ -132,16 +125,19 @@ def read_plan(folder: Path) -> Plan:
     path = folder / "plan.json"
     if not path.exists() and not (folder / "cache.json").exists():
         raise CacheError(f"no feature cache at {folder}", remedy="Write one with `clinit extract`.")
-    return _DOCUMENT.read(path, Plan)
+    content, origin = _DOCUMENT.load(path), str(path)
+    fields = _DOCUMENT.convert(content, _PlanFields, origin=origin)["fingerprint"]
+    return _DOCUMENT.convert({**content, "fingerprint": {"fields": fields}}, Plan, origin=origin)
 
 
-def _refuse_difference(path: Path, name: str, found: Any, wanted: Any) -> None:
-    if found != wanted:
-        raise CacheError(
-            f"{path.parent} was begun with {name} = {found}, this command has {name} = {wanted}",
-            remedy="Give the options it was begun with, or another folder with `--out`.",
-        )
+class _PlanFields(TypedDict):
+    """The field of `plan.json` that is no value of `Plan` as it stands there."""
+
+    fingerprint: dict[str, str]
 
 
-def _sha256(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+def _begun_otherwise(path: Path, name: str, found: object, wanted: object) -> CacheError:
+    return CacheError(
+        f"{path.parent} was begun with {name} = {found}, this command has {name} = {wanted}",
+        remedy="Give the options it was begun with, or another folder with `--out`.",
+    )

@@ -6,7 +6,6 @@ they come from, they count only if their hash is the one in the fingerprint.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from clinit.extract.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.cache import CacheSplit
 from clinit.extract.contrast import DIGEST_LETTERS, contrast
 from clinit.extract.device import choose_device
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.model_args import read_model_args
 from clinit.extract.transform import Transform
 
@@ -47,7 +47,7 @@ def reload(
 
 
 def rebuild(
-    fingerprint: Mapping[str, str], weights: Path | None, *, origin: str, device: str = "cpu"
+    fingerprint: Fingerprint, weights: Path | None, *, origin: str, device: str = "cpu"
 ) -> tuple[Backbone, Transform]:
     """Return the backbone and the transform of a fingerprint.
 
@@ -62,7 +62,7 @@ def rebuild(
         BackboneError: If the weights cannot be had or do not fit the network.
         DeviceError: If the device is absent.
     """
-    _check_extracted(fingerprint, origin)
+    expected = _extracted_weights(fingerprint, origin)
     transform, config = _parse(fingerprint, origin)
     config = replace(config, weights=weights, device=str(choose_device(device)))
     try:
@@ -71,11 +71,9 @@ def rebuild(
         if weights is None:
             raise
         raise BackboneError(str(error), remedy=_RIGHT_FILE) from error
-    if backbone.weights_sha256 != fingerprint["weights"]:
+    if backbone.weights_sha256 != expected:
         found = f"timm's pretrained weights of {config.name}" if weights is None else str(weights)
-        now, then = contrast(
-            backbone.weights_sha256, fingerprint["weights"], letters=DIGEST_LETTERS
-        )
+        now, then = contrast(backbone.weights_sha256, expected, letters=DIGEST_LETTERS)
         raise CacheError(
             f"{found}: SHA-256 {now}, but the features of {origin} were extracted with weights of"
             f" SHA-256 {then}",
@@ -90,7 +88,7 @@ def stored_weights(split: CacheSplit) -> Path | None:
     Raises:
         CacheError: If nobody knows, or the file is gone.
     """
-    _check_extracted(split.fingerprint, str(split.path))
+    _extracted_weights(split.fingerprint, str(split.path))
     stored = split.summary.run.weights
     if isinstance(stored, msgspec.UnsetType):
         raise CacheError(
@@ -107,22 +105,25 @@ def stored_weights(split: CacheSplit) -> Path | None:
     return None if stored is None else Path(stored)
 
 
-def _check_extracted(fingerprint: Mapping[str, str], origin: str) -> None:
-    if "weights" not in fingerprint:
+def _extracted_weights(fingerprint: Fingerprint, origin: str) -> str:
+    """Return the digest of the weights of the network that computed the features."""
+    if fingerprint.weights is None:
         raise CacheError(
             f"no network is known for the features of {origin}: they were imported from"
-            f" {fingerprint.get('backbone', 'elsewhere')!r}",
+            f" {'elsewhere' if fingerprint.backbone is None else fingerprint.backbone!r}",
             remedy="Extract the images with `clinit extract` to have the network too.",
         )
+    return fingerprint.weights
 
 
-def _parse(fingerprint: Mapping[str, str], origin: str) -> tuple[Transform, BackboneConfig]:
+def _parse(fingerprint: Fingerprint, origin: str) -> tuple[Transform, BackboneConfig]:
+    fields = fingerprint.fields
     try:
-        transform = Transform.parse(fingerprint["transform"])
+        transform = Transform.parse(fields["transform"])
         config = BackboneConfig(
-            name=fingerprint["backbone"],
-            model_args=read_model_args(fingerprint["model_args"]),
-            autocast=fingerprint.get("autocast", "off"),
+            name=fields["backbone"],
+            model_args=read_model_args(fields["model_args"]),
+            autocast=fields.get("autocast", "off"),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise CacheError(

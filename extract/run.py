@@ -17,16 +17,16 @@ from clinit.extract.backbone import BackboneConfig, check_penultimate, load_back
 from clinit.extract.cache import HEAD_FILE
 from clinit.extract.dataset import SPLITS
 from clinit.extract.decode import decoder_version
-from clinit.extract.fingerprint import MANIFEST, backbone_fields
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head, name_rows, read_head
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.lock import claim_folder
 from clinit.extract.machine import cpu_count
 from clinit.extract.manifest import Manifest
-from clinit.extract.plan import Plan, backbone_identifier, read_plan, settle_plan
+from clinit.extract.plan import Plan, read_plan, settle_plan
 from clinit.extract.split_run import Progress, SplitResult, SplitRun
 from clinit.extract.transform import Transform, make_transform
-from clinit.extract.views import VIEWS_FOLDER, view_fingerprint
+from clinit.extract.views import VIEWS_FOLDER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,22 +119,22 @@ def extract(
         std=config.std,
     )
     check_penultimate(backbone, _probe(transform, config.backbone.device))
-    fingerprint = {
-        "backbone": config.backbone.name,
-        "weights": backbone.weights_sha256,
-        "model_args": repr(sorted(config.backbone.model_args.items())),
-        "timm": timm.__version__,
-        "transform": transform.describe(),
-        "decoder": decoder_version(),
-        "dtype": config.dtype,
-        "autocast": config.backbone.autocast,
-    }
+    fingerprint = Fingerprint.of_network(
+        backbone=config.backbone.name,
+        weights=backbone.weights_sha256,
+        model_args=config.backbone.model_args,
+        timm=timm.__version__,
+        transform=transform.describe(),
+        decoder=decoder_version(),
+        dtype=config.dtype,
+        autocast=config.backbone.autocast,
+    )
     _refuse_other_backbone(out, fingerprint)
     class_names = next(iter(manifests.values())).class_names
     head, head_classes = name_rows(backbone.head, class_names, config.head_classes)
     if head.class_names is None and (stored := _stored_names(out, head)) is not None:
         head, head_classes = replace(head, class_names=stored), "named by an earlier command"
-    head = replace(head, fingerprint=backbone_identifier(fingerprint))
+    head = replace(head, fingerprint=fingerprint.backbone_identifier)
     parts = _parts(manifests, out, transform, backbone.dim, fingerprint, config)
     for part in parts:
         if (part.folder / "plan.json").exists():
@@ -161,7 +161,7 @@ def extract(
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Target:
     """A split, or a view of one."""
 
     folder: Path
@@ -174,16 +174,16 @@ def _parts(
     out: Path,
     transform: Transform,
     dim: int,
-    fingerprint: Mapping[str, str],
+    fingerprint: Fingerprint,
     config: ExtractConfig,
-) -> list[_Part]:
+) -> list[_Target]:
     """Return all that is to be extracted: plain images first, then the views of train."""
 
-    def part(folder: Path, split: str, view: View | None) -> _Part:
+    def part(folder: Path, split: str, view: View | None) -> _Target:
         manifest = manifests[split]
-        found = {**fingerprint, MANIFEST: manifest.digest}
+        found = fingerprint.of_rows(manifest.digest)
         if view is not None:
-            found = view_fingerprint(found, view.describe(), seed=view.seed, number=view.number)
+            found = found.of_view(view.describe(), seed=view.seed, number=view.number)
         plan = Plan(
             dataset=manifest.dataset,
             split=split,
@@ -195,7 +195,7 @@ def _parts(
             fingerprint=found,
             device=config.backbone.device.split(":")[0],
         )
-        return _Part(folder, plan, view)
+        return _Target(folder, plan, view)
 
     views = [View.of(transform, seed=config.view_seed, number=n) for n in range(config.views)]
     return [
@@ -221,17 +221,14 @@ def _stored_names(out: Path, head: Head) -> tuple[str, ...] | None:
     return stored.class_names if stored.num_classes == head.num_classes else None
 
 
-def _refuse_other_backbone(out: Path, fingerprint: Mapping[str, str]) -> None:
+def _refuse_other_backbone(out: Path, fingerprint: Fingerprint) -> None:
     """Compare with every split that is there: one cache holds features of one backbone."""
     for split in SPLITS:
         if not (out / split / "plan.json").is_file():
             continue
-        stored = backbone_fields(read_plan(out / split).fingerprint)
-        for name in {**stored, **fingerprint}:
-            found, wanted = stored.get(name, "nothing"), fingerprint.get(name, "nothing")
-            if found != wanted:
-                raise CacheError(
-                    f"{out / split} holds features with {name} = {found},"
-                    f" this command has {name} = {wanted}",
-                    remedy="Give the options it was begun with, or another folder with `--out`.",
-                )
+        for each in read_plan(out / split).fingerprint.without_rows.differences(fingerprint):
+            raise CacheError(
+                f"{out / split} holds features with {each.name} = {each.one},"
+                f" this command has {each.name} = {each.other}",
+                remedy="Give the options it was begun with, or another folder with `--out`.",
+            )

@@ -1,27 +1,17 @@
-"""Which fingerprints make a split a view of another: the same but for the augmentation."""
+"""Views of a split: where they are, and which fingerprints make a split a view of another."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from clinit.errors import CacheError
-from clinit.extract.fingerprint import FEATURES
+from clinit.extract.fingerprint import Fingerprint
 
 VIEWS_FOLDER = "views"
 """Folder beside the splits; view k of the training images is the split folder `views/<k>`."""
-AUGMENTATION, SEED, NUMBER = "augmentation", "view_seed", "view"
-"""The fields that the fingerprint of a view has more than that of the plain split."""
 _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
 """Numbers of views and their seeds, as texts."""
-
-
-def view_fingerprint(
-    plain: Mapping[str, str], augmentation: str, *, seed: int, number: int
-) -> dict[str, str]:
-    """Return the fingerprint of a view of the images of a split."""
-    return {**plain, AUGMENTATION: augmentation, SEED: str(seed), NUMBER: str(number)}
 
 
 def view_folders(cache: Path) -> list[Path]:
@@ -33,7 +23,7 @@ def view_folders(cache: Path) -> list[Path]:
 
 
 def check_view(
-    folder: Path, fingerprint: Mapping[str, str], plain: Mapping[str, str], first: Mapping[str, str]
+    folder: Path, fingerprint: Fingerprint, plain: Fingerprint, first: Fingerprint
 ) -> None:
     """Check that the split in `folder` is the view that its name says.
 
@@ -50,22 +40,22 @@ def check_view(
         f"Remove {folder}, then run the `clinit extract` command of this cache with --views:"
         " it computes what is missing."
     )
-    for name in sorted({*plain, *fingerprint} - {AUGMENTATION, SEED, NUMBER, FEATURES}):
-        found, wanted = fingerprint.get(name, "nothing"), plain.get(name, "nothing")
-        if found != wanted:
+    for each in plain.differences_but_of_view(fingerprint):
+        raise CacheError(
+            f"{folder} is no view of the train split beside it: its features have {each.name} ="
+            f" {each.other}, those of the split {each.name} = {each.one}",
+            remedy=remedy,
+        )
+    seed = first.view_seed if _NUMBER.fullmatch(first.view_seed or "") else None
+    number = folder.name if _NUMBER.fullmatch(folder.name) else None
+    for name, found, wanted, kind in (
+        ("augmentation", fingerprint.augmentation, first.augmentation, "a text"),
+        ("view_seed", fingerprint.view_seed, seed, "a number"),
+        ("view", fingerprint.view, number, "a number"),
+    ):
+        if wanted is None or found != wanted:
             raise CacheError(
-                f"{folder} is no view of the train split beside it: its features have {name} ="
-                f" {found}, those of the split {name} = {wanted}",
-                remedy=remedy,
-            )
-    expected = {**{name: first.get(name) for name in (AUGMENTATION, SEED)}, NUMBER: folder.name}
-    for name, value in expected.items():
-        kind = "text" if name == AUGMENTATION else "number"
-        if kind == "number" and not _NUMBER.fullmatch(value or ""):
-            value = None
-        if value is None or fingerprint.get(name) != value:
-            raise CacheError(
-                f"{folder} holds features with {name} = {fingerprint.get(name, 'nothing')} where"
-                f" {name} = {value or f'a {kind}'} is expected",
+                f"{folder} holds features with {name} = {'nothing' if found is None else found}"
+                f" where {name} = {wanted or kind} is expected",
                 remedy=remedy,
             )

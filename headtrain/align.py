@@ -1,8 +1,8 @@
 """Loss alignment: fine-tune the base head with the loss of the coming training.
 
-A head that was trained with cross entropy has logits of another scale than squared error aims
-at; the paper therefore starts its MSE runs from a head fine-tuned on the base classes, with
-AdamW, a cosine schedule (here a value an update, down to zero) and augmented images. Here epoch e
+A head that was trained with cross entropy has logits of a scale that differs from the targets of
+squared error; the paper therefore starts its MSE runs from a head fine-tuned on the base classes,
+with AdamW, a cosine schedule (here stepped per update, down to zero) and augmented images. Epoch e
 trains on view e mod K, of K random views of the training images that a cache may hold; without
 views it trains on the features of the plain images. `views` is K in what is reported.
 
@@ -29,75 +29,34 @@ from clinit.extract.device import choose_device
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
 from clinit.extract.stopwatch import Stopwatch
-from clinit.extract.views import AUGMENTATION, SEED
 from clinit.headtrain.array import torch_stream
 from clinit.headtrain.bank.evaluate import LabelledRows, count_correct
 from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.bank.precision import PRECISIONS, check_precision
-from clinit.headtrain.bank.step import Training
-from clinit.headtrain.config import DEVICES, MOST, HeadConfig
-from clinit.headtrain.init import Rows
+from clinit.headtrain.bank.precision import check_precision
+from clinit.headtrain.bank.step import Updates
 from clinit.headtrain.record.provenance import git_commit, versions
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.base_head import check_head, head_digest, map_to_head
-from clinit.headtrain.stream.seeds import MAX_SEED, Draw, generator
+from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AlignConfig:
-    """The training of an alignment; the defaults are the paper's."""
-
-    loss: str = "mse"
-    """Training loss."""
-    epochs: int = 50
-    """Passes over the training rows; >= 1."""
-    batch_size: int = 512
-    """Rows a batch, at most all; the rest of an epoch, less than a batch, is left out."""
-    lr: float = 1e-3
-    """Learning rate of the first update; > 0."""
-    weight_decay: float = 0.05
-    """Decoupled weight decay; >= 0."""
-    seed: int = 0
-    """Of the order of the rows."""
-    device: str = "auto"
-    """`auto` takes a CUDA device where there is one."""
-    precision: str = "float32"
-    """Of the matrix products of an update, see `clinit.headtrain.bank.precision`."""
-
-    def __post_init__(self) -> None:
-        self.head_config()
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-            if getattr(self, name) > MOST:
-                raise ValueError(f"{name} must be at most {MOST:,}")
-        if not 0 <= self.seed <= MAX_SEED:
-            raise ValueError(f"seed must lie in [0, {MAX_SEED}], got {self.seed}")
-        if self.device not in DEVICES:
-            raise ValueError(f"device must be one of {DEVICES}, got {self.device!r}")
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"precision must be one of {PRECISIONS}, got {self.precision!r}")
-
-    def head_config(self) -> HeadConfig:
-        """Return the part that is the optimizer's."""
-        return HeadConfig(init="random", loss=self.loss, lr=self.lr, weight_decay=self.weight_decay)
+from clinit.headtrain.study import AlignConfig, Training
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alignment:
-    """An aligned head, and how it came about."""
+    """An aligned head, and how it was aligned."""
 
     head: Head
-    """With its facts: who stores it stores them."""
+    """The head, which carries its facts, so that both are stored together."""
     facts: dict[str, Any]
     """Plain values: settings, accuracies before and after (percent), loss by epoch, data."""
 
 
 def choose_views(cache: Cache, number: int | None) -> tuple[CacheSplit, ...]:
-    """Return the first views of a cache; all that it holds where `number` is None.
+    """Return the first `number` views of a cache; all of them where `number` is None.
 
     Raises:
-        CacheError: If there are fewer, or one is incomplete or of another backbone.
+        CacheError: If there are fewer, or one is incomplete or belongs to another backbone.
     """
     if number == 0:
         return ()
@@ -122,11 +81,11 @@ def align(
 
     Args:
         base: Features of the classes of the head; its validation rows are only evaluated.
-        head: Where to start.
+        head: The head to start from.
         config: Loss and optimizer.
-        views: Of the training rows, taken in turn, an epoch each, instead of the plain features;
-            one at a time is in memory.
-        on_epoch: Told the number of finished epochs and the mean loss of the last one.
+        views: Views of the training rows, used in turn for one epoch each instead of the plain
+            features; only one at a time is in memory.
+        on_epoch: Called with the number of finished epochs and the mean loss of the last one.
 
     Raises:
         HeadError: If the head does not read these features, or its loss stops being a number.
@@ -139,8 +98,7 @@ def align(
     row_of_class = map_to_head(base, head)
     device = choose_device(config.device)
     check_precision(config.precision, device)
-    start = Rows(head.weight.astype(np.float64), head.bias.astype(np.float64))
-    bank = Bank(start, [config.head_config()], device, config.precision)
+    bank = Bank(Rows.of_head(head), [_training(config)], device)
     epochs = _Epochs(base.train, tuple(views[: config.epochs]), row_of_class, device)
     test = LabelledRows.on(device, base.val.features, row_of_class[base.val.labels])
     with torch.no_grad():
@@ -148,13 +106,7 @@ def align(
         losses = _train(bank, epochs, config, on_epoch)
         after = _top1(bank, test)
     with torch_stream(device):
-        rows = bank.rows(0).on_host()
-    aligned = Head(
-        weight=rows.weight.astype(np.float32),
-        bias=rows.bias.astype(np.float32),
-        class_names=head.class_names,
-        fingerprint=head.fingerprint,
-    )
+        aligned = bank.rows(0).as_head(head.class_names, head.fingerprint)
     facts = {
         **asdict(config),
         "schedule": "cosine to zero, by update",
@@ -176,7 +128,7 @@ def align(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Epochs:
-    """What each epoch trains on: the views in turn, or the plain features where there is none."""
+    """The rows of each epoch: the views in turn, or the plain features where there is none."""
 
     plain: FeatureSet
     views: tuple[CacheSplit, ...]
@@ -203,15 +155,16 @@ class _Epochs:
             yield from itertools.repeat(always, epochs)
 
     def facts(self) -> dict[str, Any]:
-        """Return what is said about the rows."""
+        """Return the facts about the rows."""
         rows = {"views": len(self.views), "train_rows": self.sizes(1)[0]}
         if not self.views:
             return {**rows, "view_seed": None, "augmentation": "none: the plain images"}
         fingerprint = self.views[0].fingerprint
+        assert fingerprint.view_seed is not None, "a view has been checked to have one"
         return {
             **rows,
-            "view_seed": int(fingerprint[SEED]),
-            "augmentation": fingerprint[AUGMENTATION],
+            "view_seed": int(fingerprint.view_seed),
+            "augmentation": fingerprint.augmentation,
         }
 
     def _on_device(self, data: FeatureSet) -> LabelledRows:
@@ -223,7 +176,7 @@ def _train(
 ) -> list[float]:
     sizes = epochs.sizes(config.epochs)
     batch_size = min(config.batch_size, *sizes)
-    training = Training(bank, batch_size)
+    training = Updates(bank, batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
         training.optimizer, T_max=sum(size // batch_size for size in sizes)
     )
@@ -253,6 +206,15 @@ def _train(
     return losses
 
 
+def _training(config: AlignConfig) -> Training:
+    return Training(
+        loss=config.loss,
+        lr=config.lr,
+        weight_decay=config.weight_decay,
+        precision=config.precision,
+    )
+
+
 def _top1(bank: Bank, test: LabelledRows) -> float | None:
-    """Return the accuracy in percent; None without a row."""
+    """Return the accuracy in percent; None where there is no row."""
     return 100 * int(count_correct(bank, test).sum()) / len(test) if len(test) else None

@@ -2,7 +2,7 @@
 
 The functions are those of the Python array API standard, from array-api-compat. Where NumPy or
 CuPy have something better (BLAS `syrk`, sparse products, triangular solves) it is chosen here or
-where it is used; any other library of the standard takes the general way.
+where it is used; any other library of the standard takes the general path.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def cupy_problem() -> str | None:
         import cupy
 
         float(cupy.ones(1).sum())
-    except Exception as error:  # one of many: no library or compiler, or one for another driver
+    except Exception as error:  # it has many: no library or compiler, or one for another driver
         return f"CuPy is installed, but cannot be used ({str(error).splitlines()[0]})"
     return None
 
@@ -115,8 +115,8 @@ def torch_stream(source: Any) -> contextlib.AbstractContextManager[Any]:
     """Run CuPy on torch's current stream, where `source` is a CUDA device or a tensor on one.
 
     Otherwise CuPy would read on its own stream, before torch has finished writing. Each library
-    keeps memory for reuse that the other one cannot have: torch hands back what it does not use
-    before, CuPy after.
+    keeps memory for reuse that the other one cannot have: torch releases what it does not use
+    beforehand, CuPy afterwards.
     """
     device = source.device if array_api_compat.is_torch_array(source) else source
     if getattr(device, "type", "cpu") != "cuda" or library_for(device) != "cupy":

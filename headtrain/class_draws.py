@@ -9,15 +9,15 @@ from jaxtyping import Bool, Int
 def draw_per_class(
     labels: Int[np.ndarray, " rows"], quotas: Int[np.ndarray, " classes"], seed: int
 ) -> Bool[np.ndarray, " rows"]:
-    """Mark rows drawn at random without replacement: of each class as many as its quota.
+    """Mark rows drawn at random without replacement, as many per class as its quota.
 
     A class with fewer rows gives all of them. The same labels, quotas and seed give the same
-    rows, and a larger quota of a class gives the rows of a smaller one and others.
+    rows, and a larger quota of a class gives the rows of a smaller one and more.
 
     Args:
-        labels: In [0, classes).
+        labels: Class of each row, in [0, classes).
         quotas: Rows wanted per class; >= 0.
-        seed: Of the draw.
+        seed: Seed of the draw.
     """
     counts = np.bincount(labels)
     order = np.random.default_rng(seed).permutation(len(labels))
@@ -31,7 +31,7 @@ def draw_per_class(
 def water_level(counts: Int[np.ndarray, " classes"], size: int) -> int:
     """Return how many rows every class can give without passing `size` rows in all.
 
-    A class of fewer rows gives all that it has. The level is at most the largest count, and 0
+    A class with fewer rows gives all that it has. The level is at most the largest count, and 0
     where not even one row per class fits.
     """
     low, high = 0, int(counts.max(initial=0))

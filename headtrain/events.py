@@ -1,4 +1,4 @@
-"""What an experiment tells whoever watches it; a progress bar, a log, or nobody."""
+"""Events of an experiment, for whoever observes it: a progress bar, a log, or nobody."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class TaskStarted:
-    """A task of `tasks` tasks of `iterations` updates begins."""
+    """Task `task` of `tasks` begins, with `iterations` updates."""
 
     task: int
     tasks: int
@@ -32,7 +32,7 @@ class Initialised:
     head_id: str
     start: Initialisation
     seconds: Mapping[str, float]
-    """By what they were spent on, see `clinit.headtrain.init.task_start`."""
+    """Seconds per part of the work, see `clinit.headtrain.init.task_start`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,4 +65,4 @@ Observer = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """Watch nothing."""
+    """Ignore the event."""

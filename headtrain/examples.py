@@ -1,4 +1,4 @@
-"""Naming a few of many things in a message."""
+"""A few of many names, for a message."""
 
 from collections.abc import Sequence
 

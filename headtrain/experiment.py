@@ -1,13 +1,12 @@
 """A class-incremental experiment with a frozen backbone.
 
 For each task: choose the buffer, compute the statistics once, initialise the new rows of each
-head, train the bank on shared batches, evaluate before the first step and on the way.
+head, train the bank on shared batches, evaluate before the first step and during training.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,113 +14,94 @@ import torch
 
 from clinit.extract.head import Head
 from clinit.headtrain.bank.step import BETAS, EPS
-from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_settings
 from clinit.headtrain.events import Noted, Observer, ignore
 from clinit.headtrain.learner import Diagnose, Learner
 from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.record.provenance import git_commit, versions
+from clinit.headtrain.record.info import run_info
 from clinit.headtrain.record.task_log import run_record
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.notes import data_notes
-from clinit.headtrain.stream.pool import LOSS_SAMPLE_ROWS
-from clinit.headtrain.stream.scenario import Scenario, build_scenario
+from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study import PER_HEAD, Study, names_of
 
 
 def run_experiment(
     base: Source,
     new: Source,
     head: Head,
-    config: ExperimentConfig,
-    heads: Sequence[HeadConfig],
+    studies: Sequence[Study],
     *,
     observer: Observer = ignore,
     diagnose: Diagnose | None = None,
     head_facts: Mapping[str, Any] | None = None,
     command: Sequence[str] = (),
 ) -> list[RunRecord]:
-    """Train `heads` on the stream of the new classes; return one record each, in their order.
+    """Train a head for each study on the new classes; return one record each, in their order.
 
-    All heads share class order, buffer, random rows and batches, all from `config.seed`. The
-    same call on the same device gives the same numbers, bit for bit.
+    All heads share class order, buffer, random rows and batches, all from the seed of the stream.
+    The same call on the same device gives the same numbers, bit for bit.
 
     Args:
         base: Features of the classes of the pretrained head.
         new: Features of the classes that arrive.
         head: The pretrained head.
-        config: The stream and the training, shared by all heads.
-        heads: Initialisation and optimizer of each head.
-        observer: Told what happens as it happens.
+        studies: Studies without top blocks; they differ at most in the settings `study.PER_HEAD`.
+        observer: Called with each event as it happens.
         diagnose: Measures each head at the end of each task; its values go into the record.
-        head_facts: Where the head is from, for the record; default: stored in the base cache.
+        head_facts: Where the head is from, for the record; default: the base cache.
         command: What the user typed, for the record.
 
     Raises:
-        ValueError: If there is no head, or two are the same.
+        ValueError: If there is no study, two are the same, or two differ in their stream.
         CacheError: If the two sides hold features of different backbones.
         HeadError: If the head does not read these features.
         ExperimentError: If the head's classes are unknown or there are too many tasks.
         DeviceError: If there is no such device.
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    scenario = build_scenario(base, new, head, config)
+    studies = [study.resolved() for study in studies]
+    names_of(studies)
+    if len({study.shared for study in studies}) > 1:
+        raise ValueError(f"heads of one bank differ at most in {', '.join(PER_HEAD)}")
+    scenario = build_scenario(base, new, head, studies[0].stream)
     head_facts = {"path": None, "digest": head_digest(head), **(head_facts or {})}
-    notes = data_notes(scenario, base, new, config, heads, head_facts)
+    notes = data_notes(scenario, base, new, studies, head_facts)
     for note in notes:
         observer(Noted(note))
-    learner = Learner(scenario, head, config, heads, observer, diagnose)
+    learner = Learner(scenario, head, studies, observer, diagnose)
     with torch.no_grad():
         for task in scenario.tasks:
             learner.learn(task)
-    info = {
-        "base": base.description,
-        "new": new.description,
-        "head": head_facts,
-        "notes": notes,
-        "timings_s": _timings(learner, base.load_s + new.load_s),
-        "bank_size": len(heads),
-        "optimizer": {"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"},
-        "loss_sample_rows": LOSS_SAMPLE_ROWS,
-        "versions": versions(),
-        "git_commit": git_commit(),
-        "device": _device_name(learner.device),
-        "started": started,
-        "command": list(command),
-    }
-    settings = asdict(config)
-    return [
-        _record(learner, scenario, index, {**head_settings(each, config.method), **settings}, info)
-        for index, each in enumerate(heads)
-    ]
-
-
-def _record(
-    learner: Learner,
-    scenario: Scenario,
-    index: int,
-    config: dict[str, Any],
-    shared: dict[str, Any],
-) -> RunRecord:
-    name = learner.ids[index]
-    diverged = [learner.diverged[name]] if name in learner.diverged else []
-    info = {
-        "id": name,
-        "config": config,
-        "seconds": float(learner.seconds[index]),
-        **shared,
-        "notes": [*shared["notes"], *diverged],
-    }
-    return run_record(scenario, learner.entries, index, info, head=learner.head(index))
+    timings = _timings(learner, base.load_s + new.load_s)
+    records = []
+    for index, study in enumerate(studies):
+        name = learner.ids[index]
+        diverged = [learner.diverged[name]] if name in learner.diverged else []
+        info = run_info(
+            study,
+            name=name,
+            base=base,
+            new=new,
+            head=head_facts,
+            notes=[*notes, *diverged],
+            seconds=float(learner.seconds[index]),
+            timings_s=timings,
+            optimizer={"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"},
+            bank_size=len(studies),
+            device=learner.device,
+            started=started,
+            command=command,
+        )
+        final = learner.head(index)
+        records.append(run_record(scenario, learner.entries, index, info, head=final, study=study))
+    return records
 
 
 def _timings(learner: Learner, load_s: float) -> dict[str, float]:
-    """Return the wall time of each phase; of the whole bank, not of one head."""
+    """Return the wall time of each phase, for the whole bank and not for one head."""
     phases = {name: learner.watch.seconds[name] for name in PHASES}
     return {"load": load_s, **phases, "total": load_s + learner.watch.total}
 
 
 PHASES = ("prepare", "initialise", "train", "evaluate", "diagnose")
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

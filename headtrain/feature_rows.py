@@ -1,7 +1,7 @@
 """Features as array code reads them: an array, or rows in host memory that are sent on demand.
 
-Features that fit on a CUDA device lie there as an array. Others stay in host memory, and blocks
-of them are copied to the device when they are taken; all that is computed from them is there.
+Features that fit on a CUDA device are kept there as an array. Others stay in host memory, and
+blocks of them are copied to the device when they are taken; the results are on the device.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class StreamedRows:
     """Features in host memory that are copied to a device block by block."""
 
     host: Float[np.ndarray, "rows dim"]
-    """In their stored type."""
+    """The features, in their stored type."""
     send: Callable[[np.ndarray], Any]
-    """Returns a block of them as an array on the device."""
+    """Copies a block of them to the device, and returns it as an array there."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Rows and width."""
+        """Number of rows and width."""
         return self.host.shape
 
     @property
@@ -44,7 +44,7 @@ FeatureRows = Any
 
 
 def take(features: FeatureRows, rows: slice | Int[np.ndarray, " taken"]) -> Float[Any, "taken dim"]:
-    """Return some rows, a slice or by their numbers, as an array where it is computed."""
+    """Return some rows, by a slice or by their numbers, as an array where they are computed on."""
     if isinstance(features, StreamedRows):
         return features.send(features.host[rows])
     if isinstance(rows, slice) or isinstance(features, np.ndarray):

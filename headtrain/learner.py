@@ -1,4 +1,4 @@
-"""A bank that learns one task after another, and writes down what happens."""
+"""A bank that learns one task after another, and records what happens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from clinit.headtrain.array import torch_stream
 from clinit.headtrain.bank.evaluate import LabelledRows, count_correct, mean_losses
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.loop import train_task
-from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_ids
 from clinit.headtrain.events import (
     Evaluated,
     Initialised,
@@ -26,15 +25,17 @@ from clinit.headtrain.events import (
     Stepped,
     TaskStarted,
 )
-from clinit.headtrain.init import Rows
+from clinit.headtrain.init.raw import random_task_rows
 from clinit.headtrain.init.solved import SOLVED
 from clinit.headtrain.init.task_start import TaskStart, warm_up
 from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.record.task_log import Point, TaskEntry
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.pool import TaskRows
 from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.study import Study, names_of
 
 Diagnose = Callable[[ClassStatistics, Rows], dict[str, Any]]
 """Measures a head on the statistics of the rows it was trained on; plain values by name."""
@@ -47,54 +48,55 @@ class Learner:
         self,
         scenario: Scenario,
         head: Head,
-        config: ExperimentConfig,
-        heads: Sequence[HeadConfig],
+        studies: Sequence[Study],
         observer: Observer,
         diagnose: Diagnose | None = None,
     ) -> None:
-        device = choose_device(config.device)
-        self.ids = head_ids(heads, config.method)
+        self.ids = names_of(studies)
+        self._studies = tuple(studies)
+        self._shared = studies[0]
+        device = choose_device(self._shared.training.device)
         warm_up(device)
         self.watch = Stopwatch(device)
         self.entries: list[TaskEntry] = []
         self.diverged: dict[str, str] = {}
         """A note for each head whose loss has stopped being a number."""
         self._scenario = scenario
-        self._config = config
         self._observe = observer
         self._diagnose = diagnose
         self._fingerprint = head.fingerprint
-        self._own_seconds = np.zeros(len(heads))
-        self._bank = Bank(_as_rows(head), heads, device, config.precision)
-        self._plan = TaskPlan(scenario, config)
+        self._own_seconds = np.zeros(len(studies))
+        self._bank = Bank(_as_rows(head), [study.training for study in studies], device)
+        self._plan = TaskPlan(scenario, self._shared)
         tested = scenario.val.rows_between(0, scenario.num_classes)
         self._test = LabelledRows.on(device, scenario.val.take(tested), scenario.val.labels[tested])
-        if config.head_width == "full":
+        if self._shared.start.head_width == "full":
             for task in scenario.tasks:
                 self._add_random_rows(task)
 
     @property
     def device(self) -> torch.device:
-        """Where the bank is trained."""
+        """The device that the bank is trained on."""
         return self._bank.device
 
     @property
     def seconds(self) -> Float[np.ndarray, " heads"]:
-        """Time of each head: its own initialisations, an equal share of all else it needs."""
+        """Time of each head: its own initialisations, and an equal share of what heads share."""
         shared = self.watch.seconds["train"] + self.watch.seconds["evaluate"]
         return self._own_seconds + shared / self._bank.num_heads
 
     def learn(self, task: Task) -> None:
-        """Initialise the rows of the task's classes and train on it, evaluating on the way."""
-        self._observe(TaskStarted(task.number, len(self._scenario.tasks), self._config.iterations))
-        if self._config.head_width == "grow":
+        """Initialise the rows of the task's classes, then train on it and evaluate."""
+        stream = self._shared.stream
+        self._observe(TaskStarted(task.number, len(self._scenario.tasks), stream.iterations))
+        if self._shared.start.head_width == "grow":
             self._add_random_rows(task)
         with self.watch.phase("prepare"):
             rows = self._plan.rows(task)
             schedule = self._plan.schedule(rows)
             data = self._on_device(rows)
         seen = self._plan.start_rows(task, rows)
-        entry = self._plan.entry(task, rows, seen, schedule)
+        entry = TaskEntry.begin(self._scenario, task, rows, seen, schedule)
         self.entries.append(entry)
         with self.watch.phase("initialise"), torch_stream(self.device):
             self._initialise(task, seen, data if seen is rows else None, entry)
@@ -103,7 +105,7 @@ class Learner:
             data,
             rows,
             schedule,
-            self._config,
+            stream,
             evaluate=lambda iteration, sample: self._evaluate(task, iteration, sample, entry),
             stepped=lambda steps: self._observe(Stepped(steps)),
             watch=self.watch,
@@ -135,25 +137,25 @@ class Learner:
         return LabelledRows.on(self.device, self._scenario.train.take(rows.rows), rows.labels)
 
     def _add_random_rows(self, task: Task) -> None:
-        self._bank.grow(self._plan.random_rows(task, self._bank.dim))
+        self._bank.grow(random_task_rows(self._shared.stream.seed, task, self._bank.dim))
 
     def _initialise(
         self, task: Task, seen: TaskRows, data: LabelledRows | None, entry: TaskEntry
     ) -> None:
         """Write the new rows of each head, or all of its rows where it is solved.
 
-        `data` are the rows `seen` where they are on the device already.
+        `data` holds the rows `seen` where they are on the device already.
         """
         shared = TaskStart(
             task,
             lambda: (data or self._on_device(seen)).arrays(),
             seen.labels,
-            SOLVED.get(self._config.method),
+            SOLVED.get(self._shared.stream.method),
             self.device,
             lambda curve: self._observe(LambdaChosen(task.number, curve)),
         )
-        for index, config in enumerate(self._bank.heads):
-            start, seconds = shared.start(config, self._bank.rows(index))
+        for index, study in enumerate(self._studies):
+            start, seconds = shared.start(study, self._bank.rows(index))
             self._bank.write(index, task.stop - start.rows.bias.shape[0], start.rows)
             self._own_seconds[index] += sum(seconds.values())
             entry.starts.append(start.facts())

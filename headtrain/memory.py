@@ -1,4 +1,4 @@
-"""Where features lie while a bank is trained: on its device, or in host memory.
+"""Where features are kept while a bank is trained: on its device, or in host memory.
 
 On a CUDA device rows are read fastest from its own memory. Features that would take more than
 a quarter of what is free there stay in host memory, and their batches are gathered by the CPU
@@ -12,7 +12,7 @@ import torch
 from clinit.extract.machine import free_memory
 
 DEVICE_SHARE = 0.25
-"""Of the free memory of a CUDA device, what the test rows or the rows of a task may take."""
+"""Share of the free memory of a CUDA device that the test rows or those of a task may take."""
 
 
 def is_resident(size_bytes: int, device: torch.device) -> bool:

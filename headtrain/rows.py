@@ -1,4 +1,4 @@
-"""What an initialisation may look at, and what it returns."""
+"""Weight and bias of a linear head, or of some of its rows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
+from clinit.extract.head import Head
 from clinit.headtrain.array import to_numpy
-from clinit.headtrain.feature_rows import FeatureRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -17,9 +17,25 @@ class Rows:
     """Rows of a linear head: logits = weight @ features + bias."""
 
     weight: Float[Any, "classes dim"]
-    """A NumPy or CuPy array, float64; a tensor where it is only handed on."""
+    """A NumPy or CuPy array, float64; a tensor where it is only passed on."""
     bias: Float[Any, " classes"]
-    """The same, beside it."""
+    """An array of the same kind."""
+
+    @classmethod
+    def of_head(cls, head: Head) -> Rows:
+        """Return the rows of a head file, in float64."""
+        return cls(head.weight.astype(np.float64), head.bias.astype(np.float64))
+
+    def as_head(self, class_names: tuple[str, ...] | None, fingerprint: str = "") -> Head:
+        """Return the rows as a head file holds them, in float32.
+
+        Args:
+            class_names: One per row; None where the classes of the rows are unknown.
+            fingerprint: Identifier of the backbone whose features they read; empty when unknown.
+        """
+        rows = self.on_host()
+        weight, bias = rows.weight.astype(np.float32), rows.bias.astype(np.float32)
+        return Head(weight, bias, class_names, fingerprint)
 
     def between(self, start: int, stop: int) -> Rows:
         """Return the rows `start` to `stop` - 1, without a copy."""
@@ -28,51 +44,3 @@ class Rows:
     def on_host(self) -> Rows:
         """Return the rows as NumPy arrays."""
         return Rows(to_numpy(self.weight), to_numpy(self.bias))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class NewClasses:
-    """The arrival of new classes: their rows [start, stop) of the head, and all stored data."""
-
-    features: FeatureRows
-    """Of shape (rows, dim): old and new rows together, in their stored dtype."""
-    labels: Int[np.ndarray, " rows"]
-    """Rows of the head."""
-    head: Rows
-    """The whole head as it stands, arrays of the library that reads the features. Its new rows
-    hold the random draw: stale values."""
-    start: int
-    stop: int
-    """Rows from `stop` on belong to classes not seen yet: fixed negatives (full head width)."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.start < self.stop <= self.head.weight.shape[0]:
-            raise ValueError(
-                f"new rows [{self.start}, {self.stop}) of a head of"
-                f" {self.head.weight.shape[0]} rows"
-            )
-        if self.features.shape[0] != len(self.labels):
-            raise ValueError(f"{self.features.shape[0]} features for {len(self.labels)} labels")
-        if self.features.shape[1] != self.head.weight.shape[1]:
-            raise ValueError(
-                f"features of width {self.features.shape[1]} for a head of"
-                f" width {self.head.weight.shape[1]}"
-            )
-        if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < self.stop:
-            raise ValueError(f"labels must lie in [0, {self.stop})")
-
-    @property
-    def counts(self) -> Int[np.ndarray, " seen"]:
-        """Rows of each class in [0, stop)."""
-        return np.bincount(self.labels, minlength=self.stop)
-
-    @property
-    def stale(self) -> Rows:
-        """The new rows as they stand: the random draw."""
-        return self.head.between(self.start, self.stop)
-
-    def require_rows(self) -> None:
-        """Refuse new classes of which there is no sample to learn from."""
-        empty = np.flatnonzero(self.counts[self.start :] == 0) + self.start
-        if len(empty):
-            raise ValueError(f"no sample of the new classes in head rows {empty.tolist()}")

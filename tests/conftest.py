@@ -50,10 +50,10 @@ def make_run() -> Callable[..., Path]:
     from clinit.extract.backbone import BackboneConfig
     from clinit.extract.run import ExtractConfig, extract
     from clinit.extract.scan import scan
-    from clinit.headtrain.config import ExperimentConfig, HeadConfig
     from clinit.headtrain.experiment import run_experiment
     from clinit.headtrain.record.format import write_record
     from clinit.headtrain.stream.source import read_source
+    from clinit.headtrain.study import Study
 
     def make(folder: Path, model: str = TINY_MODEL, **model_args: Any) -> Path:
         model_args = model_args or TINY_ARGS
@@ -76,11 +76,15 @@ def make_run() -> Callable[..., Path]:
             list(extract(manifests, folder / side, folder / "caches" / side, config))
         base, new = (read_source(folder / "caches" / side) for side in ("base", "new"))
         assert base.head is not None
-        stream = ExperimentConfig(
-            tasks=2, iterations=8, eval_every=4, batch_size=4, buffer=12, device="cpu"
-        )
-        heads = [HeadConfig(init="least-square")]
-        (record,) = run_experiment(base, new, base.head, stream, heads)
+        stream = {
+            "tasks": 2,
+            "iterations": 8,
+            "eval_every": 4,
+            "batch_size": 4,
+            "buffer": 12,
+            "device": "cpu",
+        }
+        (record,) = run_experiment(base, new, base.head, [Study.of(stream)])
         write_record(record, folder / "run")
         return folder / "run"
 

@@ -148,7 +148,8 @@ FILES = (
     File("top/trunk-cache/*-val-*/shard-00000.h5", ("train-top, its trunk cache",),
          "caches/base/train/shard-00000.h5"),
     File("kept/random.checkpoint", ("train-top, its checkpoint",), "top/random/top.safetensors"),
-    File("aligned.safetensors", ("train-head --head",), "caches/base/head.safetensors"),
+    # Another head in its place would be another choice of the user, not damage.
+    File("aligned.safetensors", ("train-head --head",), "weights.safetensors"),
     File("sweep/sweep.json", ("sweep",), "search/trials/sweep.json"),
     File("sweep/random-lr=0.001-seed=0/run.json", ("sweep",),
          "sweep/random-lr=0.001-seed=1/run.json"),

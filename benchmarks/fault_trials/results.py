@@ -23,6 +23,7 @@ _TIMES = re.compile(
 )
 """Keys of JSON documents and columns of tables that differ from run to run."""
 _DIGESTS = ("sha256", "files", "digests")
+_CODE = "git_commit"
 _LOCK = re.compile(r"^\.?[\w-]*\.?lock$")
 _DRAFT = re.compile(r"\.tmp-|\.draft|~$|\.part$|-journal$|-wal$|-shm$")
 
@@ -109,7 +110,7 @@ def _is_left_out(key: str, value: Any) -> bool:
     # that are compared themselves; of what earlier attempts computed, that it is there counts.
     circumstances = isinstance(value, dict) and "computed_rows" in value
     shared = key == "activations" and not isinstance(value, str)
-    return bool(_TIMES.search(key)) or circumstances or shared or key in _DIGESTS
+    return bool(_TIMES.search(key)) or circumstances or shared or key in (*_DIGESTS, _CODE)
 
 
 def _safetensors(content: bytes, places: Sequence[Path]) -> bytes:

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clinit.headtrain.array import as_array, as_tensor
-from clinit.headtrain.config import HeadConfig
-from clinit.headtrain.init import Rows
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.study import Training
 
 
 class Bank:
@@ -25,13 +25,13 @@ class Bank:
     def __init__(
         self,
         head: Rows,
-        heads: Sequence[HeadConfig],
+        heads: Sequence[Training],
         device: torch.device,
-        precision: str = "float32",
     ) -> None:
         self.heads = tuple(heads)
+        """The training of each head, resolved; all in one precision."""
         self.device = device
-        self.precision = precision
+        self.precision = self.heads[0].precision if self.heads else "float32"
         """Precision of the products of training, see `clinit.headtrain.bank.precision`."""
         weight, bias = self._stacked(head)
         self.weight, self.bias = weight, bias

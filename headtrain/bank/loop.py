@@ -19,10 +19,10 @@ from torch import Tensor
 from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.rows import Feed, LabelledRows, feed_of
-from clinit.headtrain.bank.step import Training
-from clinit.headtrain.config import ExperimentConfig
+from clinit.headtrain.bank.step import Updates
 from clinit.headtrain.stream.batches import Schedule
 from clinit.headtrain.stream.pool import TaskRows
+from clinit.headtrain.study import Stream
 
 WARM_UP_STEPS = 3
 """Steps before the capture: libraries set themselves up and the optimizer makes its state,
@@ -96,7 +96,7 @@ def _capture(step: Callable[[], None]) -> Callable[[], None]:
 class TaskSteps:
     """The updates of one task, done in order; captured on a CUDA device, plain on a CPU."""
 
-    def __init__(self, training: Training, feed: Feed, schedule: Schedule) -> None:
+    def __init__(self, training: Updates, feed: Feed, schedule: Schedule) -> None:
         device = training.labels.device
         iterations, batch = schedule.batches.shape
         heads = training.losses.shape[1]
@@ -151,7 +151,7 @@ def train_task(
     rows: LabelledRows,
     data: TaskRows,
     schedule: Schedule,
-    config: ExperimentConfig,
+    stream: Stream,
     *,
     evaluate: Callable[[int, LabelledRows], None],
     stepped: Callable[[int], None],
@@ -164,17 +164,17 @@ def train_task(
         rows: Features and labels of the old and new rows.
         data: Which rows these are.
         schedule: The batches.
-        config: Evaluation points and seed.
+        stream: Evaluation points, batch size and seed.
         evaluate: Called at each evaluation point with the number of updates done and the
             sample for the new-task loss; before the first step too.
         stepped: Called with the number of updates done since the last call.
         watch: Adds up the time of training.
     """
     with watch.phase("prepare"):
-        sample = rows.take(torch.from_numpy(data.loss_sample(config.seed)))
+        sample = rows.take(torch.from_numpy(data.loss_sample(stream.seed)))
         feed = feed_of(rows, torch.from_numpy(schedule.batches), REPORT_STEPS)
-        steps = TaskSteps(Training(bank, config.batch_size), feed, schedule)
-    for start, stop in pairwise((0, *config.evaluation_points)):
+        steps = TaskSteps(Updates(bank, stream.rows_per_batch), feed, schedule)
+    for start, stop in pairwise((0, *stream.evaluation_points)):
         for first in range(start, stop, REPORT_STEPS):
             last = min(first + REPORT_STEPS, stop)
             with watch.phase("train"):

@@ -16,7 +16,6 @@ import torch
 
 from clinit.errors import DeviceError
 
-PRECISIONS = ("float32", "tf32", "bf16")
 ROUNDOFF = {"tf32": 2.0**-10, "bf16": 2.0**-8}
 """Relative error of a rounded operand, at most; those of TF32 may be cut off, not rounded."""
 _CPU_WITH_BF16 = ("avx512_bf16", "amx_bf16", "bf16")

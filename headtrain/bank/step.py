@@ -75,7 +75,7 @@ def adamw(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Block:
+class _HeadGroup:
     """Heads whose products are taken in one call; they share a loss.
 
     Rows of one head come after those of the other. All are views, made once: a step of a small
@@ -111,7 +111,7 @@ class _Block:
         self.optimizer.step()
 
 
-class Training:
+class Updates:
     """Steps of a bank whose number of rows stays as it is."""
 
     features: Float[Tensor, "batch dim"]
@@ -129,13 +129,13 @@ class Training:
         split = list(_split(bank))
         most = max(heads.stop - heads.start for heads, _ in split)
         self._products = _products(bank, batch_size, most * bank.num_classes)
-        make = _BlockMaker(bank, self.labels, self.losses, most)
-        self._blocks = [make(heads, loss) for heads, loss in split]
+        make = _HeadGroupMaker(bank, self.labels, self.losses, most)
+        self._groups = [make(heads, loss) for heads, loss in split]
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """One for each block of heads that is updated together."""
-        return [block.optimizer for block in self._blocks]
+        """One for each group of heads that is updated together."""
+        return [group.optimizer for group in self._groups]
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -160,12 +160,12 @@ class Training:
         """Do one update on what `features` and `labels` hold; fill `losses`."""
         with products_in(self._precision):
             self._products.read(self.features)
-            for block in self._blocks:
-                block.update(self._products)
+            for group in self._groups:
+                group.update(self._products)
 
 
 def _split(bank: Bank) -> Iterator[tuple[slice, str]]:
-    """Yield the heads of each block and their loss.
+    """Yield the heads of each group and their loss.
 
     A CPU takes head after head: weights, logits and moments of one head stay in its caches,
     where those of a whole bank are read from memory by every pass. A CUDA device is filled by
@@ -184,8 +184,8 @@ def _products(bank: Bank, batch_size: int, rows: int) -> Products:
     return Float32Products()
 
 
-class _BlockMaker:
-    """Makes blocks over the same memory: each overwrites logits and gradients of the last."""
+class _HeadGroupMaker:
+    """Makes groups over the same memory: each overwrites logits and gradients of the last."""
 
     def __init__(
         self,
@@ -200,12 +200,12 @@ class _BlockMaker:
         self._bias_gradient = bank.weight.new_zeros(rows)
         self._logits, self._gradient = bank.weight.new_empty(2, len(labels) * rows)
 
-    def __call__(self, heads: slice, loss: str) -> _Block:
+    def __call__(self, heads: slice, loss: str) -> _HeadGroup:
         bank, batch = self._bank, len(self._labels)
         weight, bias = bank.weight[heads], bank.bias[heads]
         rows = bias.numel()
         weight_gradient, bias_gradient = self._weight_gradient[:rows], self._bias_gradient[:rows]
-        return _Block(
+        return _HeadGroup(
             loss=loss_named(loss),
             weight=weight.view(rows, -1),
             bias=bias.view(rows),
@@ -221,6 +221,6 @@ class _BlockMaker:
                 bias,
                 weight_gradient.view(weight.shape),
                 bias_gradient.view(bias.shape),
-                [(head.lr, head.weight_decay) for head in bank.heads[heads]],
+                [(head.rate, head.weight_decay) for head in bank.heads[heads]],
             ),
         )

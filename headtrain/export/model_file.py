@@ -21,6 +21,7 @@ from torch import nn
 from clinit.errors import ModelError
 from clinit.extract.commit import commit_file
 from clinit.extract.document import DocumentKind
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.model_args import read_model_args
 from clinit.extract.readable import check_readable
 from clinit.extract.transform import Transform
@@ -53,7 +54,7 @@ class ModelFacts:
     """The arithmetic of the forward pass at extraction: `off`, `bfloat16` or `float16`."""
     weights: str
     """SHA-256 over the state dict (`state_sha256`)."""
-    fingerprint: Mapping[str, str]
+    fingerprint: Fingerprint
     """Fingerprint of the features that the head was trained on."""
     record: Mapping[str, Any]
     """The run: its id, its configuration, the accuracies that it ended with."""
@@ -109,7 +110,7 @@ def write_model(network: nn.Module, facts: ModelFacts, path: Path) -> None:
         **asdict(facts),
         # JSON has no tuples; a Python literal comes back as it was.
         "model_args": repr(dict(facts.model_args)),
-        "fingerprint": dict(facts.fingerprint),
+        "fingerprint": dict(facts.fingerprint.fields),
         "record": dict(facts.record),
     }
     metadata = {METADATA: _DOCUMENT.text(content, indent=None)}
@@ -154,7 +155,9 @@ def read_facts(path: Path) -> ModelFacts:
     _DOCUMENT.convert(content, _Told, origin=origin)
     fields = {field.name: getattr(stored, field.name) for field in dataclasses.fields(stored)}
     try:
-        return ModelFacts(**{**fields, "model_args": _model_args(path, stored.model_args)})
+        fields["model_args"] = _model_args(path, stored.model_args)
+        fields["fingerprint"] = Fingerprint(stored.fingerprint)
+        return ModelFacts(**fields)
     except ValueError as error:
         raise ModelError(f"{origin} is damaged: {error}", remedy=_DOCUMENT.remedy) from error
 

@@ -19,7 +19,7 @@ from torch import nn
 from clinit.errors import CacheError, ModelError, RecordError
 from clinit.extract.backbone import Backbone, state_sha256
 from clinit.extract.cache import open_split
-from clinit.extract.fingerprint import backbone_fields
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head, Top1
 from clinit.extract.reload import rebuild, stored_weights
 from clinit.extract.transform import Transform
@@ -90,7 +90,7 @@ def export_run(
         transform=transform,
         autocast=backbone.config.autocast,
         weights=state_sha256(network.state_dict()),
-        fingerprint=record.info["base"]["fingerprint"],
+        fingerprint=Fingerprint(record.info["base"]["fingerprint"]),
         record={
             **{name: record.info.get(name) for name in ("id", "started", "config")},
             "top1_percent": {name: part.percent for name, part in ended.items()},
@@ -135,9 +135,9 @@ def _backbone(
     record: RunRecord, base: Path | None, weights: Path | None
 ) -> tuple[Backbone, Transform]:
     """Load the backbone of the record; the cache is asked only for the place of its weights."""
-    recorded = backbone_fields(record.info["base"]["fingerprint"])
+    recorded = Fingerprint(record.info["base"]["fingerprint"]).without_rows
     origin = f"the run {record.info['id']}"
-    if base is None and (weights is not None or "weights" not in recorded):
+    if base is None and (weights is not None or recorded.weights is None):
         return rebuild(recorded, weights, origin=origin)
     folder = Path(record.info["base"]["path"]) if base is None else base
     if base is None and not folder.is_dir():
@@ -147,11 +147,10 @@ def _backbone(
             " `--weights FILE`.",
         )
     split = open_split(folder / "train")
-    fields = backbone_fields(split.fingerprint)
-    if other := sorted(n for n in {*recorded, *fields} if recorded.get(n) != fields.get(n)):
+    if differing := recorded.differences(split.fingerprint.without_rows):
         raise CacheError(
             f"{folder} is not the cache that the run was trained on: its features differ in"
-            f" {', '.join(other)}",
+            f" {', '.join(each.name for each in differing)}",
             remedy="Say where that one is with `--base CACHE`; `clinit cache show` shows what the"
             " features of a cache depend on.",
         )
@@ -196,7 +195,7 @@ def _accuracies(record: RunRecord) -> dict[str, Top1]:
 
 
 def _notes(facts: ModelFacts) -> tuple[str, ...]:
-    extracted = facts.fingerprint.get("timm")
+    extracted = facts.fingerprint.timm
     if extracted in (None, timm.__version__):
         return ()
     return (

@@ -14,8 +14,8 @@ import numpy as np
 
 from clinit.headtrain.array import beside, library
 from clinit.headtrain.init.calibrate import calibrate
-from clinit.headtrain.init.config import INITS, SCALES, InitConfig
 from clinit.headtrain.init.lda import lda_rows
+from clinit.headtrain.init.new_classes import NewClasses
 from clinit.headtrain.init.raw import (
     class_mean_rows,
     imprinted_rows,
@@ -28,7 +28,8 @@ from clinit.headtrain.init.scale import norm_factor, row_factors
 from clinit.headtrain.least_squares.lambda_curve import LambdaCurve, lambda_curve
 from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
 from clinit.headtrain.losses import loss_named
-from clinit.headtrain.rows import NewClasses, Rows
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.study import Start
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,32 +77,34 @@ def choose_lambda(data: NewClasses, weighting: Weighting = "class") -> LambdaCur
 
 
 def initialise(
-    config: InitConfig,
+    start: Start,
     data: NewClasses,
     *,
+    loss: str = "ce",
     statistics: ClassStatistics | None = None,
     curve: LambdaCurve | None = None,
 ) -> Initialisation:
     """Return the rows [start, stop) of the head.
 
     Args:
-        config: Which rows at which scale.
+        start: Which rows at which scale.
         data: The data and the head; `random` returns the draw that the head holds already.
+        loss: What `calibrated` minimises: the loss of the training.
         statistics: Those of `class_statistics(data)`, if they are there already.
-        curve: That of `choose_lambda(data)`, if it is there already; used where `config.lam` is
+        curve: That of `choose_lambda(data)`, if it is there already; used where `start.lam` is
             `auto`.
     """
-    if config.init == "random":
+    if start.init == "random":
         return Initialisation(data.stale)
-    if config.reads_lambda and config.lam == "auto":
-        curve = curve or choose_lambda(data, config.weighting)
-    if config.reads_statistics:
-        statistics = statistics or class_statistics(data, config.weighting)
-    return scaled(raw_rows(config, data, statistics, curve), config, data)
+    if start.reads_lambda and start.lam == "auto":
+        curve = curve or choose_lambda(data, start.weighting)
+    if start.reads_statistics:
+        statistics = statistics or class_statistics(data, start.weighting)
+    return scaled(raw_rows(start, data, statistics, curve), start, data, loss)
 
 
 def raw_rows(
-    config: InitConfig,
+    start: Start,
     data: NewClasses,
     statistics: ClassStatistics | None = None,
     curve: LambdaCurve | None = None,
@@ -109,39 +112,39 @@ def raw_rows(
     """Return the rows [start, stop) of the head as computed, before any scale.
 
     Args:
-        config: Which rows; not random ones.
+        start: Which rows; not random ones.
         data: The data and the head.
-        statistics: Statistics of old and new rows, where `config.reads_statistics`.
+        statistics: Statistics of old and new rows, where `start.reads_statistics`.
         curve: That of `choose_lambda`, where least squares take their lambda from the data.
     """
     data.require_rows()
     lam: float | None = None
-    if config.init == "zero":
+    if start.init == "zero":
         rows = zero_rows(data)
-    elif config.init == "imprint":
+    elif start.init == "imprint":
         rows = imprinted_rows(data)
     elif statistics is None:
         rows = unit_class_mean_rows(data)
-    elif config.init == "class-mean":
+    elif start.init == "class-mean":
         rows = class_mean_rows(data, statistics)
-    elif config.init == "lda":
+    elif start.init == "lda":
         rows = lda_rows(data, statistics)
     else:
-        lam = curve.best if curve is not None else float(config.lam)
+        lam = curve.best if curve is not None else float(start.lam)
         rows = least_square_rows(data, statistics, lam)
     return Initialisation(rows, lam=lam, curve=curve, library=library(rows.weight))
 
 
-def scaled(raw: Initialisation, config: InitConfig, data: NewClasses) -> Initialisation:
+def scaled(raw: Initialisation, start: Start, data: NewClasses, loss: str = "ce") -> Initialisation:
     """Bring the rows of `raw_rows` to the scale of the head."""
     rows = raw.rows
-    kept = data.stale.bias if config.bias == "keep" else None
+    kept = data.stale.bias if start.bias == "keep" else None
     # Without a row of an earlier class nothing holds the shift back: the least loss is where
     # every image is of a new class.
-    blind = config.scale == "calibrated" and not (data.labels < data.start).any()
-    scale = "norm" if blind else config.scale
+    blind = start.scale == "calibrated" and not (data.labels < data.start).any()
+    scale = "norm" if blind else start.scale
     if scale == "calibrated":
-        found = calibrate(rows, data, loss_named(config.loss), kept_bias=kept)
+        found = calibrate(rows, data, loss_named(loss), kept_bias=kept)
         factors = np.full(rows.bias.shape[0], found.factor)
         return replace(
             raw,
@@ -167,9 +170,6 @@ def _affine(raw: Rows, factors: np.ndarray, shift: float, kept: Any | None) -> R
 
 
 __all__ = [
-    "INITS",
-    "SCALES",
-    "InitConfig",
     "Initialisation",
     "LambdaCurve",
     "NewClasses",

@@ -44,12 +44,13 @@ from torch import Tensor
 from clinit.headtrain.array import as_tensor, beside, namespace
 from clinit.headtrain.class_draws import draw_per_class, water_level
 from clinit.headtrain.feature_rows import take
+from clinit.headtrain.init.new_classes import NewClasses
 from clinit.headtrain.init.scale import norm_factor
 from clinit.headtrain.least_squares.moments import widen
 from clinit.headtrain.least_squares.statistics import row_weights
 from clinit.headtrain.losses import Loss
 from clinit.headtrain.losses.interface import FixedPart
-from clinit.headtrain.rows import NewClasses, Rows
+from clinit.headtrain.rows import Rows
 
 MAX_ROWS = 32_768
 """Two numbers are well known from far fewer rows; at 73 new classes this is 19 MB of logits."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 from clinit.headtrain.array import beside, namespace, solve_positive_definite
+from clinit.headtrain.init.new_classes import NewClasses
 from clinit.headtrain.least_squares.statistics import ClassStatistics
-from clinit.headtrain.rows import NewClasses, Rows
+from clinit.headtrain.rows import Rows
 
 SHRINKAGE = 1e-4
 

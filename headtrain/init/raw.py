@@ -19,10 +19,13 @@ import array_api_compat
 import numpy as np
 
 from clinit.headtrain.array import beside, namespace
+from clinit.headtrain.init.new_classes import NewClasses
 from clinit.headtrain.least_squares.moments import add_by_class, cut, widen
 from clinit.headtrain.least_squares.solve import least_squares_head
 from clinit.headtrain.least_squares.statistics import ClassStatistics
-from clinit.headtrain.rows import NewClasses, Rows
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.stream.tasks import Task
 
 
 def class_mean_rows(data: NewClasses, statistics: ClassStatistics) -> Rows:
@@ -73,7 +76,11 @@ def random_rows(rng: np.random.Generator, classes: int, dim: int) -> Rows:
     return Rows(weight, rng.uniform(-bound, bound, size=classes))
 
 
+def random_task_rows(seed: int, task: Task, dim: int) -> Rows:
+    """Draw random rows for the classes of a task; whatever else a run does, they are the same."""
+    return random_rows(generator(seed, Draw.RANDOM_ROWS, task.number), len(task.classes), dim)
+
+
 def least_square_rows(data: NewClasses, statistics: ClassStatistics, lam: float) -> Rows:
     """Return the new rows of W_LS at `lam`."""
-    head = least_squares_head(statistics, lam)
-    return Rows(head.weight, head.bias).between(data.start, data.stop)
+    return least_squares_head(statistics, lam).between(data.start, data.stop)

@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Float
 
 from clinit.headtrain.array import namespace, to_numpy
-from clinit.headtrain.rows import NewClasses, Rows
+from clinit.headtrain.init.new_classes import NewClasses
+from clinit.headtrain.rows import Rows
 
 
 def norm_factor(rows: Rows, data: NewClasses) -> float:

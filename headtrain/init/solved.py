@@ -70,8 +70,7 @@ class Ridge:
 
     def solve(self, statistics: ClassStatistics, lam: float) -> Rows:
         """Return W_LS; the row of a class without data is zero: it predicts "not this one"."""
-        head = least_squares_head(statistics, lam)
-        return Rows(head.weight, head.bias)
+        return least_squares_head(statistics, lam)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,11 @@ from jaxtyping import Int
 
 from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.array import library, library_for, placed, torch_stream
-from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.feature_rows import FeatureRows
 from clinit.headtrain.init import (
-    InitConfig,
     Initialisation,
     LambdaCurve,
     NewClasses,
-    Rows,
     initialise,
     raw_rows,
     scaled,
@@ -27,9 +24,11 @@ from clinit.headtrain.init import (
 from clinit.headtrain.init.solved import SolvedHead
 from clinit.headtrain.least_squares.lambda_curve import lambda_curve
 from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.study import Start, Study
 
-Seconds = dict[str, float]
+Spent = dict[str, float]
 """Seconds by what they were spent on: `features`, `statistics`, `lambda`, `solve`, `calibrate`."""
 
 
@@ -46,7 +45,7 @@ def start_made_task(place: Callable[[np.ndarray], Any]) -> list[Initialisation]:
     features = place(np.array([[0, 1], [0, 2], [3, 0], [4, 0]], dtype=np.float32))
     head = Rows(place(np.array([[0.0, 1.0], [0.5, 0.5]])), place(np.zeros(2)))
     data = NewClasses(features, np.array([0, 0, 1, 1]), head, 1, 2)
-    return [initialise(InitConfig(init=init), data) for init in ("least-square", "class-mean")]
+    return [initialise(Start(init=init), data) for init in ("least-square", "class-mean")]
 
 
 class TaskStart:
@@ -86,16 +85,16 @@ class TaskStart:
         self._statistics: dict[Weighting, ClassStatistics] = {}
         self._curves: dict[Weighting, LambdaCurve] = {}
 
-    def start(self, config: HeadConfig, head: Rows) -> tuple[Initialisation, Seconds]:
+    def start(self, study: Study, head: Rows) -> tuple[Initialisation, Spent]:
         """Return the rows that a head starts with, up to its last seen one; and its seconds.
 
         They are the task's new rows, or all rows of a head that is solved.
         """
         if self._closed is not None:
-            return self._solved(config, self._closed)
-        if config.init == "random":
+            return self._solved(study, self._closed)
+        init = study.start
+        if init.init == "random":
             return Initialisation(head.between(self._task.start, self._task.stop)), {}
-        init = config.start()
         data = NewClasses(self.features, self._labels, head, self._task.start, self._task.stop)
         needed = ["features"]
         statistics = curve = None
@@ -109,7 +108,7 @@ class TaskStart:
         with watch.phase("solve"):
             raw = raw_rows(init, data, statistics, curve)
         with watch.phase("calibrate"):
-            start = scaled(raw, init, data)
+            start = scaled(raw, init, data, study.training.loss)
         return start, self._with_shared(needed, watch)
 
     def statistics(self, weighting: Weighting = "class") -> ClassStatistics:
@@ -139,22 +138,22 @@ class TaskStart:
         with self._watch.phase("features"):
             return self._read()
 
-    def _solved(self, config: HeadConfig, method: SolvedHead) -> tuple[Initialisation, Seconds]:
-        weighting: Weighting = config.weighting if "weighting" in method.reads else "class"
+    def _solved(self, study: Study, method: SolvedHead) -> tuple[Initialisation, Spent]:
+        weighting: Weighting = study.start.weighting if "weighting" in method.reads else "class"
         statistics = self.statistics(weighting)
         needed = ["features", f"statistics {weighting}"]
         curve, lam = None, None
         if "lam" in method.reads:
-            if config.lam == "auto":
+            if study.start.lam == "auto":
                 curve = self._curve(weighting)
                 needed.append(f"lambda {weighting}")
-            lam = curve.best if curve is not None else float(config.lam)
+            lam = curve.best if curve is not None else float(study.start.lam)
         watch = Stopwatch(self._device)
         with watch.phase("solve"):
             rows = method.solve(statistics, lam or 0.0)
         start = Initialisation(rows, lam=lam, curve=curve, library=library(rows.weight))
         return start, self._with_shared(needed, watch)
 
-    def _with_shared(self, needed: list[str], own: Stopwatch) -> Seconds:
+    def _with_shared(self, needed: list[str], own: Stopwatch) -> Spent:
         shared = {name.split()[0]: self._watch.seconds[name] for name in needed}
         return {**shared, **own.seconds}

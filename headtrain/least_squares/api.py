@@ -10,8 +10,9 @@ import numpy as np
 from jaxtyping import Int, Num
 
 from clinit.headtrain.array import as_array, like, to_numpy, torch_stream
-from clinit.headtrain.least_squares.solve import LeastSquaresHead, least_squares_head
+from clinit.headtrain.least_squares.solve import least_squares_head
 from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
+from clinit.headtrain.rows import Rows
 
 
 def least_squares(
@@ -21,7 +22,7 @@ def least_squares(
     num_classes: int | None = None,
     lam: float = 0.05,
     weighting: Weighting = "class",
-) -> LeastSquaresHead:
+) -> Rows:
     """Return the linear head that predicts one-hot labels with the least squared error.
 
     It minimises 1/2 Ave |weight h + bias - onehot(y)|^2 + lam/2 (|weight|^2 + |bias|^2) in
@@ -43,8 +44,8 @@ def least_squares(
             `sample`, the mean over rows.
 
     Returns:
-        A value with `.weight` (classes, dim), `.bias` (classes,) and `.lam`, float64 arrays of
-        the library and on the device of `features`.
+        A value with `.weight` (classes, dim) and `.bias` (classes,), float64 arrays of the
+        library and on the device of `features`.
 
     Raises:
         ValueError: If an argument has a wrong shape, type or range.
@@ -65,7 +66,7 @@ def least_squares(
             array, _integers(labels), num_classes=num_classes, weighting=weighting
         )
         head = least_squares_head(statistics, lam)
-        return LeastSquaresHead(like(head.weight, features), like(head.bias, features), lam)
+        return Rows(like(head.weight, features), like(head.bias, features))
 
 
 def _integers(labels: Any) -> Int[np.ndarray, " rows"]:

@@ -22,8 +22,9 @@ from clinit.errors import StatisticsError
 from clinit.headtrain.array import beside, namespace
 from clinit.headtrain.class_draws import draw_per_class
 from clinit.headtrain.feature_rows import FeatureRows, select
-from clinit.headtrain.least_squares.solve import LambdaPath, LeastSquaresHead
+from clinit.headtrain.least_squares.solve import LambdaPath
 from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting, count
+from clinit.headtrain.rows import Rows
 
 HELD_OUT = 0.2
 ALL = slice(None)
@@ -103,7 +104,7 @@ def held_out(labels: Int[np.ndarray, " rows"], seed: int) -> Bool[np.ndarray, " 
     return draw_per_class(labels, quotas, seed)
 
 
-def held_out_error(head: LeastSquaresHead, judge: ClassStatistics, classes: slice) -> float:
+def held_out_error(head: Rows, judge: ClassStatistics, classes: slice) -> float:
     """Return 1/2 Ave |V h + b - y|^2 over the rows of `judge` and the outputs `classes`."""
     xp = namespace(judge.gram)
     shares = beside(judge.gram, judge.shares[classes])

@@ -34,19 +34,11 @@ from jaxtyping import Float
 from clinit.errors import StatisticsError
 from clinit.headtrain.array import beside, namespace, solve_positive_definite, to_numpy
 from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.headtrain.rows import Rows
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LeastSquaresHead:
-    """The head W_LS = (weight, bias) of one lambda, in float64."""
-
-    weight: Float[Any, "classes dim"]
-    bias: Float[Any, " classes"]
-    lam: float
-
-
-def least_squares_head(statistics: ClassStatistics, lam: float) -> LeastSquaresHead:
-    """Solve for W_LS by a Cholesky factorisation, O(d^3 + C d^2).
+def least_squares_head(statistics: ClassStatistics, lam: float) -> Rows:
+    """Solve for W_LS = (weight, bias) by a Cholesky factorisation, O(d^3 + C d^2).
 
     Args:
         statistics: Statistics of the whole set; on the GPU if they are CuPy arrays.
@@ -66,7 +58,7 @@ def least_squares_head(statistics: ClassStatistics, lam: float) -> LeastSquaresH
     free, direction = solved[:-1, :], solved[-1, :]
     shares = beside(covariance, statistics.shares)
     bias = (shares - free @ mean) / (1 + lam + lam * float(mean @ direction))
-    return LeastSquaresHead(free + lam * xp.linalg.outer(bias, direction), bias, lam)
+    return Rows(free + lam * xp.linalg.outer(bias, direction), bias)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +81,7 @@ class LambdaPath:
         eigenvalues, basis = xp.linalg.eigh(statistics.total_covariance)
         return cls(statistics, xp.maximum(eigenvalues, beside(eigenvalues, 0.0)), basis)
 
-    def head(self, lam: float, classes: slice = slice(None)) -> LeastSquaresHead:
+    def head(self, lam: float, classes: slice = slice(None)) -> Rows:
         """Return W_LS, or its rows of `classes`, at one lambda.
 
         Raises:
@@ -105,7 +97,7 @@ class LambdaPath:
         direction = mean / (self.eigenvalues + lam)
         bias = (beside(mean, shares) - free @ mean) / (1 + lam + lam * float(mean @ direction))
         weight = (free + lam * xp.linalg.outer(bias, direction)) @ self.basis.T
-        return LeastSquaresHead(weight, bias, lam)
+        return Rows(weight, bias)
 
 
 def resolution(statistics: ClassStatistics) -> float:

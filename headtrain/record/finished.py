@@ -9,16 +9,17 @@ from typing import Any
 from clinit.errors import RecordError
 from clinit.extract.head import Head
 from clinit.headtrain.record.format import INFO, check_free, finite, read_info
-from clinit.headtrain.record.info import settings_of
+from clinit.headtrain.record.info import study_of_run
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study import PLACES, Study
 
 _REMEDY = "Choose another --out, or remove the old record first."
 
 
 def is_finished(
     folder: Path,
-    settings: Mapping[str, Any],
+    study: Study,
     base: Source,
     new: Source,
     head: Head,
@@ -29,7 +30,7 @@ def is_finished(
 
     Args:
         folder: Folder of the record.
-        settings: What the run is asked to do, as its record says it.
+        study: What the run is asked to do, resolved.
         base: The data of the classes of the head.
         new: The data of the classes that arrive.
         head: What the run starts from.
@@ -42,31 +43,51 @@ def is_finished(
         check_free([folder])
         return False
     stored = read_info(folder)
-    wanted = {
-        "config": settings_of({"config": settings}),
-        "base": _without_path(base.description),
-        "new": _without_path(new.description),
-        "head": {"digest": head_digest(head)},
-    }
-    for name, value in wanted.items():
-        found = settings_of(stored) if name == "config" else _without_path(stored.get(name) or {})
-        if name == "head":  # what else is known about it does not matter
-            found = {"digest": found.get("digest")}
-        if finite(value) != found:
-            differing = sorted(
-                key for key in {*value, *found} if finite(value.get(key)) != found.get(key)
-            )
-            raise RecordError(
-                f"{folder} holds the record of another run: {name} differs in"
-                f" {', '.join(differing)}",
-                remedy=_REMEDY,
-            )
+    _compare(folder, "config", _telling(study), _telling(study_of_run(stored, str(folder))))
+    check_data(folder, stored, base, new, head)
     if diagnosed and not all("diagnosis" in task for task in stored["tasks"]):
         raise RecordError(
             f"{folder} holds the record of this run, but without the diagnoses asked for",
             remedy=_REMEDY,
         )
     return True
+
+
+def check_data(
+    folder: Path | None, stored: Mapping[str, Any], base: Source, new: Source, head: Head
+) -> None:
+    """Check that a record is of these data and this head.
+
+    Raises:
+        RecordError: If one of them is another.
+    """
+    where = {
+        "base": _without_path(base.description),
+        "new": _without_path(new.description),
+        "head": {"digest": head_digest(head)},
+    }
+    found = {name: _without_path(stored.get(name) or {}) for name in where}
+    found["head"] = {"digest": found["head"].get("digest")}  # what else is known is no matter
+    for name, value in where.items():
+        _compare(folder, name, finite(value), found[name])
+
+
+def _compare(
+    folder: Path | None, name: str, wanted: Mapping[str, Any], found: Mapping[str, Any]
+) -> None:
+    if wanted == found:
+        return
+    differing = sorted(k for k in {*wanted, *found} if wanted.get(k) != found.get(k))
+    raise RecordError(
+        f"{folder} holds the record of another run: {name} differs in {', '.join(differing)}",
+        remedy=_REMEDY,
+    )
+
+
+def _telling(study: Study) -> dict[str, Any]:
+    """Return the settings that tell a run from others."""
+    left_out = {*PLACES, "probe"}
+    return {k: value for k, value in study.reduced().values().items() if k not in left_out}
 
 
 def _without_path(description: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -34,8 +34,10 @@ from clinit.errors import ClinitError, RecordError
 from clinit.extract.commit import draft_of, flush_file, flush_folder
 from clinit.extract.head import Head, read_head, write_head
 from clinit.extract.readable import check_readable
-from clinit.headtrain.record.info import DOCUMENT, check_info, damaged
+from clinit.headtrain.record.info import DOCUMENT, RunInfo, check_info, damaged
+from clinit.headtrain.record.study_file import STUDY, study_toml
 from clinit.headtrain.record.tables import TABLES, check_tables, parse_table, table_file
+from clinit.headtrain.study import Study
 
 INFO = "run.json"
 HEAD = "head.safetensors"
@@ -49,7 +51,7 @@ class RunRecord:
 
     path: Path | None
     """Where it is stored; None for a record that has not been written."""
-    info: dict[str, Any]
+    info: RunInfo
     """The content of run.json, without its format and its digests."""
     classes: pl.DataFrame
     steps: pl.DataFrame
@@ -60,6 +62,9 @@ class RunRecord:
     top: Mapping[str, np.ndarray] | None = None
     """The backbone's parameters that training has changed, by their names in its state dict;
     to be written, None where the backbone was frozen. `changed_parameters` reads them again."""
+    study: Study | None = None
+    """What the run was asked to do, to be written for people and for `--config`; run.json has it
+    for programs."""
     digests: Mapping[str, str] | None = None
     """SHA-256 of the files by name; None where it is not stored, or by an earlier version."""
     strangers: tuple[str, ...] = ()
@@ -144,6 +149,8 @@ def _write_files(record: RunRecord, folder: Path) -> None:
     if record.top is not None:
         top = {name: np.ascontiguousarray(value) for name, value in record.top.items()}
         (folder / TOP).write_bytes(save(top))
+    if record.study is not None:
+        (folder / STUDY).write_text(study_toml(record.study), encoding="utf-8")
     digests = {file.name: _sha256(file.read_bytes()) for file in sorted(folder.iterdir())}
     for file in folder.iterdir():
         flush_file(file)
@@ -182,7 +189,7 @@ def read_record(folder: Path) -> RunRecord:
     return RunRecord(path=folder, info=info, digests=digests, strangers=strangers, **tables)
 
 
-def read_info(folder: Path) -> dict[str, Any]:
+def read_info(folder: Path) -> RunInfo:
     """Read run.json of the record in `folder`, not its tables.
 
     Raises:
@@ -191,7 +198,7 @@ def read_info(folder: Path) -> dict[str, Any]:
     return _read_info(folder)[0]
 
 
-def _read_info(folder: Path) -> tuple[dict[str, Any], Mapping[str, str] | None]:
+def _read_info(folder: Path) -> tuple[RunInfo, Mapping[str, str] | None]:
     """Return the content of run.json, and the digests that it holds."""
     path = folder / INFO
     if not path.is_file():
@@ -201,7 +208,8 @@ def _read_info(folder: Path) -> tuple[dict[str, Any], Mapping[str, str] | None]:
         )
     info = DOCUMENT.load(path)
     check_info(info, str(path))
-    return info, info.pop("files", None)
+    digests = info.pop("files", None)
+    return cast(RunInfo, info), digests
 
 
 def _strangers(folder: Path, digests: Mapping[str, str] | None) -> tuple[str, ...]:
@@ -283,11 +291,17 @@ def changed_parameters(record: RunRecord) -> dict[str, np.ndarray]:
 
 
 def find_records(path: Path) -> list[Path]:
-    """Return the records at or below `path`, sorted."""
+    """Return the records at or below `path`, sorted.
+
+    Raises:
+        RecordError: If a folder has the tables of a record, but no run.json.
+    """
     found = []
     # Not rglob: it fails where a running sweep renames the draft that it is looking into.
     for folder, below, files in os.walk(path):
         below[:] = [name for name in below if not name.startswith(".")]
         if INFO in files:
             found.append(Path(folder))
+        elif files.count("evaluations.parquet") and files.count("classes.parquet"):
+            raise damaged(folder, f"its {INFO} is gone")
     return sorted(found)

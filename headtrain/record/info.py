@@ -5,19 +5,18 @@ Fields beyond these are kept as they are: a record says more than the code reads
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Required, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Required, TypedDict, cast
 
+import torch
 from msgspec import Meta
 
 from clinit.errors import RecordError
-from clinit.extract.document import DocumentKind
-
-Count = Annotated[int, Meta(ge=0, le=2**53)]
-Number = Annotated[int, Meta(ge=-(2**53), le=2**53)] | Annotated[float, Meta(ge=-1e300, le=1e300)]
-Seconds = Annotated[int, Meta(ge=0, le=2**53)] | Annotated[float, Meta(ge=0, le=1e300)]
-Share = Annotated[int, Meta(ge=0, le=1)] | Annotated[float, Meta(ge=0, le=1)]
-Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+from clinit.extract.document import Count, Digest, DocumentKind, Number, Seconds, Share
+from clinit.headtrain.record.provenance import git_commit, versions
+from clinit.headtrain.stream.pool import LOSS_SAMPLE_ROWS
+from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study import Study
 
 DOCUMENT = DocumentKind(
     title="the record of a run",
@@ -58,7 +57,7 @@ class Settings(TypedDict, total=False):
     top_blocks: Count
 
 
-class Side(TypedDict, total=False):
+class SideInfo(TypedDict, total=False):
     """One of the two data sets."""
 
     path: Required[str]
@@ -72,9 +71,11 @@ class BaseHead(TypedDict, total=False):
 
     path: str | None
     digest: str
+    alignment: dict[str, Any] | None
+    """How `clinit align` made it."""
 
 
-class Start(TypedDict, total=False):
+class StartInfo(TypedDict, total=False):
     """How the rows of new classes started."""
 
     factor: Number | None
@@ -98,9 +99,12 @@ class Transfer(TypedDict, total=False):
     """A linear probe on the classes of the next task."""
 
     top1: Required[Share]
+    task: Count
+    """Whose classes were probed."""
+    iteration: Count
 
 
-class Diagnosis(TypedDict, total=False):
+class DiagnosisInfo(TypedDict, total=False):
     """Neural collapse and the distance from least squares at the end of a task."""
 
     nc1: Number | None
@@ -122,9 +126,10 @@ class TaskInfo(TypedDict, total=False):
     val_rows: Count | None
     buffer_rows: Count | None
     buffer_classes: Count | None
-    initialisation: Start | None
+    init_old_rows: Count | None
+    initialisation: StartInfo | None
     lambda_curve: LambdaChoice | None
-    diagnosis: Diagnosis | None
+    diagnosis: DiagnosisInfo | None
     forward_transfer: Transfer
 
 
@@ -133,16 +138,86 @@ class RunInfo(TypedDict, total=False):
 
     id: Required[str]
     config: Required[Settings]
-    base: Required[Side]
-    new: Required[Side]
+    base: Required[SideInfo]
+    new: Required[SideInfo]
     head: BaseHead | None
     tasks: Required[list[TaskInfo]]
     notes: list[str]
+    """What the data lacked, and what happened on the way."""
     seconds: Seconds | None
+    """Of the run alone: its own initialisations, and an equal share of what a bank shares."""
+    timings_s: dict[str, Any]
+    """Seconds of each phase, of the whole bank."""
+    bank_size: Count
     loss_sample_rows: Count | None
+    optimizer: dict[str, Any]
+    versions: dict[str, Any]
+    git_commit: str | None
+    device: str
     started: str
+    command: list[str]
+    """What the user typed."""
+    top: dict[str, Any]
+    """Blocks and counts of parameters, where blocks of the backbone learn."""
+    activations: list[dict[str, Any]]
+    """What became of the stored activations, and what they cost."""
+    ray_node: str
     files: dict[str, Digest]
     """SHA-256 of the other files of the record; absent in records of earlier versions."""
+
+
+def run_info(
+    study: Study,
+    *,
+    name: str,
+    base: Source,
+    new: Source,
+    head: Mapping[str, Any],
+    notes: Sequence[str],
+    seconds: float,
+    timings_s: Mapping[str, float],
+    optimizer: Mapping[str, Any],
+    bank_size: int,
+    device: torch.device,
+    started: str,
+    command: Sequence[str],
+) -> RunInfo:
+    """Return what run.json says of a run, but for its tasks.
+
+    Args:
+        study: What the run was asked to do, resolved.
+        name: Of the run.
+        base: Features of the classes of the pretrained head.
+        new: Features of the classes that arrived.
+        head: What is known about the pretrained head.
+        notes: What the user should know.
+        seconds: Of the run alone.
+        timings_s: Of each phase, of the whole bank.
+        optimizer: Its name and what of it is no setting.
+        bank_size: Number of runs that were trained together.
+        device: Where it was trained.
+        started: Time, in ISO format.
+        command: What the user typed.
+    """
+    return {
+        "id": name,
+        "config": cast(Settings, study.settings()),
+        "seconds": seconds,
+        "base": cast(SideInfo, base.description),
+        "new": cast(SideInfo, new.description),
+        "head": cast(BaseHead, dict(head)),
+        "notes": list(notes),
+        "timings_s": dict(timings_s),
+        "bank_size": bank_size,
+        "optimizer": dict(optimizer),
+        "loss_sample_rows": LOSS_SAMPLE_ROWS,
+        "versions": versions(),
+        "git_commit": git_commit(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "started": started,
+        "command": list(command),
+        "tasks": [],
+    }
 
 
 def check_info(info: Mapping[str, Any], origin: str) -> None:
@@ -165,6 +240,25 @@ def settings_of(info: Mapping[str, Any]) -> dict[str, Any]:
         "init_rows": "new" if settings.get("method") in ("naive", "ewc") else "buffer",
     }
     return {**later, **settings}
+
+
+def study_of_run(info: Mapping[str, Any], origin: str) -> Study:
+    """Return the resolved study that a record holds.
+
+    Raises:
+        RecordError: If it holds settings that this version does not know or take.
+    """
+    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings_of(info).items()}
+    top = "top_blocks" in settings
+    if top:  # probes change no number, so that the settings do not name them
+        settings["probe"] = any("forward_transfer" in task for task in info["tasks"])
+    try:
+        return Study.of(settings, top=top).resolved()
+    except ValueError as error:
+        raise RecordError(
+            f"{origin} was recorded by another version: {error}",
+            remedy="Read it with the version in its run.json.",
+        ) from error
 
 
 def damaged(origin: object, why: str) -> RecordError:

@@ -7,8 +7,6 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import clinit
-
 CUPY = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
 LIBRARIES = ("clinit", *CUPY, "numpy", "polars", "scipy", "timm", "torch")
 
@@ -30,7 +28,7 @@ def git_commit() -> str | None:
     A package installed into an environment inside someone else's repository is not tracked by
     it, so that repository's commit is not taken for ours.
     """
-    source = Path(clinit.__file__).resolve()
+    source = Path(__file__).resolve()
     if _git(source.parent, "ls-files", "--error-unmatch", source.name) is None:
         return None
     return _git(source.parent, "rev-parse", "HEAD")

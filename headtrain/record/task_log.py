@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -13,8 +13,13 @@ from jaxtyping import Bool, Float, Int
 from clinit.extract.head import Head
 from clinit.headtrain.init import Initialisation
 from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.record.info import RunInfo, TaskInfo
 from clinit.headtrain.record.tables import TABLES
+from clinit.headtrain.stream.batches import Schedule
+from clinit.headtrain.stream.pool import TaskRows
 from clinit.headtrain.stream.scenario import Scenario
+from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.study import Study
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +51,25 @@ class TaskEntry:
     losses: Float[np.ndarray, "iterations heads 2"] | None = None
     """Mean losses of the new and the old rows of each batch; NaN where there is none."""
 
-    def description(self, head: int) -> dict[str, Any]:
+    @classmethod
+    def begin(
+        cls, scenario: Scenario, task: Task, rows: TaskRows, seen: TaskRows, schedule: Schedule
+    ) -> TaskEntry:
+        """Return the entry of a task that is trained on `rows` and started from `seen`."""
+        return cls(
+            task=task.number,
+            facts={
+                "classes": len(task.classes),
+                "train_rows": rows.num_new,
+                "val_rows": int(scenario.val_counts[task.rows].sum()),
+                "buffer_rows": rows.num_old,
+                "buffer_classes": len(np.unique(rows.labels[: rows.num_old])),
+                "init_old_rows": seen.num_old,
+            },
+            new_share=schedule.new_share,
+        )
+
+    def description(self, head: int) -> TaskInfo:
         """Return what run.json says about the task in the run of one head."""
         start, seconds = self.starts[head], self.start_seconds[head]
         description: dict[str, Any] = {
@@ -71,7 +94,7 @@ class TaskEntry:
             }
         if self.diagnoses is not None:
             description["diagnosis"] = self.diagnoses[head]
-        return description
+        return cast(TaskInfo, description)
 
     def steps(self, head: int) -> pl.DataFrame:
         """Return the losses of one head before each update."""
@@ -118,10 +141,11 @@ def run_record(
     scenario: Scenario,
     entries: Sequence[TaskEntry],
     index: int,
-    info: Mapping[str, Any],
+    info: RunInfo,
     *,
     head: Head,
     top: Mapping[str, np.ndarray] | None = None,
+    study: Study | None = None,
 ) -> RunRecord:
     """Put together the record of one head.
 
@@ -132,15 +156,13 @@ def run_record(
         info: What run.json says, but for the tasks.
         head: As it is after the last task.
         top: The backbone's parameters that training has changed, by name.
+        study: What the run was asked to do, resolved.
     """
     totals = scenario.val_counts
     seen = [totals[: task.stop] for task in scenario.tasks]
     return RunRecord(
         path=None,
-        info={
-            **info,
-            "tasks": [entry.description(index) for entry in entries],
-        },
+        info={**info, "tasks": [entry.description(index) for entry in entries]},
         classes=class_table(scenario),
         steps=pl.concat(entry.steps(index) for entry in entries),
         evaluations=pl.concat(
@@ -149,6 +171,7 @@ def run_record(
         points=pl.concat(entry.point_table(index) for entry in entries),
         head=head,
         top=top,
+        study=study,
     )
 
 

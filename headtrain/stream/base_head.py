@@ -14,11 +14,9 @@ from jaxtyping import Int
 
 from clinit.errors import CacheError, ExperimentError, HeadError
 from clinit.extract.contrast import DIGEST_LETTERS, contrast
-from clinit.extract.document import DocumentKind
+from clinit.extract.document import Count, DocumentKind, Number
 from clinit.extract.head import Head, read_head
-from clinit.extract.plan import backbone_identifier
 from clinit.headtrain.examples import examples
-from clinit.headtrain.record.info import Count, Number
 from clinit.headtrain.stream.source import Source
 
 NAMES_REMEDY = (
@@ -45,15 +43,13 @@ def check_head(head: Head, base: Source, new: Source) -> None:
             f" are {base.train.dim} wide",
             remedy="Use the head of the backbone that the features were extracted with.",
         )
-    if head.fingerprint and base.fingerprint:
-        expected = backbone_identifier(base.fingerprint)
-        if head.fingerprint != expected:
-            its, features = contrast(head.fingerprint, expected, letters=DIGEST_LETTERS)
-            raise HeadError(
-                f"the head belongs to the backbone {its}, the features of the base cache to"
-                f" {features}",
-                remedy="Use the head that `clinit extract` stored in the base cache.",
-            )
+    if base.fingerprint.fields and not base.fingerprint.fits(head.fingerprint):
+        expected = base.fingerprint.backbone_identifier
+        its, features = contrast(head.fingerprint, expected, letters=DIGEST_LETTERS)
+        raise HeadError(
+            f"the head belongs to the backbone {its}, the features of the base cache to {features}",
+            remedy="Use the head that `clinit extract` stored in the base cache.",
+        )
 
 
 def map_to_head(base: Source, head: Head) -> Int[np.ndarray, " classes"]:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from clinit.headtrain.stream.pool import TaskRows
 
@@ -38,6 +38,12 @@ class Schedule:
     """In each batch the new rows come first."""
     num_new: Int[np.ndarray, " iterations"]
     """New rows in each batch."""
+
+    @property
+    def new_share(self) -> Float[np.ndarray, " iterations"]:
+        """Share of new rows in each batch."""
+        share: np.ndarray = self.num_new / self.batches.shape[1]
+        return share
 
 
 def draw_schedule(
@@ -62,9 +68,6 @@ def _passes(
         return np.empty((iterations, share.count), dtype=np.int64)
     passes = [random.permutation(rows) for _ in range(-(-total // rows))]
     return np.concatenate(passes)[:total].reshape(iterations, share.count) + share.start
-
-
-MIXES = ("text", "sgm")
 
 
 def mixed(mix: str, rows: TaskRows, batch_size: int) -> Sequence[Share]:

@@ -23,8 +23,8 @@ from jaxtyping import Float, Int
 from clinit.headtrain.class_draws import water_level
 from clinit.headtrain.stream.pool import Pool
 from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.study import Stream
 
-BUFFER_SPLITS = ("balanced", "sgm")
 SGM_LARGE = 192_000
 """From this size on, an `sgm` buffer gives 20 % to later classes; below, 22.5 %."""
 
@@ -116,6 +116,14 @@ def level(
     left = min(size - int(shares.sum()), len(wanting))
     shares[wanting[np.argsort(ranks[wanting], kind="stable")[:left]]] += 1
     return shares
+
+
+def quotas_of(stream: Stream, num_base: int) -> Quotas:
+    """Return how many rows of each class the buffer of a stream holds, after `num_base` classes."""
+    if stream.buffer_per_class is not None:
+        return PerClass(stream.buffer_per_class)
+    size = stream.buffer or 0
+    return Sgm(size, num_base) if stream.buffer_split == "sgm" else Balanced(size)
 
 
 class Buffer:

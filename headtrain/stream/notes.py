@@ -11,46 +11,54 @@ from jaxtyping import Bool
 
 from clinit.extract.device import choose_device
 from clinit.headtrain.array import cupy_problem
-from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.examples import examples
 from clinit.headtrain.memory import residency_notes
 from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study import Study
 
 
 def data_notes(
     scenario: Scenario,
     base: Source,
     new: Source,
-    config: ExperimentConfig,
-    heads: Sequence[HeadConfig] = (),
+    studies: Sequence[Study],
     head_facts: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Return a note for everything that the user should know about the data, each once."""
+    """Return a note for everything that the user should know about the data, each once.
+
+    Args:
+        scenario: The data under one numbering.
+        base: Features of the classes of the pretrained head.
+        new: Features of the classes that arrive.
+        studies: Of one stream, resolved.
+        head_facts: What is known about the pretrained head.
+    """
+    study = studies[0]
     return [
         *base.notes,
         *new.notes,
-        *_base_gaps(scenario, config),
+        *_base_gaps(scenario, study),
         *_new_gaps(scenario, new),
         *_single_images(scenario),
         *_shared_names(scenario),
         *_task_sizes(scenario),
-        *_buffer_gaps(scenario, config),
-        *_batch_gaps(scenario, config),
-        *_loss_gaps(heads, head_facts or {}),
-        *_memory_gaps(scenario, base, config),
-        *_calibration_gaps(config, heads),
-        *_library_gaps(choose_device(config.device)),
+        *_buffer_gaps(scenario, study),
+        *_batch_gaps(scenario, study),
+        *_loss_gaps(studies, head_facts or {}),
+        *_memory_gaps(scenario, base, study),
+        *_calibration_gaps(studies),
+        *_library_gaps(choose_device(study.training.device)),
     ]
 
 
-def _base_gaps(scenario: Scenario, config: ExperimentConfig) -> list[str]:
+def _base_gaps(scenario: Scenario, study: Study) -> list[str]:
     names = scenario.class_names[: scenario.num_base]
     unrehearsed = scenario.train_counts[: scenario.num_base] == 0
     untested = scenario.val_counts[: scenario.num_base] == 0
     left = (
         "are left out of a head that is solved from the data"
-        if config.is_closed
+        if study.is_solved
         else "keep their head rows and are not rehearsed"
     )
     return [
@@ -110,42 +118,42 @@ def _task_sizes(scenario: Scenario) -> list[str]:
     ]
 
 
-def _buffer_gaps(scenario: Scenario, config: ExperimentConfig) -> list[str]:
-    if not config.keeps_buffer:
+def _buffer_gaps(scenario: Scenario, study: Study) -> list[str]:
+    if not study.keeps_buffer:
         return []
-    if config.method == "rehearsal" and not (config.buffer or config.buffer_per_class):
+    if study.rehearses and not (study.stream.buffer or study.stream.buffer_per_class):
         return ["the buffer is empty (--buffer 0): batches hold new rows only"]
     notes = []
     stored = np.cumsum(scenario.train_counts)
     before = [int(stored[task.start - 1]) if task.start else 0 for task in scenario.tasks]
-    if not before[0] and config.method == "rehearsal":
+    if not before[0] and study.rehearses:
         notes.append("no base class has a training image: the batches of task 1 hold new rows only")
-    if not config.buffer:
+    if not study.stream.buffer:
         return notes
     small = [
         f"{rows:,} before task {number}"
         for number, rows in enumerate(before, start=1)
-        if rows < config.buffer
+        if rows < study.stream.buffer
     ]
     if small:
         notes.append(
-            f"the buffer of {config.buffer:,} rows is larger than all data of the classes seen"
-            f" ({', '.join(small)}): it takes them all"
+            f"the buffer of {study.stream.buffer:,} rows is larger than all data of the classes"
+            f" seen ({', '.join(small)}): it takes them all"
         )
     seen = int(np.count_nonzero(scenario.train_counts[: scenario.tasks[-1].start]))
-    if config.buffer < seen:
+    if study.stream.buffer < seen:
         notes.append(
-            f"the buffer of {config.buffer:,} rows is smaller than the number of classes"
+            f"the buffer of {study.stream.buffer:,} rows is smaller than the number of classes"
             f" ({seen:,} before the last task): some classes"
-            f" are not {'rehearsed' if config.method == 'rehearsal' else 'among its rows'}"
+            f" are not {'rehearsed' if study.stream.method == 'rehearsal' else 'among its rows'}"
         )
     return notes
 
 
-def _batch_gaps(scenario: Scenario, config: ExperimentConfig) -> list[str]:
-    if config.method == "joint" or config.is_closed:
+def _batch_gaps(scenario: Scenario, study: Study) -> list[str]:
+    if study.stream.method == "joint" or study.is_solved:
         return []
-    share = config.batch_size // 2 if config.method == "rehearsal" else config.batch_size
+    share = study.stream.rows_per_batch // 2 if study.rehearses else study.stream.rows_per_batch
     smallest = min(int(scenario.train_counts[task.rows].sum()) for task in scenario.tasks)
     if smallest >= share:
         return []
@@ -155,9 +163,9 @@ def _batch_gaps(scenario: Scenario, config: ExperimentConfig) -> list[str]:
     ]
 
 
-def _loss_gaps(heads: Sequence[HeadConfig], head_facts: Mapping[str, Any]) -> list[str]:
+def _loss_gaps(studies: Sequence[Study], head_facts: Mapping[str, Any]) -> list[str]:
     aligned = (head_facts.get("alignment") or {}).get("loss")
-    losses = {head.loss for head in heads}
+    losses = {study.training.loss for study in studies}
     notes = []
     if "mse" in losses and aligned != "mse":
         notes.append(
@@ -169,10 +177,11 @@ def _loss_gaps(heads: Sequence[HeadConfig], head_facts: Mapping[str, Any]) -> li
     return notes
 
 
-def _calibration_gaps(config: ExperimentConfig, heads: Sequence[HeadConfig]) -> list[str]:
-    calibrated = any(head.scale == "calibrated" for head in heads)
-    without = config.init_rows == "new" or (
-        config.keeps_buffer and 0 in (config.buffer, config.buffer_per_class)
+def _calibration_gaps(studies: Sequence[Study]) -> list[str]:
+    calibrated = any(each.start.scale == "calibrated" for each in studies)
+    study, stream = studies[0], studies[0].stream
+    without = study.start.init_rows == "new" or (
+        study.keeps_buffer and 0 in (stream.buffer, stream.buffer_per_class)
     )
     if not (calibrated and without):
         return []
@@ -191,27 +200,27 @@ def _library_gaps(device: torch.device) -> list[str]:
     ]
 
 
-def _memory_gaps(scenario: Scenario, base: Source, config: ExperimentConfig) -> list[str]:
+def _memory_gaps(scenario: Scenario, base: Source, study: Study) -> list[str]:
     """Return a note for the features that do not fit into the memory of the device."""
     row_bytes = base.train.features[:1].nbytes
     sizes = {
         "the test rows": int(scenario.val_counts.sum()) * row_bytes,
-        "the rows of the largest task": _most_rows(scenario, config) * row_bytes,
+        "the rows of the largest task": _most_rows(scenario, study) * row_bytes,
     }
-    return residency_notes(sizes, choose_device(config.device))
+    return residency_notes(sizes, choose_device(study.training.device))
 
 
-def _most_rows(scenario: Scenario, config: ExperimentConfig) -> int:
+def _most_rows(scenario: Scenario, study: Study) -> int:
     """Return the rows of the largest task, those of earlier classes included."""
     stored = np.cumsum(scenario.train_counts)
     most = 0
     for task in scenario.tasks:
         new = int(scenario.train_counts[task.rows].sum())
         old = int(stored[task.stop - 1]) - new
-        if config.method == "naive" and not config.keeps_buffer:
+        if study.stream.method == "naive" and not study.keeps_buffer:
             old = 0
-        elif config.buffer is not None:
-            old = min(old, config.buffer)
+        elif study.stream.buffer is not None:
+            old = min(old, study.stream.buffer)
         most = max(most, old + new)
     return most
 

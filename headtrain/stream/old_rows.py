@@ -34,11 +34,10 @@ class OldRows(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class BufferedRows:
     """Rows of a buffer of limited size, mixed with the new ones."""
 
     mix: str = "text"
-    """One of MIXES."""
 
     def old_rows(self, train: Pool, buffer: Buffer, task: Task) -> Int[np.ndarray, " old"]:
         """Return the rows in the buffer once the earlier classes are seen."""
@@ -50,7 +49,7 @@ class Rehearsal:
 
 
 @dataclass(frozen=True, slots=True)
-class Joint:
+class AllOldRows:
     """All rows of all earlier classes: training on everything, the upper bound."""
 
     def old_rows(self, train: Pool, buffer: Buffer, task: Task) -> Int[np.ndarray, " old"]:
@@ -63,7 +62,7 @@ class Joint:
 
 
 @dataclass(frozen=True, slots=True)
-class Naive:
+class NoOldRows:
     """No old row: naive fine-tuning, the lower bound, and methods that keep no rows."""
 
     def old_rows(self, train: Pool, buffer: Buffer, task: Task) -> Int[np.ndarray, " old"]:
@@ -83,9 +82,9 @@ def old_rows_of(method: str, mix: str = "text") -> OldRows:
     """
     match method:
         case "rehearsal" | "derpp":
-            return Rehearsal(mix)
+            return BufferedRows(mix)
         case "naive" | "ewc":
-            return Naive()
+            return NoOldRows()
         case "joint" | "ncm" | "ridge" | "lda":
-            return Joint()
+            return AllOldRows()
     raise ValueError(f"there is no method {method!r}")

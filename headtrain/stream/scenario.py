@@ -9,11 +9,11 @@ import numpy as np
 from jaxtyping import Int
 
 from clinit.extract.head import Head
-from clinit.headtrain.config import ExperimentConfig
 from clinit.headtrain.stream.base_head import check_head, map_to_head
 from clinit.headtrain.stream.pool import Pool
 from clinit.headtrain.stream.source import Source, check_same_backbone
 from clinit.headtrain.stream.tasks import Task, named_order, shuffled, split_into_tasks
+from clinit.headtrain.study import Stream
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +50,7 @@ class Scenario:
         return np.repeat(np.arange(len(sizes)), sizes)
 
 
-def build_scenario(base: Source, new: Source, head: Head, config: ExperimentConfig) -> Scenario:
+def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Scenario:
     """Match the base data with the head and order the new classes.
 
     New classes without a training row are left out: nothing could be learnt about them.
@@ -66,11 +66,11 @@ def build_scenario(base: Source, new: Source, head: Head, config: ExperimentConf
     base_rows = map_to_head(base, head)
     arriving = np.flatnonzero(new.train.counts())
     order = (
-        shuffled(arriving, config.seed)
-        if config.class_order is None
-        else named_order(config.class_order, new.class_names, arriving)
+        shuffled(arriving, stream.seed)
+        if stream.class_order is None
+        else named_order(stream.class_order, new.class_names, arriving)
     )
-    tasks = split_into_tasks(order, tasks=config.tasks, first_row=head.num_classes)
+    tasks = split_into_tasks(order, tasks=stream.tasks, first_row=head.num_classes)
     new_rows = _rows_of_new_classes(tasks, len(new.class_names))
     return Scenario(
         num_base=head.num_classes,

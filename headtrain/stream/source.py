@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from clinit.errors import CacheError
 from clinit.extract.cache import Cache, open_cache
 from clinit.extract.features import FeatureSet
-from clinit.extract.fingerprint import FEATURES, MANIFEST, backbone_fields, is_nameless
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
 from clinit.extract.stopwatch import Stopwatch
 
@@ -25,8 +24,8 @@ class Source:
     val: FeatureSet
     """May have no row."""
     path: str = ""
-    fingerprint: Mapping[str, str] = field(default_factory=dict)
-    """What the features depend on, by field; those about rows are about the training rows."""
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)
+    """What the features depend on; its fields about rows are about the training rows."""
     val_manifest: str | None = None
     """Digest of the manifest of the validation rows."""
     val_features: str | None = None
@@ -54,13 +53,13 @@ class Source:
     def description(self) -> dict[str, Any]:
         """What a run record says about this side."""
         imported = {
-            "features_digest": self.fingerprint.get(FEATURES),
+            "features_digest": self.fingerprint.features,
             "val_features_digest": self.val_features,
         }
         return {
             "path": self.path,
-            "fingerprint": backbone_fields(self.fingerprint),
-            "manifest_digest": self.fingerprint.get(MANIFEST),
+            "fingerprint": dict(self.fingerprint.without_rows.fields),
+            "manifest_digest": self.fingerprint.manifest,
             "val_manifest_digest": self.val_manifest,
             **{name: digest for name, digest in imported.items() if digest is not None},
         }
@@ -78,18 +77,19 @@ def read_source(path: Path) -> Source:
     features = train.load()
     notes = _invalid_rows(cache)
     if "val" in cache.splits:
-        val, told = cache.splits["val"].load(), cache.splits["val"].fingerprint
+        val, of_val = cache.splits["val"].load(), cache.splits["val"].fingerprint
     else:
         notes.append(f"{path} has no val split: none of its classes is evaluated")
         empty = np.empty((0, features.dim), dtype=features.features.dtype)
-        val, told = FeatureSet(empty, np.empty(0, dtype=np.int64), features.class_names), {}
+        val = FeatureSet(empty, np.empty(0, dtype=np.int64), features.class_names)
+        of_val = Fingerprint()
     return Source(
         train=features,
         val=val,
         path=str(path),
-        fingerprint=dict(train.fingerprint),
-        val_manifest=told.get(MANIFEST),
-        val_features=told.get(FEATURES),
+        fingerprint=train.fingerprint,
+        val_manifest=of_val.manifest,
+        val_features=of_val.features,
         head=cache.head,
         notes=tuple(notes),
         load_s=watch.total,
@@ -104,25 +104,21 @@ def _invalid_rows(cache: Cache) -> list[str]:
     ]
 
 
-def check_same_backbone(one: Mapping[str, str], other: Mapping[str, str]) -> None:
+def check_same_backbone(one: Fingerprint, other: Fingerprint) -> None:
     """Compare the fingerprints of two caches, in what says which backbone it was.
 
     Raises:
         CacheError: If a field differs; the message names all that do. If nobody has said what
             computed the features.
     """
-    here, there = backbone_fields(one), backbone_fields(other)
-    differing = [
-        f"{name} ({here.get(name, 'absent')} / {there.get(name, 'absent')})"
-        for name in {**here, **there}
-        if here.get(name) != there.get(name)
-    ]
+    differing = one.without_rows.differences(other.without_rows)
     if differing:
+        listed = ", ".join(f"{each.name} ({each.one} / {each.other})" for each in differing)
         raise CacheError(
-            f"the two caches hold features of different backbones: {', '.join(differing)}",
+            f"the two caches hold features of different backbones: {listed}",
             remedy="Extract both with the same options of `clinit extract`.",
         )
-    if is_nameless(one):
+    if one.is_nameless:
         raise CacheError(
             "the two caches hold imported features, and nobody has said what computed them: they"
             " need not be of one backbone",

@@ -1,6 +1,6 @@
-"""What each task of a stream looks at: its rows, its batches, its random rows.
+"""What each task of a stream looks at: its rows and its batches.
 
-It follows from the scenario and the configuration alone, whatever is trained: heads on stored
+It follows from the scenario and the study alone, whatever is trained: heads on stored
 features, or a network on images. So their runs can be compared sample by sample.
 """
 
@@ -9,27 +9,26 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Int
 
-from clinit.headtrain.config import ExperimentConfig
-from clinit.headtrain.init import Rows, random_rows
-from clinit.headtrain.record.task_log import TaskEntry
 from clinit.headtrain.stream.batches import Schedule, draw_schedule
-from clinit.headtrain.stream.buffer import Balanced, Buffer
+from clinit.headtrain.stream.buffer import Balanced, Buffer, quotas_of
 from clinit.headtrain.stream.old_rows import old_rows_of
 from clinit.headtrain.stream.pool import TaskRows
 from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.study import Study
 
 
 class TaskPlan:
-    """The tasks of a scenario as `config` wants them learnt."""
+    """The tasks of a scenario as a resolved study wants them learnt."""
 
-    def __init__(self, scenario: Scenario, config: ExperimentConfig) -> None:
-        self._old = old_rows_of(config.method, config.mix)
+    def __init__(self, scenario: Scenario, study: Study) -> None:
+        self._old = old_rows_of(study.stream.method, study.stream.mix)
         self._scenario = scenario
-        self._config = config
-        quotas = config.quotas(scenario.num_base)
-        self._buffer = Buffer(scenario.train, quotas, seed=config.seed)
+        self._study = study
+        self._stream = study.stream
+        quotas = quotas_of(study.stream, scenario.num_base)
+        self._buffer = Buffer(scenario.train, quotas, seed=study.stream.seed)
 
     def rows(self, task: Task) -> TaskRows:
         """Choose the rows that the task may look at."""
@@ -48,9 +47,9 @@ class TaskPlan:
         Old rows among them may be rows that training does not see: those of the buffer, with a
         method that trains on new rows alone.
         """
-        if self._config.init_rows == "new":
+        if self._study.start.init_rows == "new":
             return rows if not rows.num_old else self._task_rows(task, np.empty(0, dtype=np.int64))
-        if self._config.keeps_buffer and self._config.method != "rehearsal":
+        if self._study.keeps_buffer and not self._study.rehearses:
             return self._task_rows(task, self._buffer.rows(task.start))
         return rows
 
@@ -63,34 +62,14 @@ class TaskPlan:
     def base_sample(self, size: int) -> Int[np.ndarray, " sample"]:
         """Choose at most `size` rows of base classes, class-balanced, as a buffer would."""
         quotas = Balanced(size)
-        buffer = Buffer(self._scenario.train, quotas, seed=self._config.seed)
+        buffer = Buffer(self._scenario.train, quotas, seed=self._stream.seed)
         return buffer.rows(self._scenario.num_base)
 
     def schedule(self, rows: TaskRows, draw: Draw = Draw.BATCHES) -> Schedule:
         """Draw the batches of a task."""
         return draw_schedule(
-            generator(self._config.seed, draw, rows.number),
-            self._old.shares(rows, self._config.batch_size),
+            generator(self._stream.seed, draw, rows.number),
+            self._old.shares(rows, self._stream.rows_per_batch),
             first_new=rows.num_old,
-            iterations=self._config.iterations,
-        )
-
-    def random_rows(self, task: Task, dim: int) -> Rows:
-        """Draw random rows for the classes of the task."""
-        random = generator(self._config.seed, Draw.RANDOM_ROWS, task.number)
-        return random_rows(random, len(task.classes), dim)
-
-    def entry(self, task: Task, rows: TaskRows, seen: TaskRows, schedule: Schedule) -> TaskEntry:
-        """Begin what is written down about the task: trained on `rows`, started from `seen`."""
-        return TaskEntry(
-            task=task.number,
-            facts={
-                "classes": len(task.classes),
-                "train_rows": rows.num_new,
-                "val_rows": int(self._scenario.val_counts[task.rows].sum()),
-                "buffer_rows": rows.num_old,
-                "buffer_classes": len(np.unique(rows.labels[: rows.num_old])),
-                "init_old_rows": seen.num_old,
-            },
-            new_share=schedule.num_new / self._config.batch_size,
+            iterations=self._stream.iterations,
         )

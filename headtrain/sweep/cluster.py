@@ -1,7 +1,7 @@
 """Banks as Ray tasks: one GPU each where the cluster has GPUs, else one core.
 
-The data goes through Ray's object store, once a node, and the records come back through it: no
-folder needs to be shared, and every node reads the very features that the sweep was planned
+The data goes through Ray's object store, once per node, and the records come back through it: no
+folder needs to be shared, and every node reads the same features that the sweep was planned
 with. The sweep's folder is written by the process that started it; Ray retries tasks of nodes
 that are lost.
 """
@@ -20,27 +20,27 @@ import clinit.errors
 from clinit.errors import ClinitError, ExperimentError
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.sweep.folder import SweepData
-from clinit.headtrain.sweep.plan import Bank
+from clinit.headtrain.sweep.plan import BankPlan
 from clinit.headtrain.sweep.runner import SweepEvent, Train, Trained, train_here
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A known error of a task; exceptions with keyword arguments do not travel."""
+    """A known error of a task, since exceptions with keyword arguments cannot be pickled."""
 
     kind: str
     message: str
     remedy: str
 
     def raise_again(self) -> None:
-        """Raise the error here."""
+        """Raise the error in this process."""
         kind: type[ClinitError] = getattr(clinit.errors, self.kind, ClinitError)
         raise kind(self.message, remedy=self.remedy)
 
 
 @contextmanager
 def train_on_ray(data: SweepData, address: str, *, command: Sequence[str] = ()) -> Iterator[Train]:
-    """Connect to the cluster at `address`; give the function that trains banks there.
+    """Connect to the cluster at `address`; yield the function that trains banks there.
 
     Raises:
         ExperimentError: If Ray is not installed or there is no cluster at `address`.
@@ -51,7 +51,7 @@ def train_on_ray(data: SweepData, address: str, *, command: Sequence[str] = ()) 
         task = ray.remote(**share)(_train)
         stored = ray.put(data)
 
-        def train(banks: Sequence[Bank]) -> Trained:
+        def train(banks: Sequence[BankPlan]) -> Trained:
             waiting = [task.remote(stored, bank, tuple(command)) for bank in banks]
             try:
                 while waiting:
@@ -70,8 +70,8 @@ def train_on_ray(data: SweepData, address: str, *, command: Sequence[str] = ()) 
 
 
 def _train(
-    data: SweepData, bank: Bank, command: Sequence[str]
-) -> list[tuple[Bank, list[RunRecord]]] | Refusal:
+    data: SweepData, bank: BankPlan, command: Sequence[str]
+) -> list[tuple[BankPlan, list[RunRecord]]] | Refusal:
     """Train one bank on a node of the cluster."""
     import ray
 
@@ -79,15 +79,15 @@ def _train(
         trained = list(train_here(data, _ignore, command=command)([bank]))
     except ClinitError as error:
         return Refusal(type(error).__name__, str(error), error.remedy)
-    node = {"ray_node": ray.get_runtime_context().get_node_id()}
+    node = ray.get_runtime_context().get_node_id()
     return [
-        (part, [replace(record, info={**record.info, **node}) for record in records])
+        (part, [replace(record, info={**record.info, "ray_node": node}) for record in records])
         for part, records in trained
     ]
 
 
 def _ignore(event: SweepEvent) -> None:
-    """Watch nothing: events stay on their node."""
+    """Ignore the event: events stay on their node."""
 
 
 def _connect(address: str) -> Any:

@@ -1,171 +1,136 @@
-"""What a sweep can vary: every field of `ExperimentConfig` and `HeadConfig` that holds one value.
-
-The fields, their types and their defaults are read from the two classes.
-"""
+"""What a sweep can vary: every setting of a study that holds one value, written as a word."""
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import re
-import types
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import get_origin
 
 from clinit.errors import ExperimentError
-from clinit.headtrain.config import ExperimentConfig, HeadConfig
+from clinit.headtrain.setting import Field
+from clinit.headtrain.study import settings_of
 
 Value = bool | int | float | str | None
-OTHER_NAMES = {"lambda": "lam"}
-"""Names that the command line has for fields."""
-OWNERS = (ExperimentConfig, HeadConfig)
-_WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a word"}
 _TRUTH = {"true": True, "false": False}
 _DIGITS = 18
-"""Of a whole number at most: beyond them lie the 64 bits of arrays and files."""
+"""Most digits of an integer: more would not fit into the 64 bits of arrays and files."""
 _LETTERS = 40
-"""Of a refused value that are repeated."""
+"""Most characters of a refused value that a message repeats."""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One field: its name, what it takes and its default."""
+def parse(field: Field, text: str) -> Value:
+    """Return the value that `text` stands for.
 
-    name: str
-    types: tuple[type, ...]
-    words: tuple[Any, ...]
-    """Values that are taken literally, `auto` for instance."""
-    default: Value
+    Raises:
+        ExperimentError: If it is not one that the field takes.
+    """
+    if text in field.words:
+        return text
+    if type(None) in field.types and text == "none":
+        return None
+    if bool in field.types and text in _TRUTH:
+        return _TRUTH[text]
+    for kind in (int, float):
+        if kind in field.types:
+            try:
+                return _bounded(kind(text))
+            except ValueError:  # raised for more digits than Python reads, too
+                continue
+    raise _refusal(field, text)
 
-    def parse(self, text: str) -> Value:
-        """Return the value that `text` stands for.
 
-        Raises:
-            ExperimentError: If it is not one that the field takes.
-        """
-        if text in self.words:
-            return text
-        if type(None) in self.types and text == "none":
-            return None
-        if bool in self.types and text in _TRUTH:
-            return _TRUTH[text]
-        for kind in (int, float):
-            if kind in self.types:
-                try:
-                    return _bounded(kind(text))
-                except ValueError:  # also of more digits than Python reads
-                    continue
-        if str in self.types:
-            return text
-        raise self._refusal(text)
+def typed(field: Field, value: object) -> Value:
+    """Return a value that already has a type, as a TOML file gives it.
 
-    def check(self, value: object) -> Value:
-        """Return a value that already has a type, as a TOML file gives it.
-
-        Raises:
-            ExperimentError: If it is not one that the field takes.
-        """
-        if isinstance(value, str):
-            return self.parse(value)
-        if isinstance(value, bool):
-            if bool in self.types:
-                return value
-        elif isinstance(value, int | float):
-            with suppress(ValueError, OverflowError):
-                if isinstance(value, int) and int in self.types:
-                    return _bounded(value)
-                if float in self.types:
-                    return float(value)
-        raise self._refusal(value)
-
-    @property
-    def is_integer(self) -> bool:
-        """Whether numbers of this field are whole."""
-        return int in self.types and float not in self.types
-
-    @property
-    def is_number(self) -> bool:
-        """Whether the field takes numbers."""
-        return int in self.types or float in self.types
-
-    def _refusal(self, found: object) -> ExperimentError:
-        takes = [word for kind, word in _WORDS.items() if kind in self.types]
-        takes += [repr(word) for word in self.words]
-        wanted, got = " or ".join(takes), repr(found)
-        if len(got) > _LETTERS:
-            got = f"{got[:_LETTERS]}…"
-        if isinstance(found, str) and re.fullmatch(rf"-?\d{{{_DIGITS + 1},}}", found):
-            wanted, got = f"at most {_DIGITS} digits", f"{len(found.strip('-')):,}"
-        return ExperimentError(
-            f"{self.name} takes {wanted}, got {got}",
-            remedy=f"Write for example {self.name}={_shown(self.default)}.",
-        )
+    Raises:
+        ExperimentError: If it is not one that the field takes.
+    """
+    if isinstance(value, str):
+        return parse(field, value)
+    if isinstance(value, bool):
+        if bool in field.types:
+            return value
+    elif isinstance(value, int | float):
+        with suppress(ValueError, OverflowError):
+            if isinstance(value, int) and int in field.types:
+                return _bounded(value)
+            if float in field.types:
+                return float(value)
+    raise _refusal(field, value)
 
 
 @cache
-def fields() -> dict[str, Field]:
-    """Return the fields that a sweep can vary, those of the experiment first."""
-    found = {}
-    for owner in OWNERS:
-        hints = get_type_hints(owner)
-        for field in dataclasses.fields(owner):
-            kinds, words = _alternatives(hints[field.name])
-            if set(kinds) - {type(None)} <= set(_WORDS):
-                default: Any = field.default
-                found[field.name] = Field(field.name, kinds, words, default)
-    return found
+def fields(*, top: bool = False) -> Mapping[str, Field]:
+    """Return the settings that a sweep can vary, by name."""
+    every = settings_of(top=top)
+    return {name: field for name, field in every.items() if not _is_list(field)}
 
 
-def field_named(name: str) -> Field:
-    """Return a field by its name; dashes are as good as underscores.
+def field_named(name: str, *, top: bool = False) -> Field:
+    """Return a setting by its name or its option, with dashes or underscores.
 
     Raises:
         ExperimentError: If there is none; the nearest name is proposed.
     """
-    plain = OTHER_NAMES.get(name, name.replace("-", "_"))
-    if plain in fields():
-        return fields()[plain]
-    if plain in {field.name for owner in OWNERS for field in dataclasses.fields(owner)}:
+    every = settings_of(top=top)
+    by_option = {field.key.replace("-", "_"): field for field in every.values()}
+    plain = name.replace("-", "_")
+    found = every.get(plain) or by_option.get(plain)
+    if found is None:
+        options = [each for each in by_option if each not in every]
         raise ExperimentError(
-            f"{plain} cannot be varied: each of its values is a list",
+            f"a sweep of {'train-top' if top else 'train-head'} has no field {name!r}",
+            remedy=nearest(name, [*fields(top=top), *options]),
+        )
+    if _is_list(found):
+        raise ExperimentError(
+            f"{found.name} cannot be varied: each of its values is a list",
             remedy="Vary seed, which draws class orders, or use `clinit train-head`.",
         )
-    raise ExperimentError(
-        f"a sweep has no field {name!r}",
-        remedy=nearest(name, [*fields(), *OTHER_NAMES]),
-    )
+    return found
 
 
-def nearest(name: str, known: list[str]) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
     """Propose what a mistyped name may have meant, or name all that are known."""
-    close = difflib.get_close_matches(name.replace("-", "_"), known, n=1, cutoff=0.6)
-    return f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(known)}."
+    names = list(known)
+    close = difflib.get_close_matches(name.replace("-", "_"), names, n=1, cutoff=0.6)
+    return f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(names)}."
 
 
-def _alternatives(hint: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Split a type into plain types and literal values."""
-    if get_origin(hint) in (Union, types.UnionType):
-        parts = [_alternatives(each) for each in get_args(hint)]
-        return sum((kinds for kinds, _ in parts), ()), sum((words for _, words in parts), ())
-    if get_origin(hint) is Literal:
-        return (), get_args(hint)
-    return (hint,), ()
+def _is_list(field: Field) -> bool:
+    return any(get_origin(kind) is tuple for kind in field.types)
+
+
+def _refusal(field: Field, found: object) -> ExperimentError:
+    wanted, got = field.takes, repr(found)
+    if len(got) > _LETTERS:
+        got = f"{got[:_LETTERS]}…"
+    if isinstance(found, str) and re.fullmatch(rf"-?\d{{{_DIGITS + 1},}}", found):
+        wanted, got = f"at most {_DIGITS} digits", f"{len(found.strip('-')):,}"
+    return ExperimentError(
+        f"{field.name} takes {wanted}, got {got}",
+        remedy=f"Write for example {field.name}={example(field)}.",
+    )
 
 
 def _bounded(number: int | float) -> int | float:
     """Return `number`.
 
     Raises:
-        ValueError: If it is a whole one of too many digits.
+        ValueError: If it is an integer of too many digits.
     """
     if isinstance(number, int) and abs(number) >= 10**_DIGITS:
         raise ValueError(f"more than {_DIGITS} digits")
     return number
 
 
-def _shown(value: Value) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "none" if value is None else str(value)
+def example(field: Field) -> str:
+    """Return a value that the field takes, as a word."""
+    if field.default is None and field.setting.otherwise is not None:
+        return re.split("[,;]", field.setting.otherwise)[0]
+    if isinstance(field.default, bool):
+        return str(field.default).lower()
+    return "none" if field.default is None else str(field.default)

@@ -1,8 +1,8 @@
-"""The folder of a sweep: its records, and on what data they were made.
+"""The folder of a sweep: its records, and the data that they were made with.
 
     sweep.json     fingerprints of both caches, digests of the pretrained heads, and which runs
                    are trained together; sealed
-    <run>/         one record a run
+    <run>/         one record per run
 
 A sweep reads its folder before it trains: what is recorded is not trained again, and records
 of other data are refused. The last bits of a run depend on the bank that it is trained in, and
@@ -21,13 +21,13 @@ from typing import Any, Required, TypedDict
 from clinit.errors import CacheError, RecordError
 from clinit.extract.contrast import contrast
 from clinit.extract.document import DocumentKind
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
 from clinit.extract.lock import claim_folder
-from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.record.format import find_records, read_info
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.sweep.run import Run, identity
+from clinit.headtrain.study import Study, Training, identity_of
 
 SWEEP = "sweep.json"
 _DOCUMENT = DocumentKind(
@@ -39,7 +39,7 @@ _DOCUMENT = DocumentKind(
 )
 
 
-class _Side(TypedDict, total=False):
+class _SweepSide(TypedDict, total=False):
     """One of the two data sets."""
 
     fingerprint: Required[dict[str, str]]
@@ -50,8 +50,8 @@ class _Side(TypedDict, total=False):
 class _SweepInfo(TypedDict, total=False):
     """The content of sweep.json."""
 
-    base: Required[_Side]
-    new: Required[_Side]
+    base: Required[_SweepSide]
+    new: Required[_SweepSide]
     heads: Required[dict[str, str]]
     """Digest of the pretrained head by the loss of the runs that start from it."""
     banks: list[list[str]]
@@ -60,14 +60,14 @@ class _SweepInfo(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SweepData:
-    """What all runs of a sweep read."""
+    """The data that all runs of a sweep read."""
 
     base: Source
     new: Source
     head: Head
     """The pretrained head that runs start from."""
     heads: Mapping[str, Head] = field(default_factory=dict)
-    """By loss, where runs of that loss start from another head: an aligned one."""
+    """Heads by loss, where runs of that loss start from a different one: an aligned head."""
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """What records say about the heads, by loss; "" for `head`."""
 
@@ -81,12 +81,12 @@ class SweepData:
 
     @property
     def num_classes(self) -> int:
-        """Most rows that a head can have at the end of a stream."""
+        """The most rows that a head can have at the end of a stream."""
         return self.head.num_classes + len(self.new.class_names)
 
     @property
     def sides(self) -> dict[str, dict[str, Any]]:
-        """The fingerprints of both sides, without their places."""
+        """The fingerprints of both sides, without the paths of their caches."""
         return {"base": _side(self.base.description), "new": _side(self.new.description)}
 
 
@@ -104,12 +104,12 @@ class SweepFolder:
 
     @property
     def banks(self) -> Sequence[Sequence[str]]:
-        """Runs that were to be trained together, by their digests."""
+        """Runs that were planned to be trained together, by their digests."""
         banks: list[list[str]] = self.info.get("banks", [])
         return banks
 
-    def remember(self, banks: Iterable[Iterable[Run]]) -> None:
-        """Write down which runs are trained together, before they are.
+    def remember(self, banks: Iterable[Iterable[Study]]) -> None:
+        """Write down which runs are trained together, before their training.
 
         Raises:
             ClinitError: If it cannot be written.
@@ -123,18 +123,18 @@ class SweepFolder:
             self.info["banks"] = all_banks
             _DOCUMENT.write(self.path / SWEEP, self.info)
 
-    def record_of(self, run: Run) -> Path | None:
+    def record_of(self, run: Study) -> Path | None:
         """Return where `run` is recorded; None where it is not."""
         return self.recorded.get(run.identity)
 
-    def add(self, run: Run, folder: Path) -> None:
+    def add(self, run: Study, folder: Path) -> None:
         """Remember a record that was just written."""
         self.recorded[run.identity] = folder
-        self.configs.append(run.config)
+        self.configs.append(run.values())
 
 
-def run_digest(run: Run) -> str:
-    """Return what sweep.json names a run by."""
+def run_digest(run: Study) -> str:
+    """Return the digest by which sweep.json names a run."""
     return _digest(run.identity)
 
 
@@ -159,7 +159,7 @@ def open_folder(path: Path, data: SweepData, losses: set[str]) -> SweepFolder:
     Args:
         path: The folder.
         data: What the sweep's runs read.
-        losses: Those of its runs: each has its pretrained head.
+        losses: Losses of its runs, each of which has its pretrained head.
 
     Raises:
         CacheError: If the folder was made with other caches or other pretrained heads.
@@ -170,13 +170,13 @@ def open_folder(path: Path, data: SweepData, losses: set[str]) -> SweepFolder:
     for folder, info in found:
         where = f"the record {folder}"
         _check_sides(data.sides, info, where, len(found))
-        loss = info["config"].get("loss", HeadConfig().loss)
+        loss = info["config"].get("loss", Training().loss)
         started_from = (info.get("head") or {}).get("digest")
         if loss in heads and started_from not in (None, heads[loss]):
             raise _replaced(where, [f"the head that {loss} starts from"], len(found))
     return SweepFolder(
         path,
-        {identity(info["config"]): folder for folder, info in found},
+        {identity_of(info["config"]): folder for folder, info in found},
         [info["config"] for _, info in found],
         _settle(path / SWEEP, data, heads, len(found)),
     )
@@ -185,7 +185,7 @@ def open_folder(path: Path, data: SweepData, losses: set[str]) -> SweepFolder:
 def _settle(
     path: Path, data: SweepData, heads: Mapping[str, str], num_records: int
 ) -> dict[str, Any]:
-    """Compare the data with what the folder was made with, or write it down; return sweep.json."""
+    """Check that the data are those of the folder, or record them; return sweep.json."""
     if not path.is_file():
         info: dict[str, Any] = {**data.sides, "heads": dict(heads)}
     else:
@@ -207,12 +207,10 @@ def _check_sides(
 ) -> None:
     differing = []
     for side, mine in sides.items():
-        theirs, own = _flat(_side(found.get(side) or {})), _flat(mine)
-        differing += [
-            f"{side} {name} ({_both(theirs.get(name), own.get(name))})"
-            for name in {**theirs, **own}
-            if theirs.get(name) != own.get(name)
-        ]
+        theirs = _all_fields(_side(found.get(side) or {}))
+        for each in theirs.differences(_all_fields(mine)):
+            there, now = contrast(each.one, each.other)
+            differing.append(f"{side} {each.name} ({there} there, {now} now)")
     if differing:
         raise _replaced(where, differing, num_records)
 
@@ -238,12 +236,8 @@ def _side(description: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _flat(side: Mapping[str, Any]) -> dict[str, Any]:
-    rest = {name: value for name, value in side.items() if name != "fingerprint"}
-    return {**(side.get("fingerprint") or {}), **rest}
-
-
-def _both(theirs: object, own: object) -> str:
-    there, now = ("absent" if value is None else str(value) for value in (theirs, own))
-    there, now = contrast(there, now)
-    return f"{there} there, {now} now"
+def _all_fields(side: Mapping[str, Any]) -> Fingerprint:
+    """Return the fingerprint of a side with the digests beside it."""
+    digests = {name: each for name, each in side.items() if name != "fingerprint"}
+    known = {name: str(digest) for name, digest in digests.items() if digest is not None}
+    return Fingerprint({**(side.get("fingerprint") or {}), **known})

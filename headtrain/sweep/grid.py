@@ -5,6 +5,7 @@
     lr=1e-4..1e-2:log5            five values, evenly on a log scale, both ends included
     weight_decay=0..0.1:lin3      three values, evenly
     lr=1e-4..1e-2:log             any value between: for a search only
+    buffer,iterations=24000,600;192000,1200    fields that vary together: two pairs, not four
 
 Parts of a list may be ranges: seed=0:3,7.
 """
@@ -20,18 +21,19 @@ from typing import Any
 import numpy as np
 
 from clinit.errors import ExperimentError
-from clinit.headtrain.sweep.fields import Field, Value, field_named
+from clinit.headtrain.setting import Field
+from clinit.headtrain.sweep.fields import Value, example, field_named, parse, typed
 
 # No more digits than 64 bits hold: Python refuses to read thousands of them.
 _INTEGERS = re.compile(r"(-?\d{1,18}):(-?\d{1,18})")
 _NUMBERS = re.compile(r"([^:]+?)\.\.([^:]+):(lin|log)(\d{0,18})")
 _RIVALS = {"buffer": "buffer_per_class", "buffer_per_class": "buffer"}
 LIMIT = 100_000
-"""Most combinations, and most values of a field: more is a slip of the pen. Each is a run of its
+"""Most combinations, and most values per field: more is a typing error. Each is a run of its
 own with a folder of six files; to list so many took 24 s and 0.6 GB (2026-11-21, one core of an
 AMD EPYC), before the first of them was trained."""
 _DIGITS = 6
-"""Significant digits of the values of a range: a run's name then holds the value as it is."""
+"""Significant digits of the values of a range: a run's name then holds the exact value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +48,55 @@ class Interval:
         return f"{self.low:g}..{self.high:g}:{'log' if self.log else 'lin'}"
 
 
-Choice = Interval | tuple[Value, ...]
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Values of several fields that vary together."""
+
+    names: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+Choice = Interval | tuple[Value, ...] | Together
 Grid = Mapping[str, Choice]
-"""What each field takes, by its name; fields that are not named keep their default."""
+"""What each field takes, by its name, or by the names of several with commas between; fields that
+are not named keep their default."""
 
 
-def parse_grid(words: Sequence[str]) -> dict[str, Choice]:
+def names_in(grid: Grid) -> list[str]:
+    """Return the fields that a grid names."""
+    return [name for key in grid for name in key.split(",")]
+
+
+def values_in(grid: Grid, name: str) -> tuple[Value, ...] | None:
+    """Return the values that a field takes; None where the grid does not list them."""
+    for key, choice in grid.items():
+        if isinstance(choice, Together) and name in choice.names:
+            place = choice.names.index(name)
+            return tuple(dict.fromkeys(row[place] for row in choice.rows))
+        if key == name and isinstance(choice, tuple):
+            return choice
+    return None
+
+
+def only(grid: Grid, name: str, value: Value) -> dict[str, Choice]:
+    """Return a grid with one of the values that a field takes."""
+    found = dict(grid)
+    for key, choice in grid.items():
+        if isinstance(choice, Together) and name in choice.names:
+            place = choice.names.index(name)
+            rows = tuple(row for row in choice.rows if row[place] == value)
+            return found | {key: Together(choice.names, rows)}
+    return found | {name: (value,)}
+
+
+def parse_grid(words: Sequence[str], *, top: bool = False) -> dict[str, Choice]:
     """Read `field=values` words.
 
     Raises:
-        ExperimentError: If a word is of another form, a field is unknown or named twice, or a
+        ExperimentError: If a word has another form, a field is unknown or named twice, or a
             value is not one that its field takes.
     """
     grid: dict[str, Choice] = {}
@@ -66,17 +107,23 @@ def parse_grid(words: Sequence[str]) -> dict[str, Choice]:
                 f"{word!r} is not of the form field=values",
                 remedy="Write for example lr=1e-4,1e-3 or seed=0:5.",
             )
-        field = field_named(name)
-        if field.name in grid:
-            raise ExperimentError(
-                f"{field.name} is given twice",
-                remedy=f"Give all its values at once: {field.name}=first,second.",
-            )
-        grid[field.name] = _choice(field, values.split(","))
+        fields = [field_named(each, top=top) for each in name.split(",")]
+        for field in fields:
+            if [*names_in(grid), *(each.name for each in fields)].count(field.name) > 1:
+                raise ExperimentError(
+                    f"{field.name} is given twice",
+                    remedy=f"Give all its values at once: {field.name}=first,second.",
+                )
+        key = ",".join(field.name for field in fields)
+        grid[key] = (
+            _together(fields, values.split(";"))
+            if len(fields) > 1
+            else _choice(fields[0], values.split(","))
+        )
     return grid
 
 
-def grid_of(table: Mapping[str, Any]) -> dict[str, Choice]:
+def grid_of(table: Mapping[str, Any], *, top: bool = False) -> dict[str, Choice]:
     """Read a table of a TOML file; a value is a word as above, a number or a list.
 
     Raises:
@@ -84,22 +131,27 @@ def grid_of(table: Mapping[str, Any]) -> dict[str, Choice]:
     """
     grid: dict[str, Choice] = {}
     for name, content in table.items():
-        field = field_named(name)
+        if "," in name:
+            rows = ";".join(map(str, content)) if isinstance(content, list) else str(content)
+            grid |= parse_grid([f"{name.replace(' ', '')}={rows}"], top=top)
+            continue
+        field = field_named(name, top=top)
         if isinstance(content, str):
             grid[field.name] = _choice(field, content.split(","))
             continue
         values = content if isinstance(content, list) else [content]
-        grid[field.name] = _distinct(field, [field.check(value) for value in values])
+        grid[field.name] = _distinct(field, [typed(field, value) for value in values])
     return grid
 
 
 def merge(under: Grid, over: Grid) -> dict[str, Choice]:
-    """Return one grid of both; `over` wins, and so does its kind of buffer.
+    """Return one grid with the fields of both; `over` wins, and so does its kind of buffer.
 
     Raises:
-        ExperimentError: If there is no field in either.
+        ExperimentError: If neither holds a field.
     """
-    kept = {name: choice for name, choice in under.items() if _RIVALS.get(name) not in over}
+    taken = {rival for name in names_in(over) for rival in (name, _RIVALS.get(name))}
+    kept = {key: choice for key, choice in under.items() if taken.isdisjoint(key.split(","))}
     if not (merged := {**kept, **over}):
         raise ExperimentError(
             "the grid is empty",
@@ -114,13 +166,15 @@ def check_size(grids: Sequence[Grid]) -> None:
     Raises:
         ExperimentError: If there are more than `LIMIT`.
     """
-    sizes = [math.prod(len(c) for c in grid.values() if isinstance(c, tuple)) for grid in grids]
+    sizes = [
+        math.prod(len(c) for c in grid.values() if not isinstance(c, Interval)) for grid in grids
+    ]
     if sum(sizes) > LIMIT:
         largest = grids[sizes.index(max(sizes))]
         factors = [
             f"{len(choice):,} of {name}"
             for name, choice in largest.items()
-            if isinstance(choice, tuple) and len(choice) > 1
+            if not isinstance(choice, Interval) and len(choice) > 1
         ]
         where = f" in {len(grids)} grids, most of them" if len(grids) > 1 else ":"
         raise ExperimentError(
@@ -129,6 +183,21 @@ def check_size(grids: Sequence[Grid]) -> None:
             remedy="Give fewer values, split the grid into several sweeps, or let"
             " `--search optuna` choose among them.",
         )
+
+
+def _together(fields: Sequence[Field], rows: Sequence[str]) -> Together:
+    """Read the values of fields that vary together, one row at a time."""
+    names = tuple(field.name for field in fields)
+    found = []
+    for row in rows:
+        parts = [part.strip() for part in row.split(",")]
+        if len(parts) != len(fields) or not all(parts):
+            raise ExperimentError(
+                f"{','.join(names)} has {row!r}, expected {len(fields)} values with commas between",
+                remedy="Write for example buffer,iterations=24000,600;192000,1200.",
+            )
+        found.append(tuple(parse(field, part) for field, part in zip(fields, parts, strict=True)))
+    return Together(names, tuple(dict.fromkeys(found)))
 
 
 def _choice(field: Field, parts: Sequence[str]) -> Choice:
@@ -151,7 +220,7 @@ def _choice(field: Field, parts: Sequence[str]) -> Choice:
             _check_count(field, part, len(values) + stop - first)
             values += range(first, stop)
         else:
-            values.append(field.parse(part))
+            values.append(parse(field, part))
     return _distinct(field, values)
 
 
@@ -170,7 +239,7 @@ def _distinct(field: Field, values: Sequence[Value]) -> tuple[Value, ...]:
 
 
 def _interval(field: Field, part: str, low: str, high: str, scale: str) -> Interval:
-    ends = field.parse(low), field.parse(high)
+    ends = parse(field, low), parse(field, high)
     if not all(isinstance(end, int | float) and math.isfinite(end) for end in ends):
         raise _not_a_range(field, part, "needs two numbers")
     first, last = float(ends[0] or 0), float(ends[1] or 0)
@@ -194,7 +263,7 @@ def _spread(field: Field, interval: Interval, part: str, count: int) -> list[Val
 def _no_value(field: Field) -> ExperimentError:
     return ExperimentError(
         f"{field.name} has no value, or an empty one in its list",
-        remedy=f"Write for example {field.name}={field.default}, without spaces.",
+        remedy=f"Write for example {field.name}={example(field)}, without spaces.",
     )
 
 

@@ -14,7 +14,7 @@ from clinit.headtrain.sweep.folder import SweepData
 
 
 def hold_out(data: SweepData, fraction: float, *, seed: int) -> SweepData:
-    """Return the data with a part of the training rows as test rows; the test rows are gone.
+    """Return the data with a part of the training rows in place of the test rows.
 
     Raises:
         ValueError: If `fraction` is not between 0 and 1.
@@ -32,7 +32,7 @@ def held_out_rows(
 ) -> Bool[np.ndarray, " rows"]:
     """Choose a fraction of the rows of each class: at least one, and never its last row."""
     held = np.zeros(len(labels), dtype=bool)
-    # A permutation per class, not `draw_per_class`: recorded searches have these rows.
+    # A permutation per class, not `draw_per_class`: recorded searches were made with these rows.
     order = np.argsort(labels, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1):
         wanted = min(max(1, round(fraction * len(rows))), len(rows) - 1)

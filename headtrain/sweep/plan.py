@@ -1,4 +1,4 @@
-"""Runs under names of their own, put into banks that fit into memory."""
+"""Runs under unique names, in banks that fit into memory."""
 
 from __future__ import annotations
 
@@ -9,46 +9,42 @@ from typing import Any
 from clinit.extract.device import choose_device
 from clinit.extract.machine import free_memory
 from clinit.headtrain.bank.precision import check_precision
-from clinit.headtrain.config import ExperimentConfig, HeadConfig, head_ids
-from clinit.headtrain.sweep.run import PLACES, Run
+from clinit.headtrain.study import PLACES, Study, run_name
 
 MEMORY_SHARE = 0.5
-"""Of the memory that is free, what the heads of a bank may take; the data has its own."""
+"""Share of the free memory that the heads of a bank may take; the rest is for the data."""
 CPU_BANK_SIZE = 12
-"""On a CPU a larger bank is hardly faster, and a kill would lose more."""
+"""Most runs per bank on a CPU, where a larger one is hardly faster and a kill loses more."""
 _PARAMETER_COPIES = 4
-"""Of weight and bias: themselves, their gradient, the two moments of AdamW."""
+"""Copies of weight and bias: themselves, their gradient, the two moments of AdamW."""
 _LOGIT_COPIES = 5
-"""Of the logits of a batch: themselves, their gradient, and what the losses compute between."""
+"""Copies of the logits of a batch: themselves, their gradient, intermediates of the losses."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bank:
+class BankPlan:
     """Runs that are trained together: they share stream, seed, batches and pretrained head."""
 
-    experiment: ExperimentConfig
-    runs: tuple[Run, ...]
+    runs: tuple[Study, ...]
     recorded: int = 0
-    """How many of them are recorded: they are trained beside the others once more, which get the
-    same numbers as without the interruption."""
+    """How many of them are recorded already. They are trained once more beside the others, which
+    so get the same numbers as without the interruption."""
 
     @property
-    def heads(self) -> list[HeadConfig]:
-        """The heads, in the order of the runs."""
-        return [run.head for run in self.runs]
+    def seed(self) -> int:
+        """Seed of all runs of the bank."""
+        return self.runs[0].stream.seed
 
     @property
     def steps(self) -> int:
         """Updates of each head over all tasks."""
-        return self.experiment.tasks * self.experiment.iterations
+        stream = self.runs[0].stream
+        return stream.tasks * stream.iterations
 
-    def halves(self) -> tuple[Bank, Bank]:
+    def halves(self) -> tuple[BankPlan, BankPlan]:
         """Return two banks with half of the runs each."""
         middle = len(self.runs) // 2
-        return (
-            Bank(self.experiment, self.runs[:middle]),
-            Bank(self.experiment, self.runs[middle:]),
-        )
+        return BankPlan(self.runs[:middle]), BankPlan(self.runs[middle:])
 
 
 def head_bytes(*, num_classes: int, dim: int, batch_size: int) -> int:
@@ -57,12 +53,10 @@ def head_bytes(*, num_classes: int, dim: int, batch_size: int) -> int:
     return 4 * (parameters + _LOGIT_COPIES * batch_size * num_classes)
 
 
-def bank_limit(
-    experiment: ExperimentConfig, *, num_classes: int, dim: int, asked: int | None = None
-) -> int:
+def bank_limit(study: Study, *, num_classes: int, dim: int, asked: int | None = None) -> int:
     """Return how many runs a bank may hold: what fits into memory, and at most `asked`."""
-    each = head_bytes(num_classes=num_classes, dim=dim, batch_size=experiment.batch_size)
-    device = choose_device(experiment.device)
+    each = head_bytes(num_classes=num_classes, dim=dim, batch_size=study.stream.rows_per_batch)
+    device = choose_device(study.training.device)
     fitting = max(1, int(MEMORY_SHARE * free_memory(device)) // each)
     if asked is None and device.type == "cpu":
         asked = CPU_BANK_SIZE
@@ -70,58 +64,59 @@ def bank_limit(
 
 
 def compile_banks(
-    runs: Iterable[Run],
+    runs: Iterable[Study],
     *,
     num_classes: int,
     dim: int,
     asked: int | None = None,
     key: Mapping[str, str] | None = None,
-) -> list[Bank]:
-    """Put runs of equal `ExperimentConfig` into banks, in the order in which they come.
+) -> list[BankPlan]:
+    """Put runs that differ only in their heads into banks, in the order in which they come.
 
     Args:
         runs: Distinct runs.
         num_classes: Rows of a head at the end of the stream, for the estimate of memory.
-        dim: Width of a feature vector, likewise.
+        dim: Width of a feature vector, for the same estimate.
         asked: Most runs of a bank.
         key: By loss, which pretrained head its runs start from: a bank starts from one.
 
     Raises:
         DeviceError: If there is no such device, or it does not compute in a precision asked for.
     """
-    groups: dict[tuple[ExperimentConfig, str], list[Run]] = {}
+    groups: dict[tuple[Study, str], list[Study]] = {}
     for run in runs:
-        start = (key or {}).get(run.head.loss, "")
-        groups.setdefault((run.experiment, start), []).append(run)
+        start = (key or {}).get(run.training.loss, "")
+        groups.setdefault((run.shared, start), []).append(run)
     banks = []
-    for (experiment, _), group in groups.items():
-        check_precision(experiment.precision, choose_device(experiment.device))
-        limit = bank_limit(experiment, num_classes=num_classes, dim=dim, asked=asked)
+    for (shared, _), group in groups.items():
+        check_precision(shared.training.precision, choose_device(shared.training.device))
+        limit = bank_limit(group[0], num_classes=num_classes, dim=dim, asked=asked)
         # Equal neighbours share a launch of the loss and of the optimizer.
-        group.sort(key=lambda run: (run.head.loss, run.head.lr, run.head.weight_decay))
+        group.sort(
+            key=lambda run: (run.training.loss, run.training.rate, run.training.weight_decay)
+        )
         banks += [
-            Bank(experiment, tuple(group[start : start + limit]))
-            for start in range(0, len(group), limit)
+            BankPlan(tuple(group[start : start + limit])) for start in range(0, len(group), limit)
         ]
     return banks
 
 
 def banks_again(
     told: Iterable[Sequence[str]],
-    runs: Mapping[str, Run],
+    runs: Mapping[str, Study],
     recorded: Container[str],
     *,
     asked: int | None = None,
     key: Mapping[str, str] | None = None,
-) -> list[Bank]:
+) -> list[BankPlan]:
     """Return the banks that an earlier call has begun with and not finished, as they were.
 
-    A bank of which a run is not wanted any more, or that is larger than asked for now, is none.
+    A bank is left out if one of its runs is no longer wanted, or if it is larger than `asked`.
 
     Args:
-        told: The runs of each bank, by their names in `runs`.
-        runs: All that are wanted.
-        recorded: Names of those that are recorded.
+        told: Runs of each bank as sweep.json tells them, by their names in `runs`.
+        runs: All runs that are wanted, by name.
+        recorded: Names of the runs that are recorded.
         asked: Most runs of a bank.
         key: By loss, which pretrained head its runs start from.
 
@@ -135,22 +130,22 @@ def banks_again(
         if not left or not fits or not taken.isdisjoint(names) or not runs.keys() >= set(names):
             continue
         chosen = [runs[name] for name in names]
-        if len({(run.experiment, (key or {}).get(run.head.loss, "")) for run in chosen}) > 1:
+        if len({(run.shared, (key or {}).get(run.training.loss, "")) for run in chosen}) > 1:
             continue
         taken.update(names)
-        experiment = chosen[0].experiment
-        check_precision(experiment.precision, choose_device(experiment.device))
-        banks.append(Bank(experiment, tuple(chosen), recorded=len(names) - len(left)))
+        training = chosen[0].training
+        check_precision(training.precision, choose_device(training.device))
+        banks.append(BankPlan(tuple(chosen), recorded=len(names) - len(left)))
     return banks
 
 
-def run_names(runs: Sequence[Run], recorded: Iterable[Mapping[str, Any]] = ()) -> list[str]:
+def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ()) -> list[str]:
     """Name each run by its initialisation and scale, and by what varies.
 
     What varies among `recorded`, the settings of runs that are in the folder already, counts
     too: a name never means two things there.
     """
-    configs = [run.config for run in runs]
+    configs = [run.values() for run in runs]
     known = [*configs, *({**configs[0], **config} for config in recorded)] if configs else []
     varied = [
         name
@@ -161,8 +156,7 @@ def run_names(runs: Sequence[Run], recorded: Iterable[Mapping[str, Any]] = ()) -
     return [_name(run, varied) for run in runs]
 
 
-def _name(run: Run, varied: Sequence[str]) -> str:
-    (start,) = head_ids([run.head], run.experiment.method)
-    told = [name for name in varied if name not in run.idle and run.config[name] is not None]
-    parts = [f"{name.replace('_', '-')}={run.config[name]}" for name in told]
-    return "-".join([start, *parts]).replace("/", "_")
+def _name(run: Study, varied: Sequence[str]) -> str:
+    idle = run.idle()
+    told = [name for name in varied if name not in idle and run.value(name) is not None]
+    return run_name(run.settings(), told).replace("/", "_")

@@ -1,126 +1,86 @@
-"""One run of a sweep: a head's settings and those of the stream it is trained on."""
+"""The runs of a sweep: a study for every combination of a grid."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
 from clinit.errors import ExperimentError
-from clinit.headtrain.config import ExperimentConfig, HeadConfig
-from clinit.headtrain.init.config import READ_WEIGHTING
-from clinit.headtrain.init.solved import SOLVED
-from clinit.headtrain.sweep.grid import Grid, Interval
-
-PLACES = ("device",)
-"""Fields that say where a run is computed: another one does not make it another run."""
+from clinit.headtrain.study import Study, refusals
+from clinit.headtrain.sweep.fields import Value
+from clinit.headtrain.sweep.grid import Grid, Interval, Together, values_in
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Settings of one run; those without an effect have their default."""
+def run_of(settings: Mapping[str, Any], *, top: bool = False) -> Study:
+    """Return the run with these settings; all others, and those without effect, have defaults.
 
-    experiment: ExperimentConfig
-    head: HeadConfig
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Run:
-        """Return the run with these settings, all others at their default.
-
-        Raises:
-            ExperimentError: If a value is not one that its field takes.
-        """
-        try:
-            experiment, head = _build(settings)
-            idle = _without_effect(experiment, head)
-            if idle & settings.keys():
-                experiment, head = _build({k: v for k, v in settings.items() if k not in idle})
-        except ValueError as error:
-            raise ExperimentError(
-                str(error), remedy="See `clinit train-head --help` for what each option takes."
-            ) from error
-        return cls(experiment, head)
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """All settings by name, as a record holds them."""
-        return {**asdict(self.head), **asdict(self.experiment)}
-
-    @property
-    def identity(self) -> str:
-        """Text that is the same for the same run, wherever it is computed."""
-        return _text(self.config)
-
-    @property
-    def idle(self) -> set[str]:
-        """Settings that change nothing in this run."""
-        return _without_effect(self.experiment, self.head)
-
-
-def identity(config: Mapping[str, Any]) -> str:
-    """Return the identity of a run by its recorded settings; what is missing has its default."""
-    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}
+    Raises:
+        ExperimentError: If a value is not one that its setting takes, or settings exclude each
+            other.
+    """
     try:
-        return _text({**settings, **Run.of(settings).config})
-    except ExperimentError:  # recorded by another version: none of the runs of this one
-        return _text(settings)
+        return Study.of(settings, top=top).reduced()
+    except ValueError as error:
+        command = "train-top" if top else "train-head"
+        raise ExperimentError(
+            str(error), remedy=f"See `clinit {command} --help` for what each option takes."
+        ) from error
 
 
-def _text(config: Mapping[str, Any]) -> str:
-    kept = {name: value for name, value in config.items() if name not in PLACES}
-    return json.dumps(kept, sort_keys=True, default=str)
-
-
-def runs_of(grid: Grid) -> Iterator[Run]:
+def runs_of(grid: Grid, *, top: bool = False) -> Iterator[Study]:
     """Yield the run of every combination of values, the last field varying fastest.
 
     Raises:
         ExperimentError: If a field takes a range without a count, or a value is not one that
             its field takes.
     """
-    choices = []
+    for settings in _combinations(grid):
+        yield run_of(settings, top=top)
+
+
+def _combinations(grid: Grid) -> Iterator[dict[str, Value]]:
+    choices: list[list[dict[str, Value]]] = []
     for name, choice in grid.items():
         if isinstance(choice, Interval):
             raise ExperimentError(
                 f"{name}={choice} does not say how many values",
                 remedy=f"Write {name}={choice}5 for five values, or search with --search optuna.",
             )
-        choices.append(choice)
-    for values in product(*choices):
-        yield Run.of(dict(zip(grid, values, strict=True)))
+        if isinstance(choice, Together):
+            rows = [dict(zip(choice.names, row, strict=True)) for row in choice.rows]
+            choices.append(rows)
+        else:
+            choices.append([{name: value} for value in choice])
+    for parts in product(*choices):
+        yield {name: value for part in parts for name, value in part.items()}
 
 
-def distinct(runs: Iterable[Run]) -> list[Run]:
+def refuse_idle(grid: Grid, asked: Iterable[str], *, top: bool = False) -> None:
+    """Check that some run of a grid reads each of its fields.
+
+    Args:
+        grid: The grid, with the fields that decide what is read: method, init_rows, full_rank.
+        asked: Names of the fields to check.
+        top: Whether the runs are of top blocks.
+
+    Raises:
+        ExperimentError: If the method of every run ignores one of them.
+    """
+    deciding = {
+        name: values
+        for name in ("method", "init_rows", "full_rank", "ewc_mode")
+        if (values := values_in(grid, name)) is not None
+    }
+    try:
+        studies = [Study.of(settings, top=top) for settings in _combinations(deciding)]
+        found = refusals(asked, studies)
+    except ValueError:  # a wrong value, which is refused when its run is made
+        return
+    if found:
+        raise ExperimentError(found[0], remedy="Leave it out of the grid.")
+
+
+def distinct(runs: Iterable[Study]) -> list[Study]:
     """Return the runs without those that are the same as an earlier one."""
     return list({run.identity: run for run in reversed(list(runs))}.values())[::-1]
-
-
-def _build(settings: Mapping[str, Any]) -> tuple[ExperimentConfig, HeadConfig]:
-    return _make(ExperimentConfig, settings), _make(HeadConfig, settings)
-
-
-def _make(owner: Any, settings: Mapping[str, Any]) -> Any:
-    names = {field.name for field in dataclasses.fields(owner)}
-    return owner(**{name: value for name, value in settings.items() if name in names})
-
-
-def _without_effect(experiment: ExperimentConfig, head: HeadConfig) -> set[str]:
-    """Return the fields that change nothing in this run."""
-    idle = set()
-    if experiment.is_closed:
-        reads = SOLVED[experiment.method].reads
-        idle |= {field.name for field in dataclasses.fields(head)} - set(reads)
-    elif head.init != "least-square":
-        idle.add("lam")
-    if head.init != "class-mean":
-        idle.add("class_mean")
-    if not experiment.is_closed and head.init not in READ_WEIGHTING:
-        idle.add("weighting")
-    if head.init == "random":
-        idle |= {"scale", "bias", "init_rows"}
-    if experiment.iterations == 0:
-        idle |= {"lr", "weight_decay", "precision"}
-    return idle

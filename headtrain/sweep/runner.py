@@ -12,9 +12,9 @@ from clinit.errors import RecordError
 from clinit.headtrain.events import Event
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord, check_free, write_record
+from clinit.headtrain.study import Study
 from clinit.headtrain.sweep.folder import SweepData, SweepFolder, run_digest
-from clinit.headtrain.sweep.plan import Bank, banks_again, compile_banks, run_names
-from clinit.headtrain.sweep.run import Run
+from clinit.headtrain.sweep.plan import BankPlan, banks_again, compile_banks, run_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,12 @@ class BankStarted:
     runs: int
     steps: int
     recorded: int = 0
-    """How many of them are recorded already, see `Bank`."""
+    """How many of its runs are recorded already, see `BankPlan`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunsRecorded:
-    """This many more runs are recorded."""
+    """`runs` more runs are recorded."""
 
     runs: int
 
@@ -43,19 +43,19 @@ class BankHalved:
 
 SweepEvent = Event | BankStarted | RunsRecorded | BankHalved
 SweepObserver = Callable[[SweepEvent], None]
-Trained = Iterator[tuple[Bank, list[RunRecord]]]
-Train = Callable[[Sequence[Bank]], Trained]
+Trained = Iterator[tuple[BankPlan, list[RunRecord]]]
+Train = Callable[[Sequence[BankPlan]], Trained]
 """Trains banks and yields each with its records, in any order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SweepPlan:
-    """What a sweep has done and what is left."""
+    """Which runs of a sweep are done and which are left."""
 
     names: dict[str, str]
     """Name of each run that is left, by its identity."""
-    done: tuple[Run, ...]
-    banks: tuple[Bank, ...]
+    done: tuple[Study, ...]
+    banks: tuple[BankPlan, ...]
 
     @property
     def num_left(self) -> int:
@@ -64,7 +64,7 @@ class SweepPlan:
 
 
 def plan_sweep(
-    runs: Sequence[Run], folder: SweepFolder, data: SweepData, *, bank_size: int | None = None
+    runs: Sequence[Study], folder: SweepFolder, data: SweepData, *, bank_size: int | None = None
 ) -> SweepPlan:
     """Compile what the folder does not hold into banks; those of an earlier call stay."""
     key = {loss: loss for loss in data.heads}
@@ -114,15 +114,15 @@ def run_sweep(
 def train_here(data: SweepData, observer: SweepObserver, *, command: Sequence[str] = ()) -> Train:
     """Return the function that trains banks one after another in this process."""
 
-    def train(banks: Sequence[Bank]) -> Trained:
+    def train(banks: Sequence[BankPlan]) -> Trained:
         for bank in banks:
             observer(BankStarted(len(bank.runs), bank.steps, bank.recorded))
             yield from _train_or_halve(bank)
 
-    def _train_or_halve(bank: Bank) -> Trained:
+    def _train_or_halve(bank: BankPlan) -> Trained:
         try:
             records = train_bank(data, bank, observer, command=command)
-        except (torch.OutOfMemoryError, MemoryError):  # the latter is CuPy's
+        except (torch.OutOfMemoryError, MemoryError):  # CuPy raises the latter
             if len(bank.runs) == 1:
                 raise
             records = None
@@ -139,16 +139,15 @@ def train_here(data: SweepData, observer: SweepObserver, *, command: Sequence[st
 
 
 def train_bank(
-    data: SweepData, bank: Bank, observer: SweepObserver, *, command: Sequence[str] = ()
+    data: SweepData, bank: BankPlan, observer: SweepObserver, *, command: Sequence[str] = ()
 ) -> list[RunRecord]:
-    """Train one bank; return a record a run, in their order."""
-    loss = bank.runs[0].head.loss
+    """Train one bank; return one record per run, in their order."""
+    loss = bank.runs[0].training.loss
     return run_experiment(
         data.base,
         data.new,
         data.head_for(loss),
-        bank.experiment,
-        bank.heads,
+        bank.runs,
         observer=observer,
         head_facts=data.facts_for(loss),
         command=command,
@@ -156,7 +155,7 @@ def train_bank(
 
 
 def _write(
-    plan: SweepPlan, folder: SweepFolder, bank: Bank, records: Sequence[RunRecord]
+    plan: SweepPlan, folder: SweepFolder, bank: BankPlan, records: Sequence[RunRecord]
 ) -> list[Path]:
     written, failed = [], []
     for run, record in zip(bank.runs, records, strict=True):

@@ -1,10 +1,10 @@
-"""Search settings with Optuna: it is asked for a bank of trials at a time, and told their values.
+"""Search settings with Optuna, which proposes as many trials at a time as a bank holds.
 
 The study is a SQLite file, which `optuna-dashboard` reads. A trial is a run for each seed of
 the grid, its value their mean: seeds are not searched. A search that was killed goes on with
 the trials that it had asked for; the sampler is seeded anew for each trial by its number, so
-that it proposes what it would have proposed without the interruption. A trial comes into the
-file whole: it is asked for in memory, from the trials of the file.
+that it proposes what it would have proposed without the interruption. A trial is written as a
+whole: it is asked for in memory, given the trials of the file.
 
 SQLite keeps no digests, but the file holds nothing that cannot be checked: a trial carries the
 digest of its settings, and its value is that of its records.
@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any
 
 from clinit.errors import ClinitError, ExperimentError, RecordError
 from clinit.extract.document import content_sha256
-from clinit.headtrain.config import HeadConfig
+from clinit.headtrain.study import Study, Training
 from clinit.headtrain.sweep.fields import Value, field_named
 from clinit.headtrain.sweep.folder import SweepData, SweepFolder
-from clinit.headtrain.sweep.grid import Grid, Interval
-from clinit.headtrain.sweep.run import Run, distinct
+from clinit.headtrain.sweep.grid import Grid, Interval, Together
+from clinit.headtrain.sweep.run import distinct, run_of
 from clinit.headtrain.sweep.runner import SweepObserver, Train, plan_sweep, run_sweep
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 STUDY = "study.db"
 NAME = "clinit"
 ROUNDS = 5
-"""A search asks at least this many times, however many trials a bank could hold."""
+"""Least number of times that a search asks, however many trials a bank could hold."""
 _DIGITS = 6
 _DIGEST = "sha256"
 """Attribute of a trial: the digest of its settings."""
@@ -53,14 +53,14 @@ Measure = Callable[[Path], float | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchConfig:
-    """What a search is asked to do."""
+    """Settings of a search."""
 
     trials: int
     """Number of trials, those of earlier calls included; >= 1."""
     objective: str = "acc_all"
-    """Name of the value, for the study."""
+    """Name of the objective, stored in the study."""
     maximise: bool = True
-    """Whether more of it is better."""
+    """Whether a larger value is better."""
     seed: int = 0
     """Seed of the sampler."""
 
@@ -71,7 +71,7 @@ class SearchConfig:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Space:
-    """What a search varies, what it keeps, and the seeds that each trial is repeated for."""
+    """What a search varies, what it keeps fixed, and the seeds that each trial is repeated for."""
 
     varied: Mapping[str, Interval | tuple[Value, ...]]
     fixed: Mapping[str, Value]
@@ -79,18 +79,26 @@ class Space:
 
     @property
     def losses(self) -> set[str]:
-        """The losses of all runs that can come."""
-        choice = self.varied.get("loss", (self.fixed.get("loss", HeadConfig().loss),))
+        """The losses of all runs that the search may propose."""
+        choice = self.varied.get("loss", (self.fixed.get("loss", Training().loss),))
         return set(map(str, choice)) if isinstance(choice, tuple) else set()
 
     @classmethod
     def of(cls, grid: Grid) -> Space:
-        """Split a grid.
+        """Return the space of a grid.
 
         Raises:
             ExperimentError: If nothing varies.
         """
-        rest = {name: choice for name, choice in grid.items() if name != "seed"}
+        rest: dict[str, Interval | tuple[Value, ...]] = {}
+        for name, choice in grid.items():
+            if isinstance(choice, Together):
+                raise ExperimentError(
+                    f"a search varies fields one by one, but {name} are to vary together",
+                    remedy="Give each of them values of its own.",
+                )
+            if name != "seed":
+                rest[name] = choice
         fixed = {
             name: choice[0]
             for name, choice in rest.items()
@@ -98,20 +106,20 @@ class Space:
         }
         varied = {name: choice for name, choice in rest.items() if name not in fixed}
         seeds = grid.get("seed", (0,))
-        if not varied or isinstance(seeds, Interval):
+        if not varied or not isinstance(seeds, tuple):
             raise ExperimentError(
                 "there is nothing to search: no field but the seed has several values",
                 remedy="Give a range or a list: lr=1e-4..1e-1:log scale=norm,calibrated.",
             )
         return cls(varied, fixed, seeds)
 
-    def runs(self, params: Mapping[str, Value]) -> list[Run]:
-        """Return the runs of a trial, one a seed."""
+    def runs(self, params: Mapping[str, Value]) -> list[Study]:
+        """Return the runs of a trial, one per seed."""
         settings = {name: _rounded(value) for name, value in params.items()}
-        return [Run.of({**self.fixed, **settings, "seed": seed}) for seed in self.seeds]
+        return [run_of({**self.fixed, **settings, "seed": seed}) for seed in self.seeds]
 
     def distributions(self) -> dict[str, BaseDistribution]:
-        """Return what Optuna draws from: numbers of an interval, or one of a list."""
+        """Return the distributions that Optuna draws from: intervals and lists of choices."""
         from optuna.distributions import (
             CategoricalDistribution,
             FloatDistribution,
@@ -129,7 +137,7 @@ class Space:
         return found
 
     def content(self) -> dict[str, Any]:
-        """Return plain values that tell one space from another."""
+        """Return plain values by which two spaces can be compared."""
         varied = {
             name: str(choice) if isinstance(choice, Interval) else list(choice)
             for name, choice in self.varied.items()
@@ -144,8 +152,8 @@ class Found:
     number: int
     params: Mapping[str, Value]
     value: float
-    """On the held-out rows, mean over seeds."""
-    runs: tuple[Run, ...]
+    """Objective on the held-out rows, mean over seeds."""
+    runs: tuple[Study, ...]
     num_trials: int
 
 
@@ -168,13 +176,13 @@ def search(
         space: What to vary.
         config: Number of trials, objective, seed.
         folder: Where the runs of trials are recorded; what is recorded is not trained again.
-        data: What runs read: its test rows must be held-out training rows.
+        data: The data of the runs; its test rows must be held-out training rows.
         train: Trains banks.
         measure: Reads the objective of a record.
-        study_path: The SQLite file; made if it is not there.
+        study_path: The SQLite file, which is made if it is not there.
         batch: Trials that are asked for at a time; a search that goes on keeps its own.
         bank_size: Most runs of a bank; default: what fits into memory.
-        observer: Told of the runs that are recorded.
+        observer: Called when runs are recorded.
 
     Raises:
         ExperimentError: If Optuna is not installed, the study was begun with another space or
@@ -202,7 +210,7 @@ def search(
 
 
 def _batch_size(study: optuna.Study, config: SearchConfig, batch: int) -> int:
-    """Return how many trials to ask for at a time: as the search for so many trials began."""
+    """Return how many trials to ask for at a time; a search that goes on keeps its own."""
     begun: dict[str, int] = study.user_attrs.get("batch", {})
     size = begun.get(str(config.trials))
     if size is None:
@@ -269,7 +277,7 @@ def _check_trials(
 
     for trial in trials:
         if trial.params.keys() != space.varied.keys():
-            continue  # of an earlier version, killed while it was asked for
+            continue  # written by an earlier version that was killed while asking
         digest = trial.user_attrs.get(_DIGEST)  # an earlier version wrote none
         if digest is not None and digest != content_sha256(trial.params):
             raise _damaged(path, f"the settings of trial {trial.number} have changed")
@@ -287,7 +295,7 @@ def _check_trials(
 
 
 def _value(records: Sequence[Path], measure: Measure) -> float | None:
-    """Return the mean over seeds; None where a run has diverged, or nothing is to be measured."""
+    """Return the mean over seeds; None where a run has diverged or has no such value."""
     values = [measure(path) for path in records]
     known = [value for value in values if value is not None and math.isfinite(value)]
     return statistics.fmean(known) if len(known) == len(values) else None
@@ -324,6 +332,8 @@ def _open_study(path: Path, space: Space, config: SearchConfig) -> optuna.Study:
             "--search optuna needs Optuna, which is not installed",
             remedy='Install it: pip install "clinit[search]".',
         ) from error
+    if path.is_symlink():  # SQLite would write to its target, or make it
+        raise RecordError(f"the study {path} is a link, expected a file", remedy=_REMEDY)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(
         storage=f"sqlite:///{path}",
@@ -351,7 +361,7 @@ def _open_study(path: Path, space: Space, config: SearchConfig) -> optuna.Study:
 def _storage(path: Path) -> Iterator[None]:
     """Turn what SQLite and Optuna say of a damaged file or a full disk into one error.
 
-    Optuna says RuntimeError of tables of another version, ValueError and KeyError of contents.
+    Optuna raises RuntimeError for tables of another version, ValueError and KeyError for contents.
     """
     try:
         yield

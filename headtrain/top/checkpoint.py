@@ -1,7 +1,7 @@
 """Checkpoints of a top-block run: one safetensors file, replaced as the run goes on.
 
-It holds what training has changed and what has been written down so far; everything else follows
-from the seed. A run that is killed and started again goes on from it and ends with the same bits.
+It holds what training has changed and what has been recorded so far; everything else follows from
+the seed. A run that is killed and started again goes on from it and ends with the same bits.
 The metadata is a sealed document with the SHA-256 of the tensors, so that a changed byte is found
 before anything goes on from it.
 """
@@ -24,11 +24,11 @@ from torch import Tensor
 from clinit.errors import CheckpointError
 from clinit.extract.backbone import state_sha256
 from clinit.extract.commit import commit_file
-from clinit.extract.document import DocumentKind
+from clinit.extract.document import Count, Digest, DocumentKind, Number, Seconds
 from clinit.extract.readable import check_readable
-from clinit.headtrain.init import Initialisation, LambdaCurve, Rows
-from clinit.headtrain.record.info import Count, Digest, Number, Seconds
+from clinit.headtrain.init import Initialisation, LambdaCurve
 from clinit.headtrain.record.task_log import Point, TaskEntry
+from clinit.headtrain.rows import Rows
 
 FINISHED = -1
 """The iteration of a checkpoint between two tasks."""
@@ -52,11 +52,11 @@ class Checkpoint:
     """State of the optimizer, `<parameter>.<name>`; empty between tasks."""
     entries: tuple[TaskEntry, ...]
     facts: Mapping[str, Any]
-    """Plain values: seconds a phase, notes, rates of the schedule."""
+    """Plain values: seconds per phase, notes, rates of the schedule."""
 
 
 Real = Number | Annotated[str, Meta(pattern="^(nan|-?inf)$")]
-"""JSON has no word for what is not finite."""
+"""A number; as text where it is not finite, since JSON has no such numbers."""
 
 
 class _Start(TypedDict):
@@ -191,7 +191,7 @@ def read_checkpoint(path: Path, run: str, device: torch.device) -> Checkpoint | 
             for index, facts in enumerate(content["entries"])
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise misfit(path, f"it lacks what a task was written down with ({error})") from error
+        raise misfit(path, f"the entry of a task is incomplete ({error})") from error
     parts = {
         part: {name: value.to(device) for name, value in _under(tensors, f"{part}.").items()}
         for part in _PARTS
@@ -244,12 +244,12 @@ _START = (*_REALS, "steps", "library")
 
 
 def _told(value: Any) -> Any:
-    """Return a value as JSON can hold it."""
+    """Return a value in a form that JSON can hold."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _real(value: Any) -> Any:
-    """Return what `_told` was given."""
+    """Return the number that `_told` was given."""
     return float(value) if isinstance(value, str) else value
 
 

@@ -1,8 +1,9 @@
-"""Features of the network as it is now, and what they are measured by."""
+"""Features of the network in its present state, and the measurements made on them."""
 
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,19 +12,19 @@ from torch import Tensor
 
 from clinit.headtrain.bank.evaluate import LabelledRows, count_correct, mean_losses
 from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.stream.pool import Pool, TaskRows
 from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.study import Study
 from clinit.headtrain.top.activations.rows import PoolActivations
+from clinit.headtrain.top.inputs import TopInputs
 from clinit.headtrain.top.network.model import PlasticModel
 from clinit.headtrain.top.probe import Probe, linear_probe
-from clinit.headtrain.top.study import Study
 
 FORWARD_ROWS = {"cpu": 32, "cuda": 256}
-"""Rows a forward pass where no gradient is needed, by device.
+"""Rows per forward pass where no gradient is needed, by device.
 
-A CPU gets its memory anew for larger activations at each layer, page by page: 256 rows of a
-ViT-tiny are a sixth slower than 32.
+For larger activations a CPU gets its memory anew at each layer, page by page: with a ViT-tiny,
+batches of 256 rows are a sixth slower than batches of 32.
 """
 
 
@@ -40,32 +41,33 @@ def features(
 
 
 def measure(
-    model: PlasticModel, study: Study, head: HeadConfig, task: Task, rows: TaskRows
+    model: PlasticModel, inputs: TopInputs, study: Study, task: Task, rows: TaskRows
 ) -> tuple[Int[np.ndarray, "1 classes"], Float[np.ndarray, " 1"]]:
     """Return correct counts per class on the test rows seen, and the new-task loss.
 
-    Both come from the code that measures a bank of heads: here it is a bank of one.
+    Both come from the code that measures a bank of heads, here of one head, in float32.
     """
-    bank = Bank(model.tensors(), [head], model.device)
-    tested = study.scenario.val.rows_between(0, task.stop)
-    correct = count_correct(bank, _labelled(model, study.val, study.scenario.val, tested))
-    chosen = rows.rows[rows.loss_sample(study.config.seed)]
-    sample = _labelled(model, study.train, study.scenario.train, chosen)
+    training = replace(study.training, precision="float32")
+    bank = Bank(model.tensors(), [training], model.device)
+    tested = inputs.scenario.val.rows_between(0, task.stop)
+    correct = count_correct(bank, _labelled(model, inputs.val, inputs.scenario.val, tested))
+    chosen = rows.rows[rows.loss_sample(inputs.study.stream.seed)]
+    sample = _labelled(model, inputs.train, inputs.scenario.train, chosen)
     return correct, mean_losses(bank, sample)
 
 
-def probe(model: PlasticModel, study: Study, following: Task) -> Probe | None:
-    """Probe the features for the classes of the task that follows; None if none is tested."""
-    train, val = study.scenario.train, study.scenario.val
+def probe(model: PlasticModel, inputs: TopInputs, following: Task) -> Probe | None:
+    """Probe the features for the classes of the next task; None if none of them is tested."""
+    train, val = inputs.scenario.train, inputs.scenario.val
     train_rows = train.rows_between(following.start, following.stop)
     val_rows = val.rows_between(following.start, following.stop)
     if not len(val_rows):
         return None
     return linear_probe(
-        _labelled(model, study.train, train, train_rows, first=following.start),
-        _labelled(model, study.val, val, val_rows, first=following.start),
+        _labelled(model, inputs.train, train, train_rows, first=following.start),
+        _labelled(model, inputs.val, val, val_rows, first=following.start),
         num_classes=len(following.classes),
-        seed=study.config.seed,
+        seed=inputs.study.stream.seed,
         index=following.number - 1,
     )
 

@@ -4,55 +4,53 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from clinit.extract.plan import backbone_identifier
-from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.events import Observer, ignore
-from clinit.headtrain.init import Rows
 from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.record.provenance import git_commit, versions
+from clinit.headtrain.record.info import run_info
 from clinit.headtrain.record.task_log import run_record
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.notes import data_notes
-from clinit.headtrain.stream.pool import LOSS_SAMPLE_ROWS
-from clinit.headtrain.top.config import run_name
+from clinit.headtrain.study import PER_HEAD, Study, names_of
+from clinit.headtrain.top.inputs import StoredPart, TopInputs
 from clinit.headtrain.top.learner import PHASES, TopLearner
 from clinit.headtrain.top.methods import top_method
 from clinit.headtrain.top.network.cut import cut
 from clinit.headtrain.top.network.model import PlasticModel
-from clinit.headtrain.top.study import StoredPart, Study
 
 
-def study_notes(
-    study: Study,
+def top_notes(
+    inputs: TopInputs,
+    studies: Sequence[Study],
     head_facts: Mapping[str, Any] | None = None,
-    heads: Sequence[HeadConfig] = (),
 ) -> list[str]:
     """Return what the user should know about the data, each once."""
-    notes = data_notes(study.scenario, study.base, study.new, study.config, heads, head_facts)
-    return [*notes, *_method_notes(study)]
+    notes = data_notes(inputs.scenario, inputs.base, inputs.new, studies, head_facts)
+    return [*notes, *_method_notes(inputs)]
 
 
-def _method_notes(study: Study) -> list[str]:
-    """Say where a method lacks what it lives on."""
-    top, counts = study.top, study.scenario.train_counts[: study.scenario.num_base]
-    if top.method == "ewc" and top.ewc.lam and not counts.any():
+def _method_notes(inputs: TopInputs) -> list[str]:
+    """Return a note where a method lacks the rows that it depends on."""
+    method = inputs.study.stream.method
+    counts = inputs.scenario.train_counts[: inputs.scenario.num_base]
+    if method == "ewc" and inputs.top.ewc.lam and not counts.any():
         return ["no base class has a training image: EWC anchors nothing of the base"]
-    if top.method == "derpp" and not study.task_plan.rows(study.scenario.tasks[0]).num_old:
-        return ["no old row before task 1: DER++ is there the mean loss of the new rows"]
+    if method == "derpp" and not inputs.task_plan.rows(inputs.scenario.tasks[0]).num_old:
+        return ["no old row before task 1: there, DER++ is the mean loss of the new rows alone"]
     return []
 
 
 def run_top(
+    inputs: TopInputs,
     study: Study,
-    head: HeadConfig,
     *,
     checkpoint: Path | None = None,
     checkpoint_every: int = 100,
@@ -60,99 +58,97 @@ def run_top(
     head_facts: Mapping[str, Any] | None = None,
     command: Sequence[str] = (),
 ) -> RunRecord:
-    """Train a copy of the study's network on its stream; return the record.
+    """Train a copy of the network on its stream; return the record.
 
     The same call on the same device gives the same numbers, also where it was killed in between
     and goes on from its checkpoint.
 
     Args:
-        study: Stream, activations and method.
-        head: How new rows start, the loss and the rates.
+        inputs: Stream, activations and network.
+        study: What is trained; it differs from that of `inputs` at most in the settings
+            `study.PER_HEAD`.
         checkpoint: A file to go on from and to keep up to date; None keeps none.
-        checkpoint_every: Updates between two checkpoints; 0 keeps one a task.
+        checkpoint_every: Updates between two checkpoints; 0 keeps one per task.
         observer: Told what happens as it happens.
         head_facts: Where the first head is from, for the record.
         command: What the user typed, for the record.
 
     Raises:
+        ValueError: If the stream or the top of the study differs from that of the inputs.
         CheckpointError: If the checkpoint is damaged or belongs to another run.
         ClinitError: If an image has become unreadable or the storage fails.
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    name = run_name(head, study.top)
-    network = copy.deepcopy(study.network)
-    first = study.initial_head
+    study = study.resolved()
+    if study.shared != inputs.study.shared:
+        raise ValueError(f"a run differs from its inputs at most in {', '.join(PER_HEAD)}")
+    (name,) = names_of([study])
+    network = copy.deepcopy(inputs.network)
     model = PlasticModel(
         network,
-        cut(network, study.top.top_blocks),
-        Rows(first.weight.astype(np.float64), first.bias.astype(np.float64)),
-        study.top,
-    )
-    method = top_method(
-        study.top.method,
-        loss_name=head.loss,
-        seed=study.config.seed,
-        ewc=study.top.ewc,
-        derpp=study.top.derpp,
+        cut(network, inputs.top.top_blocks),
+        Rows.of_head(inputs.initial_head),
+        study,
     )
     learner = TopLearner(
+        inputs,
         study,
-        head,
         name,
         model,
-        method,
+        top_method(study),
         observer=observer,
         checkpoint=checkpoint,
         checkpoint_every=checkpoint_every,
     )
     learner.learn()
     assert learner.shares is not None
-    activations = [_activations(part, part.name in learner.paid) for part in study.parts]
-    info = {
-        "id": name,
-        "config": study.settings(head),
-        "seconds": learner.seconds,
-        "base": study.base.description,
-        "new": study.new.description,
-        "head": {"path": None, "digest": head_digest(study.initial_head), **(head_facts or {})},
-        "notes": [*study_notes(study, head_facts, [head]), *learner.diverged],
-        "timings_s": {
-            "trunk": sum(each["seconds"] or 0.0 for each in activations if each["computed_here"]),
+    activations = [_activations(part, part.name in learner.paid) for part in inputs.parts]
+    info = run_info(
+        study,
+        name=name,
+        base=inputs.base,
+        new=inputs.new,
+        head={"path": None, "digest": head_digest(inputs.initial_head), **(head_facts or {})},
+        notes=[*top_notes(inputs, [study], head_facts), *learner.diverged],
+        seconds=float(learner.seconds),
+        timings_s={
+            "trunk": math.fsum(
+                each["seconds"] or 0.0 for each in activations if each["computed_here"]
+            ),
             **{phase: learner.watch.seconds[phase] for phase in PHASES},
         },
-        "bank_size": 1,
-        "top": {
-            "blocks": model.cut.blocks,
-            "trained_parameters": learner.shares.trained,
-            "plastic_parameters": learner.shares.plastic,
-            "block_parameters": learner.shares.block,
-            "total_parameters": learner.shares.total,
-        },
-        "activations": activations,
-        "optimizer": {
+        optimizer={
             "name": "AdamW",
-            "layer_decay": study.top.layer_decay,
+            "layer_decay": inputs.top.layer_decay,
             "schedule": "one cycle a task",
             "state": "fresh each task",
         },
-        "loss_sample_rows": LOSS_SAMPLE_ROWS,
-        "versions": versions(),
-        "git_commit": git_commit(),
-        "device": _device_name(study.device),
-        "started": started,
-        "command": list(command),
+        bank_size=1,
+        device=inputs.device,
+        started=started,
+        command=command,
+    )
+    info["top"] = {
+        "blocks": model.cut.blocks,
+        "trained_parameters": learner.shares.trained,
+        "plastic_parameters": learner.shares.plastic,
+        "block_parameters": learner.shares.block,
+        "total_parameters": learner.shares.total,
     }
+    info["activations"] = activations
     changed = model.changed()
-    final = learner.head(head_fingerprint(study, changed))
-    return run_record(study.scenario, learner.entries, 0, info, head=final, top=changed)
+    final = learner.head(head_fingerprint(inputs, changed))
+    return run_record(
+        inputs.scenario, learner.entries, 0, info, head=final, top=changed, study=study
+    )
 
 
 def _activations(part: StoredPart, computed_here: bool) -> dict[str, Any]:
     """Return what the record says about the activations of one split.
 
-    `computed_here` says whose cost the seconds are: of this run, where it or an attempt at it
-    that was killed after a checkpoint has computed them, else of an earlier one. Alone, the run
-    would have had to pay them in both cases.
+    `computed_here` says whether the seconds are a cost of this run, because it (or an attempt at
+    it that was killed after a checkpoint) has computed the activations, or of an earlier run. On
+    its own, the run would have had to pay them in both cases.
     """
     return {
         "part": part.name,
@@ -164,20 +160,15 @@ def _activations(part: StoredPart, computed_here: bool) -> dict[str, Any]:
     }
 
 
-def head_fingerprint(study: Study, changed: Mapping[str, np.ndarray]) -> str:
-    """Return the fingerprint of a head that reads the features of a backbone with changes.
+def head_fingerprint(inputs: TopInputs, changed: Mapping[str, np.ndarray]) -> str:
+    """Return the fingerprint of a head that reads the features of a changed backbone.
 
-    It is that of no cache, so that the head is refused where the features are those of the
-    backbone as it was.
+    No cache has it, so the head is refused for features of the original backbone.
     """
     if not changed:
-        return study.initial_head.fingerprint
-    digest = hashlib.sha256(backbone_identifier(study.base.fingerprint).encode())
+        return inputs.initial_head.fingerprint
+    digest = hashlib.sha256(inputs.base.fingerprint.backbone_identifier.encode())
     for name, values in sorted(changed.items()):
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

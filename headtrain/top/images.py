@@ -10,7 +10,7 @@ from clinit.extract.cache import open_cache
 from clinit.extract.reload import reload
 from clinit.extract.transform import Transform
 from clinit.headtrain.stream.source import read_source
-from clinit.headtrain.top.study import Side
+from clinit.headtrain.top.inputs import Side
 
 
 def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
@@ -19,7 +19,7 @@ def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
     Args:
         cache: The feature cache.
         root: The folder of its images; default: where they were at extraction.
-        option: What the user would say `root` with.
+        option: The option that gives `root`, for the message.
 
     Raises:
         CacheError: If the cache cannot be read.
@@ -31,11 +31,11 @@ def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
     if root is None and stored is None:
         raise ExperimentError(
             f"no images are known for the features in {cache}: they were imported",
-            remedy="Extract the images with `clinit extract`; imported features serve"
-            " `clinit train-head`.",
+            remedy="Extract the images with `clinit extract`; imported features are"
+            " for `clinit train-head` alone.",
         )
     found = root if root is not None else Path(stored or "")
-    # Not the first of all: a bad image may have been missing from the start.
+    # Not simply the first image: a bad image may have been missing from the start.
     first = found / train.manifest.table["path"][int(train.valid.argmax())]
     if not first.is_file():
         raise ExperimentError(
@@ -46,9 +46,9 @@ def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
 
 
 def reload_backbone(base: Side, weights: Path | None, device: str) -> tuple[Backbone, Transform]:
-    """Return the network of the features and what the images go through.
+    """Return the network that computed the features, and the transform of its images.
 
     Raises:
-        ClinitError: If the weights cannot be had or are others.
+        ClinitError: If the weights cannot be loaded, or differ from those of the extraction.
     """
     return reload(base.cache.split("train"), weights=weights, device=device)

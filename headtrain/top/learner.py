@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from jaxtyping import Int
 from clinit.extract.head import Head
 from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.array import as_array, namespace, torch_stream
-from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.events import (
     Evaluated,
     Initialised,
@@ -26,13 +25,15 @@ from clinit.headtrain.events import (
     Stepped,
     TaskStarted,
 )
+from clinit.headtrain.init.raw import random_task_rows
 from clinit.headtrain.init.task_start import TaskStart, warm_up
 from clinit.headtrain.record.task_log import Point, TaskEntry
 from clinit.headtrain.stream.batches import Schedule
 from clinit.headtrain.stream.pool import TaskRows
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.tasks import Task
-from clinit.headtrain.top.activations.rows import TaskReader
+from clinit.headtrain.study import Study
+from clinit.headtrain.top.activations.batches import Batch, TaskReader
 from clinit.headtrain.top.checkpoint import (
     FINISHED,
     Checkpoint,
@@ -41,8 +42,8 @@ from clinit.headtrain.top.checkpoint import (
     write_checkpoint,
 )
 from clinit.headtrain.top.evaluate import features, measure, probe
+from clinit.headtrain.top.inputs import TopInputs
 from clinit.headtrain.top.methods import TopMethod
-from clinit.headtrain.top.methods.interface import Batch
 from clinit.headtrain.top.network.model import PlasticModel
 from clinit.headtrain.top.network.optimizer import (
     restore_optimizer,
@@ -50,19 +51,18 @@ from clinit.headtrain.top.network.optimizer import (
     top_optimizer,
 )
 from clinit.headtrain.top.network.plastic import Shares, shares
-from clinit.headtrain.top.study import Study
 from clinit.headtrain.top.train_task import Watchers, train_top
 
 PHASES = ("initialise", "method", "train", "evaluate", "probe")
 
 
 class TopLearner:
-    """One network, its method, and where it is in the stream."""
+    """One network, its method, and its place in the stream."""
 
     def __init__(
         self,
+        inputs: TopInputs,
         study: Study,
-        head: HeadConfig,
         name: str,
         model: PlasticModel,
         method: TopMethod,
@@ -77,10 +77,11 @@ class TopLearner:
         self.entries: list[TaskEntry] = []
         self.diverged: list[str] = []
         self.shares: Shares | None = None
-        self.paid = {part.name for part in study.parts if part.computed_here}
+        self.paid = {part.name for part in inputs.parts if part.computed_here}
         """Stored activations that this run, or a killed attempt at it, has computed."""
+        self._inputs = inputs
         self._study = study
-        self._head = head
+        self._stream = study.stream
         self._name = name
         self._model = model
         self._method = method
@@ -90,18 +91,18 @@ class TopLearner:
 
     @property
     def seconds(self) -> float:
-        """Time of the run but for its probes; of killed attempts up to their checkpoints too."""
+        """Time of the run without its probes, killed attempts up to their checkpoints included."""
         return sum(self.watch.seconds[phase] for phase in PHASES if phase != "probe")
 
     def learn(self) -> None:
-        """Learn all tasks, or those that a checkpoint leaves."""
-        tasks = self._study.scenario.tasks
+        """Learn all tasks, or those that are left after a checkpoint."""
+        tasks = self._inputs.scenario.tasks
         found = self._found()
         done = 0 if found is None else found.task
-        if self._study.config.head_width == "full":
+        if self._study.start.head_width == "full":
             self._grow(*tasks)
         for task in tasks:
-            if self._study.config.head_width == "grow":
+            if self._study.start.head_width == "grow":
                 self._grow(task)
             if task.number > done:
                 self._learn(task, None)
@@ -109,24 +110,19 @@ class TopLearner:
                 self._restore(task, found)
 
     def head(self, fingerprint: str) -> Head:
-        """Copy the classifier, with the names of its classes and what it reads."""
+        """Copy the classifier, with the names of its classes and `fingerprint`."""
         with torch_stream(self._model.device):
-            rows = self._model.rows().on_host()
-        return Head(
-            weight=rows.weight.astype(np.float32),
-            bias=rows.bias.astype(np.float32),
-            class_names=self._study.scenario.class_names[: len(rows.bias)],
-            fingerprint=fingerprint,
-        )
+            names = self._inputs.scenario.class_names[: self._model.num_classes]
+            return self._model.rows().as_head(names, fingerprint)
 
     def _grow(self, *tasks: Task) -> None:
         for task in tasks:
-            self._model.grow(self._study.task_plan.random_rows(task, self._model.dim))
+            self._model.grow(random_task_rows(self._stream.seed, task, self._model.dim))
 
     def _found(self) -> Checkpoint | None:
         if self._path is None:
             return None
-        found = read_checkpoint(self._path, self._study.digest(self._head), self._model.device)
+        found = read_checkpoint(self._path, self._inputs.digest(self._study), self._model.device)
         if found is None:
             return None
         self._check_extent(found, self._path)
@@ -142,19 +138,19 @@ class TopLearner:
         return found
 
     def _check_extent(self, found: Checkpoint, path: Path) -> None:
-        """Check that a checkpoint goes no further than the run, and is as wide."""
-        updates, classes = self._study.config.iterations, self._study.scenario.num_classes
-        tasks = self._study.scenario.tasks
+        """Check that the tasks, updates and classes of a checkpoint are those of the run."""
+        updates, classes = self._stream.iterations, self._inputs.scenario.num_classes
+        tasks = self._inputs.scenario.tasks
         if found.task > len(tasks) or found.iteration > updates:
             raise misfit(path, "it goes further than the run")
         for entry, task in zip(found.entries, tasks, strict=False):
-            width = task.stop if self._study.config.head_width == "grow" else classes
+            width = task.stop if self._study.start.head_width == "grow" else classes
             parts = [(entry.new_share, (updates,)), (entry.losses, (updates, 1, 2))]
             for point in entry.points:
                 parts += [(point.correct, (1, width)), (point.loss_new, (1,))]
                 parts += [(point.elapsed_s, (1,))]
             if any(values is None or values.shape != shape for values, shape in parts):
-                raise misfit(path, f"what it says of task {task.number} is of another run")
+                raise misfit(path, f"its entry of task {task.number} belongs to another run")
 
     def _take_over(self, found: Checkpoint) -> None:
         """Take over the parameters of the network and what the method remembers."""
@@ -165,7 +161,7 @@ class TopLearner:
 
     def _restore(self, task: Task, found: Checkpoint) -> None:
         """Take over a checkpoint, and finish its task if it is inside one."""
-        iterations = self._study.config.iterations
+        iterations = self._stream.iterations
         if found.iteration != FINISHED:
             self._observe(Stepped((task.number - 1) * iterations))
             self._learn(task, found)
@@ -175,8 +171,8 @@ class TopLearner:
 
     def _learn(self, task: Task, found: Checkpoint | None) -> None:
         """Learn one task, from its beginning or from a checkpoint inside it."""
-        config, task_plan = self._study.config, self._study.task_plan
-        self._observe(TaskStarted(task.number, len(self._study.scenario.tasks), config.iterations))
+        stream, task_plan = self._stream, self._inputs.task_plan
+        self._observe(TaskStarted(task.number, len(self._inputs.scenario.tasks), stream.iterations))
         rows = task_plan.rows(task)
         schedule = task_plan.schedule(rows)
         reader = self._reader(task, rows)
@@ -186,8 +182,8 @@ class TopLearner:
             self._observe(Noted(f"{self._name}: {self.shares.line()}"))
         if found is None:
             seen = task_plan.start_rows(task, rows)
-            entry = task_plan.entry(task, rows, seen, schedule)
-            entry.losses = np.full((config.iterations, 1, 2), np.nan, dtype=np.float32)
+            entry = TaskEntry.begin(self._inputs.scenario, task, rows, seen, schedule)
+            entry.losses = np.full((stream.iterations, 1, 2), np.nan, dtype=np.float32)
             self.entries.append(entry)
             self._initialise(task, seen, entry)
             with self.watch.phase("method"):
@@ -205,18 +201,19 @@ class TopLearner:
         """Write the new rows, from statistics of the features as the network gives them now."""
         shared = TaskStart(
             task,
-            lambda: as_array(features(self._model, self._study.train, seen.rows)),
+            lambda: as_array(features(self._model, self._inputs.train, seen.rows)),
             seen.labels,
             None,
             self._model.device,
             lambda curve: self._observe(LambdaChosen(task.number, curve)),
         )
         with self.watch.phase("initialise"), torch_stream(self._model.device):
-            head = self._head
-            if head.init != "random" and not _is_finite(shared.features):
+            study = self._study
+            if study.start.init != "random" and not _is_finite(shared.features):
                 self._diverge(f"its features are not finite at the start of task {task.number}")
-                head = replace(head, init="random")  # nothing can be learnt from such features
-            start, seconds = shared.start(head, self._model.rows())
+                # Nothing can be learnt from such features.
+                study = study.changed({"init": "random"})
+            start, seconds = shared.start(study, self._model.rows())
             self._model.write(task.start, start.rows)
         entry.starts.append(start.facts())
         entry.start_seconds.append(seconds)
@@ -230,16 +227,16 @@ class TopLearner:
         reader: TaskReader,
         found: Checkpoint | None,
     ) -> None:
-        config = self._study.config
-        if not config.iterations:
+        training = self._study.training
+        if not self._stream.iterations:
             self._evaluate(task, rows, 0)
             return
         optimizer, rates = top_optimizer(
             self._model.network,
-            lr=self._head.lr,
-            weight_decay=self._head.weight_decay,
-            layer_decay=self._study.top.layer_decay,
-            iterations=config.iterations,
+            lr=training.rate,
+            weight_decay=training.weight_decay,
+            layer_decay=self._inputs.top.layer_decay,
+            iterations=self._stream.iterations,
         )
         first = 0 if found is None else found.iteration
         if found is not None:
@@ -257,7 +254,7 @@ class TopLearner:
                 optimizer,
                 rates,
                 losses,
-                config,
+                self._stream,
                 first=first,
                 checkpoint_every=self._every if self._path is not None else 0,
                 watchers=Watchers(
@@ -279,7 +276,7 @@ class TopLearner:
             if self._method.draws == 1 or not rows.num_old:
                 yield from zip(stream, repeat(None))
                 return
-            other = self._study.task_plan.schedule(rows, Draw.SECOND_BATCH)
+            other = self._inputs.task_plan.schedule(rows, Draw.SECOND_BATCH)
             again = [
                 rows.rows[batch[new:]]
                 for batch, new in zip(
@@ -292,22 +289,22 @@ class TopLearner:
     def _reader(self, task: Task, rows: TaskRows) -> TaskReader:
         old: Int[np.ndarray, " old"] = rows.rows[: rows.num_old]
         if not len(old) and task.number == 1:
-            old = self._study.task_plan.base_sample(self._method.base_sample)
+            old = self._inputs.task_plan.base_sample(self._method.base_sample)
         return TaskReader(
-            self._study.scenario.train,
-            self._study.train,
+            self._inputs.scenario.train,
+            self._inputs.train,
             new=rows.rows[rows.num_old :],
             old=old,
-            kept=self._study.task_plan.kept(task),
+            kept=self._inputs.task_plan.kept(task),
         )
 
     def _low_rank_draw(self, task: Task) -> torch.Generator:
-        seed = generator(self._study.config.seed, Draw.LOW_RANK, task.number).integers(2**63)
+        seed = generator(self._stream.seed, Draw.LOW_RANK, task.number).integers(2**63)
         return torch.Generator().manual_seed(int(seed))
 
     def _evaluate(self, task: Task, rows: TaskRows, iteration: int) -> None:
         with self.watch.phase("evaluate"):
-            correct, loss = measure(self._model, self._study, self._head, task, rows)
+            correct, loss = measure(self._model, self._inputs, self._study, task, rows)
         point = Point(iteration, correct, loss, np.array([self.seconds]))
         self.entries[-1].points.append(point)
         if not np.isfinite(loss[0]):
@@ -317,19 +314,19 @@ class TopLearner:
         self._observe(Evaluated(task.number, iteration, {self._name: float(loss[0])}))
 
     def _diverge(self, why: str) -> None:
-        """Note it, once a run."""
+        """Note that the run has diverged, once per run."""
         if not self.diverged:
             self.diverged.append(f"{self._name} has diverged: {why}")
             self._observe(Noted(self.diverged[0]))
 
     def _probe(self, task: Task) -> None:
         """Measure forward transfer, on the classes of the next task."""
-        tasks = self._study.scenario.tasks
-        if not self._study.top.probe or task.number == len(tasks):
+        tasks = self._inputs.scenario.tasks
+        if not self._inputs.top.probe or task.number == len(tasks):
             return
         following = tasks[task.number]
         with self.watch.phase("probe"):
-            found = probe(self._model, self._study, following)
+            found = probe(self._model, self._inputs, following)
         if found is not None:
             self.entries[-1].facts["forward_transfer"] = {
                 "task": following.number,
@@ -342,7 +339,7 @@ class TopLearner:
             return
         groups, state = ([], {}) if optimizer is None else stored_optimizer(optimizer)
         checkpoint = Checkpoint(
-            run=self._study.digest(self._head),
+            run=self._inputs.digest(self._study),
             task=task.number,
             iteration=iteration,
             model=self._model.state(),
@@ -362,7 +359,7 @@ class TopLearner:
 
 @contextmanager
 def _fitting(path: Path) -> Iterator[None]:
-    """Refuse a checkpoint whose tensors are not those of the run."""
+    """Refuse a checkpoint whose tensors do not fit the run."""
     try:
         yield
     except torch.OutOfMemoryError:

@@ -1,4 +1,4 @@
-"""Linear probe: how well a linear head could tell classes apart that are still to come.
+"""Linear probe: how well a linear head could tell apart classes that are still to come.
 
 Forward transfer, as the paper measures it: after a task, a new head is trained on the frozen
 features of the classes of the next task alone, with cross entropy, AdamW, a constant learning
@@ -17,16 +17,16 @@ from torch import Tensor
 
 from clinit.headtrain.bank.evaluate import LabelledRows, count_correct
 from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.bank.step import Training
-from clinit.headtrain.config import HeadConfig
+from clinit.headtrain.bank.step import Updates
 from clinit.headtrain.init import random_rows
 from clinit.headtrain.stream.batches import Share, draw_schedule
 from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.study import Training
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Accuracy of a probe on its way."""
+    """Accuracy of a probe over its training."""
 
     top1_best: float
     """Best top-1 accuracy, in [0, 1]."""
@@ -53,23 +53,23 @@ def linear_probe(
 
     Args:
         train: Features and labels 0 to `num_classes` - 1.
-        val: The same for the rows it is measured on.
+        val: Features and labels of the rows it is measured on.
         num_classes: Rows of the head.
-        seed: Of the random head (as `torch.nn.Linear` draws it) and of the batches.
+        seed: Seed of the random head (as `torch.nn.Linear` draws it) and of the batches.
         index: Which probe of a run it is: the number of the task it follows.
         lr: Learning rate; the paper's values from here on.
         weight_decay: Decoupled weight decay.
-        batch: Rows a batch; each comes again only after all others have come.
+        batch: Rows per batch; no row is drawn again before all others have been.
         iterations: Updates.
         eval_every: Updates between two evaluations; the last update is followed by one too.
 
     Raises:
-        ValueError: If there are no rows, a label is out of range, or a number is.
+        ValueError: If there are no rows, or a label or another argument is out of range.
     """
     _check(train, val, num_classes, batch=batch, iterations=iterations, eval_every=eval_every)
     random = generator(seed, Draw.PROBE, index)
     device, dim = train.features.device, train.features.shape[1]
-    settings = HeadConfig(init="random", loss="ce", lr=lr, weight_decay=weight_decay)
+    settings = Training(loss="ce", lr=lr, weight_decay=weight_decay)
     bank = Bank(random_rows(random, num_classes, dim), [settings], device)
     shares = [Share(0, len(train), batch)]
     schedule = draw_schedule(random, shares, first_new=0, iterations=iterations)
@@ -87,7 +87,7 @@ def _train(
     eval_every: int,
 ) -> list[tuple[int, float]]:
     """Train the one head of a bank; return its accuracy at each evaluation point."""
-    training = Training(bank, batches.shape[1])
+    training = Updates(bank, batches.shape[1])
     curve = [(0, _top1(bank, val))]
     for done, chosen in enumerate(batches, start=1):
         training.step(train.features[chosen], train.labels[chosen])

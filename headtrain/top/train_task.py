@@ -13,22 +13,22 @@ from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR
 
 from clinit.extract.stopwatch import Stopwatch
-from clinit.headtrain.config import ExperimentConfig
+from clinit.headtrain.study import Stream
+from clinit.headtrain.top.activations.batches import Batch
 from clinit.headtrain.top.methods import TopMethod
-from clinit.headtrain.top.methods.interface import Batch
 from clinit.headtrain.top.network.model import PlasticModel
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Watchers:
-    """What is called as a task goes on, each with the number of updates done."""
+    """Callbacks of a task; each is given the number of updates done."""
 
     evaluate: Callable[[int], None]
-    """At each evaluation point; before the first step too."""
+    """Called at each evaluation point, the one before the first step included."""
     stepped: Callable[[int], None]
-    """After each update."""
+    """Called after each update."""
     save: Callable[[int], None]
-    """Every `checkpoint_every` updates."""
+    """Called every `checkpoint_every` updates."""
 
 
 def train_top(
@@ -38,7 +38,7 @@ def train_top(
     optimizer: torch.optim.Optimizer,
     schedule: OneCycleLR,
     losses: Float[np.ndarray, "iterations 1 2"],
-    config: ExperimentConfig,
+    stream: Stream,
     *,
     first: int,
     checkpoint_every: int,
@@ -49,20 +49,20 @@ def train_top(
 
     Args:
         model: Opened for the task, its new rows initialised.
-        method: What is minimised.
-        batches: Those that are left, with second draws where the method wants them.
-        optimizer: Of the trainable parameters.
-        schedule: Of its rates.
+        method: Gives the loss that is minimised.
+        batches: Batches that are left, with second draws where the method asks for them.
+        optimizer: Optimizer of the trainable parameters.
+        schedule: Schedule of its learning rates.
         losses: Mean losses of the new and of the old rows of each batch.
-        config: Number of updates and evaluation points.
+        stream: Number of updates and evaluation points.
         first: Updates that have been done.
         checkpoint_every: Updates between two checkpoints; 0 for none.
-        watchers: Who is told.
+        watchers: Callbacks.
         watch: Adds up the time of training, reading included.
     """
-    points = set(config.evaluation_points)
+    points = set(stream.evaluation_points)
     saves = (
-        set(range(checkpoint_every, config.iterations, checkpoint_every))
+        set(range(checkpoint_every, stream.iterations, checkpoint_every))
         if checkpoint_every
         else set()
     )
@@ -110,7 +110,7 @@ def train_span(
 
 
 def _record(means: Float[Tensor, " 2"], losses: Float[Tensor, " batch"], num_new: int) -> None:
-    """Write down the mean losses of the new and of the old rows, of those that there are."""
+    """Write down the mean losses of the new rows and, where there are any, of the old rows."""
     if num_new:
         means[0] = losses[:num_new].mean()
     if num_new < len(losses):

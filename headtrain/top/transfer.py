@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:
-    """Copy values to a device; a CUDA device is not waited for.
+    """Copy values to a device, without waiting for a CUDA device.
 
-    Only pinned memory goes over by itself: a copy from other memory may wait for all that the
-    device has been given before. Torch keeps pinned memory until the copies from it are done.
+    Only a copy from pinned memory is asynchronous: one from other memory may wait for all work
+    that was queued on the device before. Torch keeps pinned memory until its copies are done.
     """
     if device.type == "cuda" and values.device.type == "cpu" and not values.is_pinned():
         values = values.pin_memory()

@@ -1,29 +1,82 @@
 """Data-driven initialisation of new classes for continual learning.
 
+    base, new = clinit.load_cache("caches/base"), clinit.load_cache("caches/new")
+    runs = clinit.train_heads(base, new, clinit.Study.of({"tasks": 5}))
+    runs.table()
+
 The parts of this package are the top-level folders of the repository, linked here:
 `extract` turns images into cached features, `headtrain` learns heads from them, `analysis`
 reads the records of runs, and `cli` is the only part that talks to the terminal.
 """
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from clinit.analysis.runs import Runs as Runs
+    from clinit.analysis.runs import load_runs as load_runs
+    from clinit.api import diagnose as diagnose
+    from clinit.api import extract_features as extract_features
+    from clinit.api import load_cache as load_cache
+    from clinit.api import train_heads as train_heads
+    from clinit.api import train_top as train_top
     from clinit.headtrain.export.classifier import load_model as load_model
     from clinit.headtrain.least_squares.api import least_squares as least_squares
+    from clinit.headtrain.study import DerppConfig as DerppConfig
+    from clinit.headtrain.study import EwcConfig as EwcConfig
+    from clinit.headtrain.study import Start as Start
+    from clinit.headtrain.study import Stream as Stream
+    from clinit.headtrain.study import Study as Study
+    from clinit.headtrain.study import Top as Top
+    from clinit.headtrain.study import Training as Training
 
-__version__ = version("clinit")
-__all__ = ["__version__", "least_squares", "load_model"]
+    __version__: str
+
+__all__ = [
+    "DerppConfig",
+    "EwcConfig",
+    "Runs",
+    "Start",
+    "Stream",
+    "Study",
+    "Top",
+    "Training",
+    "__version__",
+    "diagnose",
+    "extract_features",
+    "least_squares",
+    "load_cache",
+    "load_model",
+    "load_runs",
+    "train_heads",
+    "train_top",
+]
+
+_PLACES = {
+    "clinit.headtrain.study": (
+        *("DerppConfig", "EwcConfig", "Start", "Stream", "Study", "Top", "Training"),
+    ),
+    "clinit.headtrain.export.classifier": ("load_model",),
+    "clinit.headtrain.least_squares.api": ("least_squares",),
+    "clinit.analysis.runs": ("Runs", "load_runs"),
+    "clinit.api": ("diagnose", "extract_features", "load_cache", "train_heads", "train_top"),
+}
+"""Where each name is defined."""
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public function when it is first used, so that `import clinit` stays light."""
-    if name == "least_squares":
-        from clinit.headtrain.least_squares.api import least_squares
+    """Load a public name when it is first used, so that `import clinit` stays light."""
+    from importlib import import_module
 
-        return least_squares
-    if name == "load_model":
-        from clinit.headtrain.export.classifier import load_model
+    if name == "__version__":
+        from importlib.metadata import version
 
-        return load_model
+        return version("clinit")
+    for module, names in _PLACES.items():
+        if name in names:
+            return getattr(import_module(module), name)
     raise AttributeError(f"module 'clinit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted({*globals(), *__all__})

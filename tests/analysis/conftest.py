@@ -66,7 +66,7 @@ def make_run() -> MakeRun:
                     right = min(total, max(0, round(share * total) + row % 2))
                     evaluations.append((task, iteration, row, right, total))
             steps += [(task, step, 1.0, 1.0, None) for step in range(iterations)]
-        info = {
+        info: Any = {
             "id": init if init == "random" else f"{init}-{scale}",
             "config": {
                 "init": init,

@@ -17,7 +17,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_the_ratio_is_the_median_of_those_of_the_pairs(script: Any) -> None:
     def run(wall_s: float, cpu_s: float) -> Any:
-        return script.Run(wall_s, cpu_s, False)
+        return script.ProcessCost(wall_s, cpu_s, False)
 
     pairs = [(run(1, 2), run(2, 2)), (run(10, 4), run(10, 6)), (run(4, 1), run(2, 4))]
     assert script.rows_of({"extract": pairs}) == [
@@ -27,7 +27,7 @@ def test_the_ratio_is_the_median_of_those_of_the_pairs(script: Any) -> None:
 
 def test_what_is_no_checkout_is_refused(script: Any, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="no checkout of clinit at"):
-        script.Side(tmp_path, tmp_path, tmp_path, script.SMALL)
+        script.Checkout(tmp_path, tmp_path, tmp_path, script.SMALL)
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ def is_running(process: int) -> bool:
 
 def test_settings_are_compared_by_medians_with_the_first_of_them(script: Any) -> None:
     def runs(*wall_s: float, stopped: bool = False) -> list[Any]:
-        return [script.Run(value, 2 * value, stopped) for value in wall_s]
+        return [script.ProcessCost(value, 2 * value, stopped) for value in wall_s]
 
     found = {
         ("train-head", False, "default"): runs(4.0, 90.0, 3.0),

@@ -228,13 +228,14 @@ def test_the_nearer_of_two_options_that_exclude_each_other_wins(
         ),
         (
             "[train-top.ewc]\nrank = 2",
-            "sets 'rank' in [train-top.ewc], which ewc does not read",
+            "has a mistake in [train-top.ewc]: --rank does not go with --method ewc: it trains the"
+            " blocks themselves",
             "Write it under [train-top], or remove it.",
         ),
         (
             "[train-top.ewc]\nmethod = 'ewc'",
-            "sets 'method' in [train-top.ewc], which ewc does not read",
-            "Write it under [train-top], or remove it.",
+            "sets 'method' in [train-top.ewc], which says it already",
+            "Remove it.",
         ),
         (
             "[train-tops]\nrank = 2",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import types
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from clinit.cli import align as align_module
 from clinit.cli import sweep as sweep_module
 from clinit.cli import train_head as train_head_module
 from clinit.cli import train_top as train_top_module
@@ -71,31 +73,36 @@ def extract_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) ->
 
 
 def align_settings(monkeypatch: pytest.MonkeyPatch, name: str) -> dict[str, Any]:
-    monkeypatch.setattr("clinit.headtrain.align.AlignConfig", lambda **found: stop(found))
-    found: dict[str, Any] = invoke("align", "cache", "--out=o", f"--config={name}")[0]
+    nothing = types.SimpleNamespace(notes=())
+    monkeypatch.setattr("clinit.extract.cache.open_cache", lambda _: None)
+    monkeypatch.setattr("clinit.headtrain.align.choose_views", lambda *_: ())
+    monkeypatch.setattr("clinit.headtrain.stream.source.read_source", lambda _: nothing)
+    monkeypatch.setattr(align_module, "_start", lambda *_: None)
+    monkeypatch.setattr(align_module, "_align", lambda _, __, config, ___: stop(asdict(config)))
+    found: dict[str, Any] = invoke("align", "cache", "--out=o.safetensors", f"--config={name}")[0]
     return found
 
 
 def head_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> list[dict[str, Any]]:
-    monkeypatch.setattr(train_head_module, "_read", lambda *_: None)
+    monkeypatch.setattr(train_head_module, "read_data", lambda *_: None)
     monkeypatch.setattr(train_head_module, "_missing", stop)
     places = ["--base=b", "--new=n", "--out=o", "--device=cpu"]
-    _, config, heads, *_ = invoke("train-head", f"--config={name}", *places, *words)
-    return [{**asdict(config), **asdict(head)} for head in heads]
+    _, studies, *_ = invoke("train-head", f"--config={name}", *places, *words)
+    return [study.values() for study in studies]
 
 
 def sweep_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> list[dict[str, Any]]:
     monkeypatch.setattr(sweep_module, "_sweep", lambda grids, *_, **__: stop(grids))
     places = ["--base=b", "--new=n", "--out=o"]
     grids = invoke("sweep", f"--config={name}", *places, *words)[0]
-    return [run.config for run in distinct(run for grid in grids for run in runs_of(grid))]
+    return [run.values() for run in distinct(run for grid in grids for run in runs_of(grid))]
 
 
 def top_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> list[dict[str, Any]]:
     seen: list[dict[str, Any]] = []
 
-    def note(run: Any, _: Path, config: Any, top: Any, *__: Any) -> bool:
-        seen.append({**asdict(config), **asdict(top), **asdict(run), "top": top})
+    def note(study: Any, *_: Any) -> bool:
+        seen.append(study.values())
         return True
 
     monkeypatch.setattr(train_top_module, "open_sides", lambda _: (None, None))
@@ -211,7 +218,7 @@ def test_tables_of_top_layers_have_low_rank_updates_of_two_blocks(
     for run in runs:
         check(run, STREAM, HEAD, TOP, LOW_RANK, {"layer_decay": 0.9, "probe": probe, "loss": "ce"})
         assert (run["iterations"], run["buffer"], run["seed"]) == (*budget, 4)
-        assert run["top"].method == "rehearsal"
+        assert run["method"] == "rehearsal"
     words = ["--iterations=1200", "--buffer=192000", "--loss=mse", "--head=mse.safetensors"]
     for run in top_settings(monkeypatch, name, *words):
         check(run, STREAM, HEAD, TOP, LOW_RANK, {"loss": "mse"})
@@ -222,16 +229,15 @@ def test_table_4_has_the_settings_of_each_method(monkeypatch: pytest.MonkeyPatch
     for run in top_settings(monkeypatch, ORDER[3], "--method=ewc"):
         check(run, STREAM | {"mix": "text"}, HEAD, TOP | {"lr": 8e-4, "batch_size": 128})
         assert run["iterations"] == 600
-        assert run["top"].method == "ewc"
-        assert (run["top"].full_rank, run["top"].top_blocks) == (True, 2)
-        assert run["top"].layer_decay == 0.9
-        assert (run["top"].ewc.lam, run["top"].ewc.mode) == (1e6, "task")
+        assert run["method"] == "ewc"
+        assert (run["full_rank"], run["top_blocks"]) == (True, 2)
+        assert run["layer_decay"] == 0.9
+        assert (run["ewc_lam"], run["ewc_mode"]) == (1e6, "task")
     for run in top_settings(monkeypatch, ORDER[3], "--method=derpp"):
         check(run, STREAM, HEAD, TOP, LOW_RANK, {"iterations": 600, "buffer": 24_000})
-        assert run["top"].method == "derpp"
-        derpp = run["top"].derpp
-        assert (derpp.alpha, derpp.beta) == (0.1, 0.9)
-        assert (derpp.teacher, derpp.distance) == ("snapshot", "mean")
+        assert run["method"] == "derpp"
+        assert (run["derpp_alpha"], run["derpp_beta"]) == (0.1, 0.9)
+        assert (run["derpp_teacher"], run["derpp_distance"]) == ("snapshot", "mean")
 
 
 def test_the_recipe_of_der_says_what_equation_6_would_be() -> None:

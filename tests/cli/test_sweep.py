@@ -18,9 +18,10 @@ from typer.testing import CliRunner, Result
 
 from clinit.cli.sweep import sweep
 from clinit.errors import CacheError, ClinitError, ExperimentError
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head, write_head
 from clinit.extract.manifest import Manifest, write_manifest
-from clinit.extract.plan import Plan, backbone_identifier, settle_plan, shard_name
+from clinit.extract.plan import Plan, settle_plan, shard_name
 from clinit.extract.shard import assemble, write_shard
 from clinit.extract.summary import RunFacts, write_summary
 from clinit.headtrain.record.format import find_records, read_record
@@ -35,7 +36,7 @@ def write_cache(cache: Path, seed: int, weights: str = "1") -> Path:
     """Write a cache of four Gaussian classes and a head that knows them."""
     centres = np.random.default_rng(seed).normal(size=(CLASSES, DIM))
     names = tuple(f"{cache.name}{index}" for index in range(CLASSES))
-    backbone = {"backbone": "made", "weights": weights}
+    backbone = Fingerprint({"backbone": "made", "weights": weights})
     for split in ("train", "val"):
         labels = np.repeat(np.arange(CLASSES), 10)
         table = pl.DataFrame(
@@ -55,7 +56,7 @@ def write_cache(cache: Path, seed: int, weights: str = "1") -> Path:
             dtype="float16",
             shard_rows=40,
             batch_size=40,
-            fingerprint={**backbone, "manifest": manifest.digest},
+            fingerprint=backbone.of_rows(manifest.digest),
         )
         noise = np.random.default_rng(len(split)).normal(size=(len(labels), DIM))
         features = (centres[labels] + 0.5 * noise).astype(np.float32)
@@ -65,7 +66,7 @@ def write_cache(cache: Path, seed: int, weights: str = "1") -> Path:
         write_shard(shard, cache / split / shard_name(0), plan=plan, index=0)
         write_summary(cache / split, plan, manifest, head=None, head_classes="none", run=RunFacts())
     weight, bias = (10 * centres).astype(np.float32), (-5 * (centres**2).sum(1)).astype(np.float32)
-    head = Head(weight, bias, names, backbone_identifier(backbone))
+    head = Head(weight, bias, names, backbone.backbone_identifier)
     write_head(head, cache / "head.safetensors")
     return cache
 
@@ -187,7 +188,7 @@ def test_a_cache_without_a_head_is_refused(caches: list[str], tmp_path: Path) ->
 def test_what_is_no_grid_is_refused_before_a_cache_is_read(tmp_path: Path) -> None:
     nothing = ["--base", "absent", "--new", "absent"]
     error = refused(invoke(nothing, tmp_path / "out", "lerning_rate=1"))
-    assert "a sweep has no field 'lerning_rate'" in str(error)
+    assert "a sweep of train-head has no field 'lerning_rate'" in str(error)
     error = refused(CliRunner().invoke(app, [*nothing, "--out", str(tmp_path / "out")]))
     assert "the grid is empty" in str(error)
     assert not (tmp_path / "out").exists()

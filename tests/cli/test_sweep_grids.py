@@ -130,7 +130,7 @@ def test_methods_with_settings_of_their_own_are_grids_of_their_own() -> None:
         (
             "[grid]\nbufer = 1\n",
             ConfigFileError,
-            "study.toml: a sweep has no field 'bufer'",
+            "study.toml: a sweep of train-head has no field 'bufer'",
             "Did you mean buffer?",
         ),
         (

@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
-from clinit.cli.top_study import cost_line
+from clinit.cli.top_inputs import cost_line
 from clinit.errors import CheckpointError, ExperimentError, HeadError, RecordError
-from clinit.headtrain.top.study import StoredPart
+from clinit.headtrain.top.inputs import StoredPart
 
 FAST = [
     "--tasks=2",
@@ -115,9 +115,9 @@ def test_a_record_of_another_run_is_not_overwritten(
 ) -> None:
     train_top("--init=random", "--iterations=0")
     shutil.rmtree(tmp_path / "runs" / "trunk-cache")
-    shown = train_top("--init=least-square", "--init=random", "--lr=0.1", "--iterations=0")
+    shown = train_top("--init=least-square", "--init=random", "--head-width=full", "--iterations=0")
     assert isinstance(shown.exception, RecordError)
-    assert "holds the record of another run: config differs in lr" in str(shown.exception)
+    assert "holds the record of another run: config differs in head_width" in str(shown.exception)
     assert shown.exception.remedy == "Choose another --out, or remove the old record first."
     assert not (tmp_path / "runs" / "trunk-cache").exists()
     head = tiny_run / "head.safetensors"
@@ -189,7 +189,7 @@ def test_settings_come_from_a_file_too(train_top: Callable[..., Result], tmp_pat
         (["--method=derpp", "--ewc-lambda=1"], "--ewc-lambda does not go with --method derpp"),
         (
             ["--method=ewc", "--rank=2"],
-            "--rank does not go with --method ewc (it trains the blocks themselves)",
+            "--rank does not go with --method ewc: it trains the blocks themselves",
         ),
         (["--full-rank"], "--rank does not go with --full-rank"),
         (
@@ -197,8 +197,8 @@ def test_settings_come_from_a_file_too(train_top: Callable[..., Result], tmp_pat
             "--trunk-budget does not go with --no-trunk-cache",
         ),
         (["--trunk-budget=many"], "--trunk-budget takes a size such as 20GB, got 'many'"),
-        (["--lambda=much"], "--lambda takes a number or `auto`, got 'much'"),
-        (["--layer-decay=0"], "layer_decay must lie in (0, 1], got 0.0"),
+        (["--lambda=much"], "lam takes a number or 'auto', got 'much'"),
+        (["--layer-decay=0"], "layer_decay must be positive, got 0.0"),
         (["--lr=-1"], "lr must be positive, got -1.0"),
     ],
 )
@@ -234,7 +234,7 @@ def test_images_elsewhere_are_found_by_an_option(
     ],
 )
 def test_a_budget_is_a_size(text: str, size: int) -> None:
-    from clinit.cli.top_options import byte_count
+    from clinit.cli.top_inputs import byte_count
 
     assert byte_count(text) == size
 
@@ -300,6 +300,6 @@ def test_a_record_from_before_is_that_of_the_same_run(
     record.write_text(json.dumps({**info, "format": "clinit-run/1"}))
     shown = train_top("--init=random", "--iterations=0")
     assert f"{tmp_path}/runs/random is there already" in shown.output
-    refused = train_top("--init=random", "--iterations=0", "--init-rows=new")
+    refused = train_top("--init=random", "--iterations=0", "--seed=1")
     assert isinstance(refused.exception, RecordError)
-    assert "init_rows" in str(refused.exception)
+    assert "config differs in seed" in str(refused.exception)

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from clinit.errors import CacheError
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import open_cache
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import tensors_sha256
 from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.plan import Plan, read_plan
@@ -189,7 +190,7 @@ def test_a_shard_of_an_earlier_version_is_read_and_verified(tmp_path: Path) -> N
         dtype="float16",
         shard_rows=3,
         batch_size=3,
-        fingerprint={},
+        fingerprint=Fingerprint(),
     )
     path = tmp_path / "a.h5"
     write_shard_as_before(shard, path, plan)

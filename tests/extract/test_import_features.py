@@ -13,6 +13,7 @@ import pytest
 from clinit.errors import CacheError, HeadError
 from clinit.extract import import_features as module
 from clinit.extract.cache import CacheSplit, open_cache
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head, write_head
 from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.plan import Plan, settle_plan
@@ -301,7 +302,7 @@ def test_what_an_extraction_has_left_unfinished_is_not_removed(
         dtype="float16",
         shard_rows=7,
         batch_size=7,
-        fingerprint={"backbone": "clip", "weights": "1", "manifest": "2"},
+        fingerprint=Fingerprint({"backbone": "clip", "weights": "1", "manifest": "2"}),
     )
     settle_plan(plan, folder)
     (folder / "shard-00000.h5").write_bytes(b"hours of work")
@@ -382,7 +383,7 @@ def test_the_splits_of_one_cache_come_from_different_files(
         paths = save(tmp_path, factor * arrays[0], arrays[1])
         import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip", split=split))
     opened = open_cache(tmp_path / "c")
-    digests = [split.fingerprint["features"] for split in opened.splits.values()]
+    digests = [split.fingerprint.features for split in opened.splits.values()]
     assert digests[1] == hashlib.sha256((tmp_path / "features.npy").read_bytes()).hexdigest()
     assert digests[0] != digests[1]
     told = read_source(tmp_path / "c").description

@@ -11,7 +11,7 @@ import torch
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.machine import cpu_count, free_memory, visible_cpus
 from clinit.extract.run import ExtractConfig
-from clinit.headtrain.top.study import Storage
+from clinit.headtrain.top.inputs import Storage
 
 GB = 2**30
 NO_LIMIT_V1 = 9223372036854771712

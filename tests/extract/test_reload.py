@@ -168,7 +168,7 @@ def test_imported_features_have_no_network(tmp_path: Path) -> None:
 
 def test_a_fingerprint_that_cannot_be_parsed_is_refused(extracted: Extract) -> None:
     split = extracted()
-    split.plan.fingerprint["transform"] = "shrink"  # type: ignore[index]
+    split.plan.fingerprint.fields["transform"] = "shrink"  # type: ignore[index]
     with pytest.raises(CacheError, match="not the description of a transform: 'shrink'"):
         reload(split)
 
@@ -188,7 +188,7 @@ def test_what_a_plan_asks_for_is_not_believed(
     extracted: Extract, monkeypatch: pytest.MonkeyPatch, stored: str, text: str
 ) -> None:
     split = extracted()
-    split.plan.fingerprint["model_args"] = stored  # type: ignore[index]
+    split.plan.fingerprint.fields["model_args"] = stored  # type: ignore[index]
     monkeypatch.setattr(timm, "create_model", lambda *args, **kwargs: 1 / 0)
     with pytest.raises(CacheError) as caught:
         reload(split)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from clinit.errors import CacheError, StorageError
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.plan import Plan
 from clinit.extract.shard import Shard, assemble, fits_float16, read_shard, write_shard
 
@@ -26,7 +27,7 @@ PLAN = Plan(
     dtype="float16",
     shard_rows=7,
     batch_size=7,
-    fingerprint={"backbone": "x"},
+    fingerprint=Fingerprint({"backbone": "x"}),
 )
 
 
@@ -181,13 +182,14 @@ import resource, sys
 from pathlib import Path
 import numpy as np
 from clinit.errors import ClinitError
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.plan import Plan
 from clinit.extract.shard import assemble, write_shard
 resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))  # no file grows beyond 2 kB
 features = np.random.default_rng(0).normal(size=(7, 500)).astype(np.float32)
 shard = assemble(features, np.zeros(7, np.int64), {}, dtype="float16")
 plan = Plan(dataset="made", split="train", num_rows=7, dim=500, dtype="float16", shard_rows=7,
-            batch_size=7, fingerprint={})
+            batch_size=7, fingerprint=Fingerprint())
 try:
     write_shard(shard, Path(sys.argv[1]), plan=plan, index=0)
 except ClinitError as error:

@@ -10,10 +10,11 @@ import torch
 from clinit.errors import DeviceError, HeadError
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
-from clinit.headtrain.align import AlignConfig, align
+from clinit.headtrain.align import align
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study import AlignConfig
 
 DIM, CLASSES = 6, 4
 NAMES = tuple("abcd")
@@ -46,7 +47,7 @@ def mse(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("loss", ["mse", "ce"])
-def test_alignment_is_that_of_a_linear_layer_with_adamw_and_a_cosine(loss: str) -> None:
+def test_alignment_is_that_of_a_linear_layer_with_adamw_and_a_cosine(loss: Any) -> None:
     layer = torch.nn.Linear(DIM, CLASSES)
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(HEAD.weight))
@@ -130,10 +131,7 @@ def test_a_diverging_alignment_is_an_error() -> None:
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"lr": 0.0}, "lr must be positive"),
         ({"weight_decay": -1.0}, "weight_decay must be at least 0"),
-        ({"loss": "hinge"}, "hinge"),
-        ({"seed": -1}, "seed must lie in"),
-        ({"device": "tpu"}, "device must be one of"),
-        ({"precision": "fp8"}, "precision must be one of"),
+        ({"seed": -1}, "seed must be at least 0"),
     ],
 )
 def test_a_wrong_setting_is_named(wrong: dict[str, Any], message: str) -> None:

@@ -12,15 +12,16 @@ import torch
 from clinit.errors import CacheError
 from clinit.extract.cache import CacheSplit, open_cache
 from clinit.extract.features import FeatureSet
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
 from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.plan import Plan, settle_plan, shard_name
 from clinit.extract.shard import assemble, write_shard
 from clinit.extract.summary import RunFacts, write_summary
-from clinit.extract.views import view_fingerprint
-from clinit.headtrain.align import AlignConfig, align, choose_views
+from clinit.headtrain.align import align, choose_views
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source, read_source
+from clinit.headtrain.study import AlignConfig
 
 DIM, CLASSES, ROWS = 6, 4, 44
 NAMES = tuple("abcd")
@@ -49,9 +50,9 @@ def write_split(
     )
     split = "train" if view is not None else folder
     manifest = Manifest("made", split, NAMES, table)
-    fingerprint = {"backbone": "made", "manifest": manifest.digest}
+    fingerprint = Fingerprint({"backbone": "made"}).of_rows(manifest.digest)
     if view is not None:
-        fingerprint = view_fingerprint(fingerprint, "cropped", seed=8, number=view)
+        fingerprint = fingerprint.of_view("cropped", seed=8, number=view)
     plan = Plan(
         dataset="made",
         split=split,

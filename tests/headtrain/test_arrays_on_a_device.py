@@ -23,10 +23,8 @@ from clinit.headtrain import array
 from clinit.headtrain.array import as_tensor, beside, library, like, to_numpy
 from clinit.headtrain.bank import rows as labelled_rows
 from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.config import HeadConfig
 from clinit.headtrain.feature_rows import StreamedRows, select, take
-from clinit.headtrain.init import InitConfig, NewClasses, Rows, choose_lambda, initialise
-from clinit.headtrain.init.config import INITS, SCALES
+from clinit.headtrain.init import NewClasses, choose_lambda, initialise
 from clinit.headtrain.init.solved import SOLVED
 from clinit.headtrain.init.task_start import TaskStart, start_made_task
 from clinit.headtrain.least_squares import moments
@@ -34,7 +32,9 @@ from clinit.headtrain.least_squares.lambda_curve import lambda_curve
 from clinit.headtrain.least_squares.solve import LambdaPath, least_squares_head
 from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
 from clinit.headtrain.losses import LOSSES
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.study import INITS, SCALES, Start, Study
 
 DEVICE = strict.Device("device1")
 OLD, NEW, UNSEEN, DIM, ROWS = 5, 3, 2, 6, 400
@@ -171,20 +171,20 @@ def test_the_curve_of_lambda_is_that_of_numpy(weighting: Weighting, place: Place
     ],
 )
 @pytest.mark.parametrize("init", [*INITS, "class-mean unit", "least-square auto"])
-def test_new_rows_are_those_of_numpy(init: str, scale: str, loss: str, place: Place) -> None:
+def test_new_rows_are_those_of_numpy(init: Any, scale: Any, loss: str, place: Place) -> None:
     features, labels = sample()
     name, _, variant = init.partition(" ")
-    config = InitConfig(
+    config = Start(
         init=name,
         scale=scale,
-        loss=loss,
         class_mean="unit" if variant == "unit" else "raw",
         lam="auto" if variant == "auto" else 0.05,
         bias="keep" if scale == "row-norm" else "write",
     )
-    near = initialise(config, NewClasses(features, labels, head_rows(), OLD, OLD + NEW))
+    here = NewClasses(features, labels, head_rows(), OLD, OLD + NEW)
+    near = initialise(config, here, loss=loss)
     data = NewClasses(place(features), labels, head_rows(on_device), OLD, OLD + NEW)
-    far = initialise(config, data)
+    far = initialise(config, data, loss=loss)
     tolerance = 1e-6 if scale == "calibrated" else 1e-10  # Newton ends at a promise of 1e-10
     assert_there(far.rows.weight, near.rows.weight, tolerance)
     assert_there(far.rows.bias, near.rows.bias, tolerance)
@@ -198,9 +198,7 @@ def test_new_rows_are_those_of_numpy(init: str, scale: str, loss: str, place: Pl
 def test_float32_features_are_multiplied_in_float32_and_give_the_same_rows() -> None:
     features, labels = sample(np.float32)
     near, far = (
-        initialise(
-            InitConfig(), NewClasses(place(features), labels, head_rows(place), OLD, OLD + NEW)
-        )
+        initialise(Start(), NewClasses(place(features), labels, head_rows(place), OLD, OLD + NEW))
         for place in (np.asarray, on_device)
     )
     assert_there(far.rows.weight, near.rows.weight, 1e-5)
@@ -279,13 +277,13 @@ def test_features_in_host_memory_are_streamed_to_the_device_of_the_labels(
 
 @pytest.mark.parametrize("init", ["least-square", "class-mean", "lda", "random"])
 def test_a_task_starts_on_the_device_and_its_rows_are_written_there(
-    monkeypatch: pytest.MonkeyPatch, init: str
+    monkeypatch: pytest.MonkeyPatch, init: Any
 ) -> None:
     """The way from features to the bank, with tensors of the bank as arrays of the device."""
     features, labels = sample(np.float32)
-    config = HeadConfig(init=init)
+    study = Study.of({"init": init}).resolved()
     head = head_rows()
-    bank = Bank(head, [config], torch.device("cpu"))
+    bank = Bank(head, [study.training], torch.device("cpu"))
     task = Task(1, np.arange(NEW), OLD)
 
     def start(place: Place) -> tuple[Any, dict[str, float]]:
@@ -298,7 +296,7 @@ def test_a_task_starts_on_the_device_and_its_rows_are_written_there(
             lambda curve: None,
         )
         now = bank.rows(0)
-        return shared.start(config, Rows(place(to_numpy(now.weight)), place(to_numpy(now.bias))))
+        return shared.start(study, Rows(place(to_numpy(now.weight)), place(to_numpy(now.bias))))
 
     near, _ = start(np.asarray)
     far, seconds = start(on_device)

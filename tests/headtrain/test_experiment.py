@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,22 @@ from clinit.headtrain import events
 from clinit.headtrain import memory as residency
 from clinit.headtrain.bank import precision
 from clinit.headtrain.bank.rows import LabelledRows
-from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord, final_head, read_record, write_record
 from clinit.headtrain.record.tables import TABLES
 from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study import Study
 
 DIM, BASE, NEW = 24, 8, 7
-CONFIG = ExperimentConfig(
-    tasks=3, iterations=30, buffer=60, batch_size=16, eval_every=20, device="cpu"
-)
-HEADS = [HeadConfig(init=init) for init in ("random", "class-mean", "least-square")]
+CONFIG = {
+    "tasks": 3,
+    "iterations": 30,
+    "buffer": 60,
+    "batch_size": 16,
+    "eval_every": 20,
+    "device": "cpu",
+}
+HEADS = [{"init": init} for init in ("random", "class-mean", "least-square")]
 
 
 def centres(count: int, seed: int) -> np.ndarray:
@@ -56,11 +60,15 @@ def make_head() -> Head:
     return Head(mean.astype(np.float32), bias.astype(np.float32), names)
 
 
+def studies(config: Mapping[str, Any], heads: Sequence[Mapping[str, Any]]) -> list[Study]:
+    return [Study.of({**config, **head}) for head in heads]
+
+
 def run(
-    config: ExperimentConfig = CONFIG, heads: Sequence[HeadConfig] = HEADS, **sides: Any
+    config: Mapping[str, Any] = CONFIG, heads: Sequence[Mapping[str, Any]] = HEADS, **sides: Any
 ) -> list[RunRecord]:
     sides = {"base": make_base(), "new": make_new(), "head": make_head(), **sides}
-    return run_experiment(sides["base"], sides["new"], sides["head"], config, heads)
+    return run_experiment(sides["base"], sides["new"], sides["head"], studies(config, heads))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +96,7 @@ def test_two_runs_of_one_seed_are_identical_bit_for_bit(records: list[RunRecord]
 
 
 def test_another_seed_gives_another_class_order_and_other_losses(records: list[RunRecord]) -> None:
-    other = run(replace(CONFIG, seed=1))[0]
+    other = run({**CONFIG, "seed": 1})[0]
     assert records[0].classes["name"].to_list() != other.classes["name"].to_list()
     assert not records[0].steps.equals(other.steps)
 
@@ -107,7 +115,7 @@ def test_all_heads_of_a_call_see_the_same_classes_and_start_from_the_same_old_he
 
 @pytest.mark.parametrize("head_width", ["grow", "full"])
 def test_a_head_alone_gives_what_it_gives_in_a_bank(head_width: str) -> None:
-    config = replace(CONFIG, head_width=head_width)
+    config = {**CONFIG, "head_width": head_width}
     among = run(config)[2]
     alone = run(config, HEADS[2:])[0]
     assert among.classes.equals(alone.classes)
@@ -198,7 +206,8 @@ def test_the_seconds_of_the_runs_add_up_to_the_shared_ones_and_their_own(
 ) -> None:
     for record in records:
         timings = record.info["timings_s"]
-        own = sum(task["initialisation"]["seconds"] for task in record.info["tasks"])
+        tasks: list[Any] = [*record.info["tasks"]]
+        own = sum(task["initialisation"]["seconds"] for task in tasks)
         shared = (timings["train"] + timings["evaluate"]) / 3
         assert record.info["seconds"] == pytest.approx(own + shared)
         assert record.points["elapsed_s"].is_sorted()
@@ -226,30 +235,28 @@ def test_the_record_holds_the_final_head(records: list[RunRecord], tmp_path: Any
 
 
 def test_a_full_head_starts_with_all_rows_and_its_unseen_classes_compete() -> None:
-    grow, full = (
-        run(replace(CONFIG, head_width=width), HEADS[:1])[0] for width in ("grow", "full")
-    )
+    grow, full = (run({**CONFIG, "head_width": width}, HEADS[:1])[0] for width in ("grow", "full"))
     assert full.evaluations.select("row").equals(grow.evaluations.select("row"))
     first_losses = [record.points["loss_new"][0] for record in (grow, full)]
     assert first_losses[1] > first_losses[0]
 
 
 def test_without_a_buffer_batches_are_new_and_the_old_loss_is_null() -> None:
-    record = run(replace(CONFIG, buffer=0), HEADS[:1])[0]
+    record = run({**CONFIG, "buffer": 0}, HEADS[:1])[0]
     assert record.steps["loss_old"].null_count() == len(record.steps)
     assert record.steps["loss"].equals(record.steps["loss_new"].alias("loss"))
     assert record.info["tasks"][2]["buffer_rows"] == 0
 
 
 def test_zero_iterations_evaluate_the_initialised_heads() -> None:
-    record = run(replace(CONFIG, iterations=0), HEADS[2:])[0]
+    record = run({**CONFIG, "iterations": 0}, HEADS[2:])[0]
     assert len(record.steps) == 0
     assert record.points["iteration"].to_list() == [0, 0, 0]
     assert accuracy_at_start(record, 3) > 0.8
 
 
 def test_a_task_of_one_class_and_odd_batches_and_rare_classes_are_trained() -> None:
-    config = replace(CONFIG, tasks=NEW, batch_size=7, buffer=5)
+    config = {**CONFIG, "tasks": NEW, "batch_size": 7, "buffer": 5}
     record = run(config, new=make_new(train=[1] * NEW))[2]
     assert [task["train_rows"] for task in record.info["tasks"]] == [1] * NEW
 
@@ -262,7 +269,9 @@ def test_data_without_validation_rows_gives_losses_and_no_evaluations() -> None:
 
 def test_the_observer_is_told_of_notes_tasks_starts_steps_and_evaluations() -> None:
     seen: list[events.Event] = []
-    run_experiment(make_base(), make_new(), make_head(), CONFIG, HEADS, observer=seen.append)
+    run_experiment(
+        make_base(), make_new(), make_head(), studies(CONFIG, HEADS), observer=seen.append
+    )
     kinds = [type(event) for event in seen]
     assert kinds.count(events.TaskStarted) == 3
     assert kinds.count(events.Initialised) == 9
@@ -273,8 +282,8 @@ def test_the_observer_is_told_of_notes_tasks_starts_steps_and_evaluations() -> N
 
 
 def test_a_head_that_diverges_is_noted_and_the_others_go_on() -> None:
-    diverging = HeadConfig(init="random", lr=1e38)
-    wild, calm = run(heads=[diverging, replace(diverging, lr=1e-3)])
+    diverging = {"init": "random", "lr": 1e38}
+    wild, calm = run(heads=[diverging, {**diverging, "lr": 1e-3}])
     assert any("has diverged: its loss is" in note for note in wild.info["notes"])
     assert not any("diverged" in note for note in calm.info["notes"])
     assert np.isfinite(calm.points["loss_new"].to_numpy()).all()
@@ -289,7 +298,7 @@ def test_a_run_in_bf16_is_recorded_and_as_accurate_as_one_in_float32(
     records: list[RunRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(precision, "cpu_has_bf16", lambda: True)
-    for full, low in zip(records, run(replace(CONFIG, precision="bf16")), strict=True):
+    for full, low in zip(records, run({**CONFIG, "precision": "bf16"}), strict=True):
         assert full.info["config"]["precision"] == "float32"
         assert low.info["config"]["precision"] == "bf16"
         assert not full.steps.equals(low.steps)
@@ -310,7 +319,7 @@ def test_rows_copied_block_by_block_give_the_same_run_bit_for_bit(
 def test_cuda_without_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceError, match="--device cuda was asked for") as caught:
-        run(replace(CONFIG, device="cuda"))
+        run({**CONFIG, "device": "cuda"})
     assert "--device cpu" in caught.value.remedy
 
 
@@ -328,7 +337,7 @@ def test_a_cuda_device_gives_the_losses_of_the_cpu(
 ) -> None:
     if streamed:
         monkeypatch.setattr(residency, "DEVICE_SHARE", 0.0)
-    found = run(replace(CONFIG, device="cuda", precision=precision))
+    found = run({**CONFIG, "device": "cuda", "precision": precision})
     for cpu, cuda in zip(records, found, strict=True):
         np.testing.assert_allclose(
             cpu.steps["loss"], cuda.steps["loss"], rtol=tolerance, atol=tolerance

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,17 +13,17 @@ import clinit
 from clinit.errors import ExperimentError
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
-from clinit.headtrain.config import DEFAULT_BUFFER, ExperimentConfig, HeadConfig, head_ids
 from clinit.headtrain.experiment import run_experiment
-from clinit.headtrain.init import Rows
 from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.info import settings_of
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.pool import Pool
 from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study import DEFAULT_BUFFER, Study, identity_of, names_of
 from clinit.headtrain.sweep.grid import parse_grid
-from clinit.headtrain.sweep.run import Run, identity
+from clinit.headtrain.sweep.run import run_of
 
 DIM, BASE, NEW = 8, 5, 4
 SMALL: dict[str, Any] = {
@@ -33,7 +33,7 @@ SMALL: dict[str, Any] = {
     "eval_every": 5,
     "device": "cpu",
 }
-LEAST_SQUARE = HeadConfig(scale="norm", lam=0.05)
+LEAST_SQUARE = {"scale": "norm", "lam": 0.05}
 
 
 def features_of(prefix: str, counts: list[int], seed: int) -> FeatureSet:
@@ -52,9 +52,13 @@ def sources() -> tuple[Source, Source, Head]:
     return base, new, Head(weight, np.zeros(BASE, np.float32), names)
 
 
-def run(*heads: HeadConfig, **changes: Any) -> list[RunRecord]:
-    config = ExperimentConfig(**{**SMALL, **changes})
-    return run_experiment(*sources(), config, heads or [LEAST_SQUARE])
+def study(*settings: Mapping[str, Any], **more: Any) -> Study:
+    return Study.of({name: value for each in (*settings, more) for name, value in each.items()})
+
+
+def run(*heads: Mapping[str, Any], **changes: Any) -> list[RunRecord]:
+    studies = [study(SMALL, head, **changes) for head in heads or [LEAST_SQUARE]]
+    return run_experiment(*sources(), studies)
 
 
 def final_weight(record: RunRecord) -> np.ndarray:
@@ -67,24 +71,30 @@ def final_weight(record: RunRecord) -> np.ndarray:
     [("rehearsal", "buffer"), ("joint", "buffer"), ("naive", "new"), ("ridge", "buffer")],
 )
 def test_old_rows_are_looked_at_unless_the_method_has_none(method: str, expected: str) -> None:
-    assert ExperimentConfig(method=method).init_rows == expected
+    assert study(method=method).resolved().start.init_rows == expected
 
 
 def test_a_buffer_is_kept_for_initialisation_alone() -> None:
-    kept = ExperimentConfig(method="naive", init_rows="buffer")
+    kept = study(method="naive", init_rows="buffer").resolved().stream
     assert (kept.buffer, kept.mix) == (DEFAULT_BUFFER, "text")
-    assert ExperimentConfig(method="naive", init_rows="buffer", buffer=60).buffer == 60
-    assert ExperimentConfig(method="naive", init_rows="new", buffer=60).buffer is None
-    assert ExperimentConfig(method="joint", init_rows="new", buffer=60).buffer is None
+    for method, rows, expected in (
+        ("naive", "buffer", 60),
+        ("naive", "new", None),
+        ("joint", "new", None),
+    ):
+        asked = study(method=method, init_rows=rows, buffer=60)
+        assert asked.resolved().stream.buffer == expected
 
 
 def test_a_solved_head_has_no_choice_of_rows() -> None:
-    assert ExperimentConfig(method="ridge", init_rows="new").init_rows == "buffer"
+    assert study(method="ridge", init_rows="new").resolved().start.init_rows == "buffer"
 
 
 def test_wrong_rows_and_averages_are_named() -> None:
-    with pytest.raises(ValueError, match=r"init_rows must be one of \(None, 'buffer', 'new'\)"):
-        ExperimentConfig(init_rows="old")
+    with pytest.raises(
+        ValueError, match=r"init_rows must be one of \('buffer', 'new'\), got 'old'"
+    ):
+        study(init_rows="old")
     with pytest.raises(ExperimentError, match=r"weighting takes 'class' or 'sample', got 'row'"):
         parse_grid(["weighting=row"])
 
@@ -93,7 +103,7 @@ def test_wrong_rows_and_averages_are_named() -> None:
 def test_naive_training_starts_where_rehearsal_starts_when_it_sees_the_same_buffer(
     scale: str,
 ) -> None:
-    head = replace(LEAST_SQUARE, scale=scale)
+    head = {**LEAST_SQUARE, "scale": scale}
     (rehearsed,) = run(head, buffer=20)
     (naive,) = run(head, method="naive", init_rows="buffer", buffer=20)
     np.testing.assert_array_equal(final_weight(naive), final_weight(rehearsed))
@@ -109,10 +119,8 @@ def test_training_does_not_see_the_rows_that_initialisation_sees() -> None:
     assert [task["buffer_rows"] for task in record.info["tasks"]] == [0, 0]
     assert [task["init_old_rows"] for task in record.info["tasks"]] == [20, 20]
     assert record.info["config"]["buffer"] == 20
-    (random,) = run(HeadConfig(init="random"), method="naive", iterations=10)
-    (same,) = run(
-        HeadConfig(init="random"), method="naive", init_rows="buffer", buffer=20, iterations=10
-    )
+    (random,) = run({"init": "random"}, method="naive", iterations=10)
+    (same,) = run({"init": "random"}, method="naive", init_rows="buffer", buffer=20, iterations=10)
     assert random.steps.equals(same.steps)
 
 
@@ -131,10 +139,10 @@ def one_hot_solution(
 @pytest.mark.parametrize("weighting", ["class", "sample"])
 def test_least_squares_average_as_they_are_told(weighting: Any) -> None:
     base, new, head = sources()
-    config = ExperimentConfig(**{**SMALL, "tasks": 1}, method="joint")
-    raw = replace(LEAST_SQUARE, scale="none", weighting=weighting)
-    (record,) = run_experiment(base, new, head, config, [raw])
-    scenario = build_scenario(base, new, head, config)
+    raw = {**LEAST_SQUARE, "scale": "none", "weighting": weighting}
+    asked = study(SMALL, raw, tasks=1, method="joint")
+    (record,) = run_experiment(base, new, head, [asked])
+    scenario = build_scenario(base, new, head, asked.stream)
     features = scenario.train.take(np.arange(len(scenario.train.labels)))
     labels = scenario.train.labels
     counts = np.bincount(labels)
@@ -147,11 +155,11 @@ def test_least_squares_average_as_they_are_told(weighting: Any) -> None:
 
 def test_heads_of_both_averages_share_a_bank_and_each_has_its_own_statistics() -> None:
     heads = [
-        HeadConfig(init=init, scale="norm", weighting=weighting)
+        {"init": init, "scale": "norm", "weighting": weighting}
         for init in ("least-square", "lda", "class-mean")
         for weighting in ("class", "sample")
     ]
-    assert head_ids(heads[:2]) == [
+    assert names_of([study(each).resolved() for each in heads[:2]]) == [
         "least-square-norm-weighting=class",
         "least-square-norm-weighting=sample",
     ]
@@ -182,14 +190,14 @@ def test_heads_are_diagnosed_on_the_rows_that_they_were_trained_on(
         measured.append(int((statistics.totals > 0).sum()))
         return {}
 
-    config = ExperimentConfig(**{**SMALL, **changes})
-    run_experiment(*sources(), config, [LEAST_SQUARE], diagnose=diagnose)
+    asked = study(SMALL, LEAST_SQUARE, **changes)
+    run_experiment(*sources(), [asked], diagnose=diagnose)
     assert measured[0] == classes
 
 
 def test_random_rows_are_the_same_run_whatever_initialisation_may_look_at() -> None:
     one, other = (
-        Run.of({"method": "naive", "init": "random", "init_rows": rows, "buffer": buffer})
+        run_of({"method": "naive", "init": "random", "init_rows": rows, "buffer": buffer})
         for rows, buffer in (("buffer", 20), ("new", None))
     )
     assert one.identity == other.identity
@@ -204,16 +212,16 @@ def test_rows_that_nobody_looks_at_are_not_fetched(monkeypatch: pytest.MonkeyPat
         return take(pool, rows)
 
     monkeypatch.setattr(Pool, "take", count)
-    run(HeadConfig(init="random"), method="naive", init_rows="buffer", buffer=20)
+    run({"init": "random"}, method="naive", init_rows="buffer", buffer=20)
     alone = len(fetched)
     run(LEAST_SQUARE, method="naive", init_rows="buffer", buffer=20)
     assert len(fetched) - alone == alone + SMALL["tasks"]
 
 
 def test_an_average_without_an_effect_is_no_other_run() -> None:
-    one, other = (Run.of({"init": "class-mean", "weighting": each}) for each in ("class", "sample"))
+    one, other = (run_of({"init": "class-mean", "weighting": each}) for each in ("class", "sample"))
     assert one.identity == other.identity
-    one, other = (Run.of({"init": "lda", "weighting": each}) for each in ("class", "sample"))
+    one, other = (run_of({"init": "lda", "weighting": each}) for each in ("class", "sample"))
     assert one.identity != other.identity
 
 
@@ -224,15 +232,13 @@ def test_records_of_before_are_read_as_what_they_did(method: str, rows: str) -> 
     settings = settings_of({"config": {"method": method, "init": "least-square"}})
     assert (settings["init_rows"], settings["weighting"]) == (rows, "class")
     if method != "ewc":
-        run_now = Run.of({"method": method, "init": "least-square"})
-        old = {k: v for k, v in run_now.config.items() if k not in ("init_rows", "weighting")}
-        assert identity(old) == run_now.identity
+        run_now = run_of({"method": method, "init": "least-square"})
+        old = {k: v for k, v in run_now.values().items() if k not in ("init_rows", "weighting")}
+        assert identity_of(old) == run_now.identity
 
 
 def test_the_seconds_of_a_start_are_told_by_what_they_were_spent_on() -> None:
-    records = run(
-        HeadConfig(init="random"), HeadConfig(lam="auto"), HeadConfig(init="imprint"), buffer=20
-    )
+    records = run({"init": "random"}, {"lam": "auto"}, {"init": "imprint"}, buffer=20)
     random, least_square, imprint = (
         record.info["tasks"][0]["initialisation"] for record in records
     )

@@ -1,1 +1,1 @@
-"""What the frozen part of the network gives out, computed once and stored."""
+"""The outputs of the frozen part of the network, computed once and stored."""

@@ -1,7 +1,7 @@
-"""Are these still the images of the features?
+"""Check that the images are still those of the features.
 
-Nothing else would tell: rows are matched by their paths, and a folder of other images may have the
-same ones. So a few images go through the whole network before activations are computed.
+Nothing else would notice: rows are matched by their paths, and a folder of other images may have
+the same ones. So a few images go through the whole network before activations are computed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from clinit.headtrain.top.activations.rows import ActivationRows
 
 SAMPLE_ROWS = 8
 TOLERANCE = 0.1
-"""Of the length of a feature. Mixed precision takes a hundredth, another image about one."""
+"""Largest error, as a share of the length of a feature. Mixed precision costs about 0.01, a
+different image about 1."""
 
 
 @torch.no_grad()
@@ -33,14 +34,14 @@ def check_images(
     """Check on some rows that their images give the features that are stored.
 
     Args:
-        name: Of the part, for the message.
+        name: Name of the part, for the message.
         images: Activations, computed from the images.
-        rows: Where to choose from.
+        rows: Rows to choose from.
         features: Stored features of all rows of `images`.
         top: Activations to features, on the device of the activations.
 
     Raises:
-        CacheError: If one of the features is another one.
+        CacheError: If one of the features differs from the stored one.
     """
     places = np.linspace(0, len(rows) - 1, min(SAMPLE_ROWS, len(rows))).astype(np.int64)
     chosen = rows[places]
@@ -53,8 +54,8 @@ def check_images(
     error = np.linalg.norm(found - stored, axis=1) / np.maximum(lengths, lengths.mean())
     if not (error <= TOLERANCE).all():
         raise CacheError(
-            f"the images of {name} give other features than those in the cache: they differ by"
+            f"the images of {name} give features that differ from those in the cache by"
             f" {np.nanmax(error):.0%} of their length",
-            remedy="Say with --base-root and --new-root where the images are that were extracted,"
+            remedy="Say with --base-root and --new-root where the extracted images are,"
             " or extract these into a new cache.",
         )

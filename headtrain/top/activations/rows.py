@@ -1,14 +1,12 @@
 """Activations in front of the first plastic block, by row: stored, or computed from the images.
 
-Both kinds give the same numbers, rounded to float16; see `Trunk.of_pixels`. `TaskReader` hands
-those of one task to the methods, batch by batch.
+Both kinds give the same numbers, rounded to float16; see `Trunk.of_pixels`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -25,39 +23,11 @@ from clinit.extract.decode import is_too_large
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.loader import load_batches
 from clinit.extract.plan import shard_name
-from clinit.headtrain.stream.pool import Pool
 from clinit.headtrain.top.activations.trunk import Trunk
-from clinit.headtrain.top.methods.interface import Batch
 from clinit.headtrain.top.transfer import sent
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TaskReader:
-    """A `RowReader` of one task."""
-
-    pool: Pool
-    activations: PoolActivations
-    new: Int[np.ndarray, " new"]
-    old: Int[np.ndarray, " old"]
-    kept: Int[np.ndarray, " kept"]
-
-    def batches(self, rows: Int[np.ndarray, " rows"], size: int) -> Generator[Batch]:
-        """Yield `rows` in their order, `size` at a time, the last batch with what is left."""
-        cuts = [rows[start : start + size] for start in range(0, len(rows), size)]
-        return self.stream(cuts, [0] * len(cuts))
-
-    def stream(
-        self, batches: Sequence[Int[np.ndarray, " _"]], num_new: Sequence[int]
-    ) -> Generator[Batch]:
-        """Yield the given batches, the first `num_new` of each being new rows."""
-        with closing(self.activations.stream(batches)) as streamed:
-            for rows, new, activations in zip(batches, num_new, streamed, strict=True):
-                labels = sent(torch.from_numpy(self.pool.labels[rows]), self.activations.device)
-                yield Batch(activations, labels, rows, int(new))
-
-
-Rows = Int[np.ndarray, " _"]  # no name: batches of one call differ in length
-Reader = Callable[[Rows, np.ndarray], None]
+Index = Int[np.ndarray, " _"]  # no name: batches of one call differ in length
+ReadInto = Callable[[Index, np.ndarray], None]
 """Writes the activations of rows into an array."""
 
 
@@ -69,7 +39,7 @@ class ActivationRows(Protocol):
         """Return the number of rows."""
         ...
 
-    def stream(self, batches: Sequence[Rows]) -> Generator[Float[Tensor, "batch ..."]]:
+    def stream(self, batches: Sequence[Index]) -> Generator[Float[Tensor, "batch ..."]]:
         """Yield the activations of batches of rows, as stored; a batch may be empty."""
         ...
 
@@ -78,7 +48,7 @@ class StoredRows:
     """Rows of a trunk cache, held in memory or read row by row from its verified shards."""
 
     def __init__(
-        self, split: CacheSplit, position: Rows, *, in_memory: bool, pin_memory: bool = False
+        self, split: CacheSplit, position: Index, *, in_memory: bool, pin_memory: bool = False
     ) -> None:
         """Read or verify all shards.
 
@@ -89,7 +59,7 @@ class StoredRows:
             pin_memory: Whether batches are for a CUDA device, see `sent`.
 
         Raises:
-            CacheError: If a shard is missing, damaged or of another plan.
+            CacheError: If a shard is missing or damaged, or belongs to another plan.
         """
         self._split = split
         self._position = position
@@ -99,7 +69,7 @@ class StoredRows:
     def __len__(self) -> int:
         return len(self._position)
 
-    def stream(self, batches: Sequence[Rows]) -> Generator[Float[Tensor, "batch ..."]]:
+    def stream(self, batches: Sequence[Index]) -> Generator[Float[Tensor, "batch ..."]]:
         """Yield the activations of batches of rows, as stored."""
         for rows in batches:
             stored = self._position[rows]
@@ -115,7 +85,7 @@ def _shape(split: CacheSplit) -> tuple[int, ...]:
     return split.plan.shape or (split.dim,)
 
 
-def _in_memory(split: CacheSplit) -> Reader:
+def _in_memory(split: CacheSplit) -> ReadInto:
     split.check_size()
     values = np.empty((split.num_rows, *_shape(split)), dtype=split.dtype)
     for index, shard in enumerate(split.shards()):
@@ -128,8 +98,8 @@ def _in_memory(split: CacheSplit) -> Reader:
     return read
 
 
-def _from_files(split: CacheSplit) -> Reader:
-    for _ in split.shards():  # a damaged row would be read without a word
+def _from_files(split: CacheSplit) -> ReadInto:
+    for _ in split.shards():  # a damaged row would go unnoticed
         pass
 
     @cache
@@ -148,7 +118,7 @@ def _from_files(split: CacheSplit) -> Reader:
 
 @contextmanager
 def whole_images() -> Iterator[None]:
-    """Say of an image that cannot be read what to do about it."""
+    """Give the error of an image that cannot be read its remedy."""
     try:
         yield
     except ImageError as error:
@@ -185,12 +155,12 @@ class ImageRows:
     def __len__(self) -> int:
         return len(self._paths)
 
-    def stream(self, batches: Sequence[Rows]) -> Generator[Float[Tensor, "batch ..."]]:
+    def stream(self, batches: Sequence[Index]) -> Generator[Float[Tensor, "batch ..."]]:
         """Yield the activations of batches of rows; images are decoded ahead.
 
         Raises:
             ImageError: If an image cannot be read any more.
-            ManifestError: If one has another size in bytes than it had.
+            ManifestError: If the size of one in bytes differs from that in its manifest.
         """
         asked = [row for rows in batches for row in rows.tolist()]
         paths = [self._paths[row] for row in asked]
@@ -219,7 +189,7 @@ class NoRows:
     def __len__(self) -> int:
         return 0
 
-    def stream(self, batches: Sequence[Rows]) -> Generator[Float[Tensor, "batch ..."]]:
+    def stream(self, batches: Sequence[Index]) -> Generator[Float[Tensor, "batch ..."]]:
         """Yield nothing: nobody can ask for a row."""
         yield from ()
 
@@ -232,7 +202,7 @@ class PoolActivations:
         self._starts = np.cumsum([0, *map(len, parts)])
         self.device = device
 
-    def stream(self, batches: Sequence[Rows]) -> Generator[Float[Tensor, "batch ..."]]:
+    def stream(self, batches: Sequence[Index]) -> Generator[Float[Tensor, "batch ..."]]:
         """Yield the activations of batches of pool rows, in float32 on the device."""
         where = [np.searchsorted(self._starts, rows, side="right") - 1 for rows in batches]
         with ExitStack() as stack:
@@ -249,7 +219,9 @@ class PoolActivations:
             for part_of in where:
                 yield self._merged(part_of, [None if s is None else next(s) for s in streams])
 
-    def _merged(self, part_of: Rows, blocks: Sequence[Tensor | None]) -> Float[Tensor, "batch ..."]:
+    def _merged(
+        self, part_of: Index, blocks: Sequence[Tensor | None]
+    ) -> Float[Tensor, "batch ..."]:
         present = [(i, block) for i, block in enumerate(blocks) if block is not None and len(block)]
         if len(present) == 1:
             return self._input(present[0][1])
@@ -266,7 +238,7 @@ class PoolActivations:
         # The copy first: together, the host would widen the numbers and send twice the bytes.
         return sent(values, self.device).to(torch.float32, memory_format=layout)
 
-    def blocks(self, rows: Rows, size: int) -> Generator[tuple[slice, Float[Tensor, "batch ..."]]]:
+    def blocks(self, rows: Index, size: int) -> Generator[tuple[slice, Float[Tensor, "batch ..."]]]:
         """Yield `rows` in order, `size` at a time: which of them, and their activations."""
         slices = [slice(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
         streamed = self.stream([rows[each] for each in slices])

@@ -44,13 +44,13 @@ class Trunk:
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Axes of one image's activations."""
+        """Shape of one image's activations."""
         pixels = torch.zeros((1, 3, *self.transform.crop), dtype=torch.uint8)
         return tuple(self.of_pixels(pixels).shape[1:])
 
 
 def _fits_float16(activations: Float[Tensor, "batch ..."]) -> bool:
-    """Return what `clinit.extract.shard.fits_float16` does of an array."""
+    """Return whether float16 can hold them, as `clinit.extract.shard.fits_float16` decides."""
     if not len(activations):
         return True
     largest = activations.abs().flatten(1).amax(dim=1)

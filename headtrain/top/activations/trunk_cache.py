@@ -21,7 +21,6 @@ from jaxtyping import Float, Int
 
 from clinit.errors import CacheError
 from clinit.extract.cache import CacheSplit, open_split
-from clinit.extract.fingerprint import MANIFEST
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.lock import claim_folder
 from clinit.extract.machine import free_memory
@@ -38,9 +37,9 @@ from clinit.headtrain.top.activations.rows import (
 from clinit.headtrain.top.activations.trunk import Trunk
 
 SHARD_BYTES = 2**27
-"""What a killed run loses at most."""
+"""Size of a shard: what a killed run loses at most."""
 MEMORY_SHARE = 0.4
-"""Of the free memory that stored activations may take; more is read from the files."""
+"""Share of the free memory that stored activations may take; larger ones stay in their files."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,14 +47,14 @@ class Part:
     """Rows of one split of a feature cache that a run looks at."""
 
     name: str
-    """For messages: `base train`."""
+    """Name for messages, such as `base train`."""
     split: CacheSplit
     root: Path
     """The folder of its images."""
     rows: Int[np.ndarray, " rows"]
-    """Of the valid rows of the split; sorted, each once."""
+    """Indices among the valid rows of the split; sorted, each once."""
     features: Float[np.ndarray, "valid dim"]
-    """Of all valid rows, as the split holds them."""
+    """Features of all valid rows, as the split holds them."""
 
     @property
     def manifest_rows(self) -> Int[np.ndarray, " valid"]:
@@ -74,8 +73,8 @@ class StoredActivations:
 
     rows: ActivationRows
     seconds: float | None
-    """What all of them take to compute, at the rate of the computation that completed them; None
-    where the cache does not say."""
+    """Time to compute all of them, at the rate of the computation that completed them; None where
+    the cache does not say."""
     computed_here: bool
     """Whether this call has computed any of them; otherwise all were there."""
 
@@ -90,21 +89,18 @@ class TrunkCache:
     """Bytes; parts that do not fit are computed from their images each time."""
     workers: int
     batch_size: int = 64
-    """Images a forward pass of the trunk."""
+    """Images per forward pass of the trunk."""
     max_pixels: int = MAX_PIXELS
     """Largest image that is decoded."""
 
     def plan(self, part: Part) -> Plan:
-        """Return what is stored of a part."""
+        """Return the plan of the stored activations of a part."""
         shape, manifest = self.trunk.shape, part.manifest()
         row_bytes = 2 * math.prod(shape)
         batches = max(1, SHARD_BYTES // (row_bytes * self.batch_size))
-        fingerprint = {
-            **part.split.fingerprint,
-            MANIFEST: manifest.digest,
-            "dtype": "float16",
-            "cut": self.trunk.cut.blocks[0],
-        }
+        fingerprint = part.split.fingerprint.of_activations(
+            manifest.digest, cut=self.trunk.cut.blocks[0], dtype="float16"
+        )
         return Plan(
             dataset=manifest.dataset,
             split=manifest.split,
@@ -128,7 +124,7 @@ class TrunkCache:
         return 2 * len(part.rows) * math.prod(self.trunk.shape)
 
     def chosen(self, parts: Sequence[Part]) -> list[bool]:
-        """Say which parts are stored: from the first on, those that the budget still holds.
+        """Return which parts are stored: from the first on, those that still fit into the budget.
 
         Raises:
             CacheError: If the folder cannot be written, or its disk does not hold what is chosen
@@ -184,7 +180,7 @@ class TrunkCache:
         Args:
             part: The rows.
             on_progress: Told how far the computation is.
-            on_busy: Called before waiting for another process that computes this very part.
+            on_busy: Called before waiting for another process that computes the same part.
 
         Raises:
             ClinitError: If an image has become unreadable or the storage fails.
@@ -233,7 +229,7 @@ class TrunkCache:
         """Return the rows of a part, computed each time they are asked for.
 
         Raises:
-            CacheError: If these are other images than those of the features.
+            CacheError: If the images differ from those of the features.
             ImageError: If one cannot be read any more.
         """
         images = part.split.manifest.table[part.manifest_rows]
@@ -250,6 +246,6 @@ class TrunkCache:
 
 
 def _seconds(split: CacheSplit) -> float | None:
-    """Return what the rows take; a computation that was killed leaves some of them to the next."""
+    """Return the time to compute all rows; a killed computation has left some to the next one."""
     rate = split.summary.run.images_per_s
     return split.num_rows / rate if rate else None

@@ -9,52 +9,29 @@ derpp       new rows and a buffer of old ones      weighted losses + distance to
 
 from __future__ import annotations
 
-from clinit.headtrain.top.methods.derpp import Derpp, DerppConfig
-from clinit.headtrain.top.methods.ewc import Ewc, EwcConfig
-from clinit.headtrain.top.methods.interface import (
-    CLASSIFIER,
-    CLASSIFIER_BIAS,
-    CLASSIFIER_WEIGHT,
-    Batch,
-    RowReader,
-    TopMethod,
-    TopModel,
-)
+from clinit.headtrain.study import Study, Top
+from clinit.headtrain.top.methods.derpp import Derpp
+from clinit.headtrain.top.methods.ewc import Ewc
+from clinit.headtrain.top.methods.interface import TopMethod, TopModel
 from clinit.headtrain.top.methods.rehearsal import TRAINED_METHODS, Rehearsal
 
-TOP_METHODS: tuple[str, ...] = (*TRAINED_METHODS, "ewc", "derpp")
 
-
-def top_method(
-    name: str,
-    *,
-    loss_name: str = "ce",
-    seed: int = 0,
-    ewc: EwcConfig | None = None,
-    derpp: DerppConfig | None = None,
-) -> TopMethod:
-    """Return a fresh method of that name; only its own settings are read."""
+def top_method(study: Study) -> TopMethod:
+    """Return a fresh method of a resolved study; only its own settings are read."""
+    name, loss = study.stream.method, study.training.loss
+    top = study.top or Top()
     if name in TRAINED_METHODS:
-        return Rehearsal(loss_name=loss_name, data_method=name)
+        return Rehearsal(loss_name=loss, data_method=name)
     if name == "ewc":
-        return Ewc(ewc or EwcConfig(), loss_name=loss_name, seed=seed)
-    if name == "derpp":
-        return Derpp(derpp or DerppConfig(), loss_name=loss_name)
-    raise ValueError(f"method is {name!r}, expected one of {TOP_METHODS}")
+        return Ewc(top.ewc, loss_name=loss, seed=study.stream.seed)
+    assert name == "derpp"
+    return Derpp(top.derpp, loss_name=loss)
 
 
 __all__ = [
-    "CLASSIFIER",
-    "CLASSIFIER_BIAS",
-    "CLASSIFIER_WEIGHT",
-    "TOP_METHODS",
-    "Batch",
     "Derpp",
-    "DerppConfig",
     "Ewc",
-    "EwcConfig",
     "Rehearsal",
-    "RowReader",
     "TopMethod",
     "TopModel",
     "top_method",

@@ -9,7 +9,7 @@ with d the squared difference between the logits of a row and those that its tea
     stored     the logits of the row at the end of the task in which its class was learnt, for base
                classes before the first step; one draw of old rows for alpha, another one for beta.
                Eq. 6 of Buzzega et al., except that they store logits during the task, not at its
-               end: here the rows of a buffer are those of a quota a class, not of a reservoir.
+               end: here the rows of a buffer are those of a quota per class, not of a reservoir.
 
 d runs over the classes that the teacher had seen: those before the task (snapshot), those up to
 the end of the task of the row (stored). Later columns of a head that has grown have no partner,
@@ -32,10 +32,7 @@ continual learning: a strong, simple baseline", NeurIPS 2020, Eq. 6.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -43,40 +40,15 @@ from torch import Tensor
 
 from clinit.headtrain.losses import loss_named
 from clinit.headtrain.stream.tasks import Task
-from clinit.headtrain.top.methods.interface import Batch, RowReader, TopModel
+from clinit.headtrain.study import DerppConfig
+from clinit.headtrain.top.activations.batches import Batch, RowReader
+from clinit.headtrain.top.methods.interface import TopModel
 from clinit.headtrain.top.methods.sample_losses import sample_losses
-from clinit.headtrain.top.methods.teachers import Said, Snapshot, Stored, Teacher
-
-TEACHERS = ("snapshot", "stored")
-DISTANCES = ("mean", "sum")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DerppConfig:
-    """Weights of the two terms of old rows, and where the former logits are from."""
-
-    alpha: float = 0.1
-    """Weight of the squared differences; >= 0, and 0 needs no teacher. The paper's value."""
-    beta: float = 0.9
-    """Weight of the loss of old rows; >= 0, and 0 is DER. The paper's value."""
-    teacher: Literal["snapshot", "stored"] = "snapshot"
-    """`stored` is Eq. 6; `snapshot` what the paper's authors use in related work."""
-    distance: Literal["mean", "sum"] = "mean"
-    """Squared differences of a row: their mean over classes, as in the authors' code of both forms,
-    or their sum, as Eq. 6 prints it."""
-
-    def __post_init__(self) -> None:
-        for name in ("alpha", "beta"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{name} must be at least 0, got {value}")
-        for name, choices in (("teacher", TEACHERS), ("distance", DISTANCES)):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {choices}, got {getattr(self, name)!r}")
+from clinit.headtrain.top.methods.teachers import Said, SnapshotTeacher, StoredTeacher, Teacher
 
 
 class Derpp:
-    """Train on new and old rows, and keep what the network said of the old ones."""
+    """Train on new and old rows, and hold on to the former logits of the old ones."""
 
     data_method = "rehearsal"
     base_sample = 0
@@ -87,12 +59,12 @@ class Derpp:
         self._loss_name = loss_name
         self._teacher: Teacher | None = None
         if config.alpha:
-            self._teacher = Stored() if config.teacher == "stored" else Snapshot()
+            self._teacher = StoredTeacher() if config.teacher == "stored" else SnapshotTeacher()
 
     @property
     def draws(self) -> int:
         """Two where logits are stored: Eq. 6 has a draw of old rows for each of its terms."""
-        return 2 if isinstance(self._teacher, Stored) else 1
+        return 2 if isinstance(self._teacher, StoredTeacher) else 1
 
     def begin(self, model: TopModel, task: Task, rows: RowReader) -> None:
         """Let the teacher look at the network before the first step."""
@@ -133,12 +105,12 @@ class Derpp:
         return {} if self._teacher is None else self._teacher.state()
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Give the teacher its memory back."""
+        """Restore what the teacher remembers."""
         if self._teacher is not None:
             self._teacher.restore(state)
 
     def _distance(self, logits: Float[Tensor, "old classes"], said: Said) -> Float[Tensor, ""]:
-        """Return the mean over old rows of d."""
+        """Return the mean of d over old rows."""
         parts = []
         for places, former in said:
             squares = (logits[places, : former.shape[1]] - former).square()

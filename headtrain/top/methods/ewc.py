@@ -24,10 +24,7 @@ learning", ICML 2018.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -37,37 +34,12 @@ from torch import Tensor
 from clinit.errors import ExperimentError
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.study import EwcConfig
+from clinit.headtrain.top.activations.batches import Batch, RowReader
 from clinit.headtrain.top.methods.fisher import chunk_size, diagonal_fisher
-from clinit.headtrain.top.methods.interface import Batch, RowReader, TopModel
+from clinit.headtrain.top.methods.interface import TopModel
 from clinit.headtrain.top.methods.quadratic import Quadratic
 from clinit.headtrain.top.methods.rehearsal import Rehearsal
-
-EWC_MODES = ("task", "online")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EwcConfig:
-    """Strength and memory of the springs."""
-
-    lam: float = 1e6
-    """Lambda; >= 0, and 0 is plain fine-tuning. The paper's value."""
-    samples: int = 2048
-    """Rows on which the Fisher information is measured, at most; >= 1. The paper has none."""
-    mode: Literal["task", "online"] = "task"
-    gamma: float = 1.0
-    """What is kept of the older Fisher information at each task, in `online` mode; in (0, 1]."""
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.lam) and self.lam >= 0):
-            raise ValueError(f"lam must be at least 0, got {self.lam}")
-        if self.samples < 1:
-            raise ValueError(f"samples must be at least 1, got {self.samples}")
-        if self.mode not in EWC_MODES:
-            raise ValueError(f"mode must be one of {EWC_MODES}, got {self.mode!r}")
-        if not 0 < self.gamma <= 1:
-            raise ValueError(f"gamma must lie in (0, 1], got {self.gamma}")
-        if self.mode == "task" and self.gamma != 1:
-            raise ValueError(f"gamma {self.gamma} is read in mode 'online' only")
 
 
 class Ewc:

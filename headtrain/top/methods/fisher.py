@@ -10,14 +10,14 @@ batch size. How many samples are read at a time does not matter here, except to 
 The classifier needs no gradient of single samples: with r_i = dl / dz the gradient of the logits
 and h_i the features, its diagonal is one product, (r * r)^T (h * h) / N, and the mean of r * r for
 the biases. For the blocks the gradients are formed one sample at a time, or, on a CUDA device,
-several at a time by `vmap`: on a CPU the batched kernels are the slower ones (measured: 1.2 to 2.4
+several at a time by `vmap`: on a CPU the batched kernels are slower (measured: 1.2 to 2.4
 times the time of the loop for blocks of ViT, ConvNeXt and ResNet).
 
 All of it is in float32, also where the training mixes precisions: the gradients of single samples
 are small, and `vmap` does not follow all kernels of mixed precision.
 
 Source: F. Kunstner, L. Balles, P. Hennig, "Limitations of the empirical Fisher approximation for
-natural gradient descent", NeurIPS 2019, for the terms.
+natural gradient descent", NeurIPS 2019 (terminology).
 """
 
 from __future__ import annotations
@@ -33,19 +33,15 @@ from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from clinit.headtrain.losses import loss_named
-from clinit.headtrain.top.methods.interface import (
-    CLASSIFIER,
-    CLASSIFIER_BIAS,
-    CLASSIFIER_WEIGHT,
-    Batch,
-    TopModel,
-)
+from clinit.headtrain.top.activations.batches import Batch
+from clinit.headtrain.top.methods.interface import TopModel
 from clinit.headtrain.top.methods.sample_losses import sample_losses
+from clinit.headtrain.top.network.plastic import CLASSIFIER, CLASSIFIER_BIAS, CLASSIFIER_WEIGHT
 
 CHUNK_VALUES = 2**27
 """Gradient values that `vmap` holds at a time: 0.5 GB in float32."""
 MAX_CHUNK = 64
-"""More samples at a time do not make it faster."""
+"""Samples at a time, at most: more are not faster."""
 
 SampleLoss = Callable[[Tensor, Tensor], Tensor]
 """Features (batch, dim) and labels (batch,) to losses (batch,)."""
@@ -138,7 +134,7 @@ def _classifier_squares(
 def _by_loop(
     model: TopModel, batch: Batch, loss: SampleLoss
 ) -> tuple[dict[str, Tensor], Float[Tensor, "batch dim"]]:
-    """Run backward once a sample; return the sums of squares and the features."""
+    """Run backward once per sample; return the sums of squares and the features."""
     blocks = _blocks(model)
     squares = {name: torch.zeros_like(values) for name, values in blocks.items()}
     features = []
@@ -174,5 +170,5 @@ def _by_vmap(
 
 
 def _blocks(model: TopModel) -> dict[str, Tensor]:
-    """Return the trained parameters but for the classifier's."""
+    """Return the trained parameters other than the classifier's."""
     return {name: values for name, values in model.trainable().items() if name not in CLASSIFIER}

@@ -11,48 +11,15 @@ and between any two steps it may store `state()` in a checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from clinit.headtrain.stream.tasks import Task
-
-CLASSIFIER_WEIGHT = "classifier.weight"
-CLASSIFIER_BIAS = "classifier.bias"
-CLASSIFIER: tuple[str, ...] = (CLASSIFIER_WEIGHT, CLASSIFIER_BIAS)
-"""Names of the classifier's parameters in `TopModel.trainable`."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
-    """Rows in front of the first plastic block, the new ones first."""
-
-    activations: Float[Tensor, " batch *shape"]
-    """Output of the frozen trunk, float32, on the device of the model."""
-    labels: Int[Tensor, " batch"]
-    """Head rows, on the device of the model."""
-    rows: Int[np.ndarray, " batch"]
-    """Pool rows: which image each one is."""
-    num_new: int
-    """Rows of the task's own classes."""
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def num_old(self) -> int:
-        """Rows of earlier classes."""
-        return len(self) - self.num_new
-
-    def old(self) -> Batch:
-        """Return the rows of earlier classes."""
-        part = slice(self.num_new, None)
-        return Batch(self.activations[part], self.labels[part], self.rows[part], num_new=0)
+from clinit.headtrain.top.activations.batches import Batch, RowReader
 
 
 @runtime_checkable
@@ -74,8 +41,8 @@ class TopModel(Protocol):
         """Return the features with `parameters` in place of the model's own.
 
         Names are those of `trainable`; what is not named keeps its value, and the classifier is
-        not read. Differentiable in `parameters` and open to `torch.func` (no in-place writes, no
-        branches on values): `torch.func.functional_call` does it.
+        not read. Differentiable in `parameters` and usable with `torch.func` (no in-place writes,
+        no branches on values): `torch.func.functional_call` does it.
         """
         ...
 
@@ -89,37 +56,6 @@ class TopModel(Protocol):
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """Return the parameters that are trained now, those of the classifier as CLASSIFIER."""
-        ...
-
-
-@runtime_checkable
-class RowReader(Protocol):
-    """The rows of one task, as batches."""
-
-    @property
-    def new(self) -> Int[np.ndarray, " new"]:
-        """Pool rows of the task's classes."""
-        ...
-
-    @property
-    def old(self) -> Int[np.ndarray, " old"]:
-        """Pool rows of earlier classes that the method's batches read.
-
-        Where the method asks for a `base_sample`, `begin` of the first task finds it here
-        although no batch reads it.
-        """
-        ...
-
-    @property
-    def kept(self) -> Int[np.ndarray, " kept"]:
-        """Those of `new` that the buffer may hold in later tasks."""
-        ...
-
-    def batches(self, rows: Int[np.ndarray, " rows"], size: int) -> Iterator[Batch]:
-        """Yield `rows` in their order, `size` at a time, the last batch with what is left.
-
-        `num_new` of these batches means nothing.
-        """
         ...
 
 

@@ -4,8 +4,8 @@
     F = sum_a F_a,  c = sum_a F_a theta_a / F
 
 for each parameter, so any number of tasks takes the space and the time of one. Kirkpatrick et al.
-(2017) note that the sum of two such penalties is one of them. The running centre is updated by
-its difference to the new anchor, which loses nothing where the F are far apart in size.
+(2017) note that the sum of two such penalties is again such a penalty. The running centre is
+updated by its difference to the new anchor, which loses no precision where the F differ greatly.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Quadratic:
 class _Springs(torch.autograd.Function):
     """sum_k F_k (theta_k - c_k)^2 for lists of tensors: a few launches on a CUDA device.
 
-    Written with autograd it is over ten launches a tensor and a step. On a CPU both take the same
-    time, and tensors joined to a single vector four times as long.
+    Written with autograd it takes over ten launches per tensor and step. On a CPU both take the
+    same time, and tensors joined to a single vector four times as long.
     """
 
     @staticmethod

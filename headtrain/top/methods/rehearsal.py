@@ -10,7 +10,8 @@ from torch import Tensor
 
 from clinit.headtrain.losses import loss_named
 from clinit.headtrain.stream.tasks import Task
-from clinit.headtrain.top.methods.interface import Batch, RowReader, TopModel
+from clinit.headtrain.top.activations.batches import Batch, RowReader
+from clinit.headtrain.top.methods.interface import TopModel
 from clinit.headtrain.top.methods.sample_losses import sample_losses
 
 TRAINED_METHODS = ("rehearsal", "naive", "joint")
@@ -18,7 +19,7 @@ TRAINED_METHODS = ("rehearsal", "naive", "joint")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """Minimise the mean loss; with other rows than those of a buffer, the baselines."""
+    """Minimise the mean loss: rehearsal, and the baselines, which differ in their rows."""
 
     loss_name: str = "ce"
     """One of `clinit.headtrain.losses.LOSSES`."""
@@ -49,7 +50,7 @@ class Rehearsal:
         """Do nothing."""
 
     def state(self) -> dict[str, Tensor]:
-        """Return nothing: the parameters are all that it learns."""
+        """Return nothing: the method learns nothing but the parameters."""
         return {}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:

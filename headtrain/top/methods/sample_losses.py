@@ -1,4 +1,4 @@
-"""The losses of `clinit.headtrain.losses`, open to autograd.
+"""The losses of `clinit.headtrain.losses`, differentiable by autograd.
 
 They return the gradient together with the value, so the backward pass is one product; it is the
 same code that trains the heads of a bank.
@@ -22,8 +22,8 @@ def sample_losses(
 
     Args:
         name: One of `clinit.headtrain.losses.LOSSES`.
-        logits: In any floating type; those of mixed precision are widened first.
-        labels: Columns of `logits`.
+        logits: Logits of any floating type; those of mixed precision are widened first.
+        labels: Column of `logits` of each sample's class.
     """
     wide = logits if logits.dtype == torch.float64 else logits.float()
     losses: Tensor = _SampleLosses.apply(wide, labels, name)[0]

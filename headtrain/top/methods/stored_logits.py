@@ -18,7 +18,7 @@ from clinit.headtrain.top.transfer import sent
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Block:
+class LogitBlock:
     """Rows that were stored together."""
 
     rows: Int[np.ndarray, " rows"]
@@ -26,22 +26,22 @@ class Block:
     logits: Float[Tensor, "rows width"]
 
     @classmethod
-    def of(cls, rows: Int[np.ndarray, " rows"], logits: Float[Tensor, "rows width"]) -> Block:
-        """Sort the rows."""
+    def of(cls, rows: Int[np.ndarray, " rows"], logits: Float[Tensor, "rows width"]) -> LogitBlock:
+        """Return a block of these rows, sorted."""
         order = np.argsort(rows)
         return cls(rows[order], logits[_index(order, logits)])
 
-    def only(self, kept: Int[np.ndarray, " kept"]) -> Block:
+    def only(self, kept: Int[np.ndarray, " kept"]) -> LogitBlock:
         """Return the block without the rows that are not in `kept`."""
         chosen = np.flatnonzero(np.isin(self.rows, kept))
-        return Block(self.rows[chosen], self.logits[_index(chosen, self.logits)])
+        return LogitBlock(self.rows[chosen], self.logits[_index(chosen, self.logits)])
 
 
 class StoredLogits:
     """Logits by pool row, on the device that they were computed on."""
 
     def __init__(self) -> None:
-        self._blocks: list[Block] = []
+        self._blocks: list[LogitBlock] = []
 
     @property
     def rows(self) -> Int[np.ndarray, " rows"]:
@@ -59,7 +59,7 @@ class StoredLogits:
         if len(twice):
             raise ValueError(f"{len(twice):,} rows have logits already, for example row {twice[0]}")
         if len(rows):
-            self._blocks.append(Block.of(rows, logits))
+            self._blocks.append(LogitBlock.of(rows, logits))
 
     def keep(self, rows: Int[np.ndarray, " rows"]) -> None:
         """Forget all rows but these.
@@ -74,7 +74,7 @@ class StoredLogits:
     def find(
         self, rows: Int[np.ndarray, " batch"]
     ) -> list[tuple[Int[Tensor, " _"], Float[Tensor, " _ _"]]]:
-        """Return places in `rows` and the logits (places, width) stored there, a pair a block.
+        """Return places in `rows` and the logits (places, width) stored there, per block.
 
         Raises:
             ValueError: If one of the rows has no stored logits.
@@ -102,7 +102,7 @@ class StoredLogits:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Take over a `state()`."""
         self._blocks = [
-            Block(state[f"rows.{number}"].cpu().numpy(), state[f"logits.{number}"])
+            LogitBlock(state[f"rows.{number}"].cpu().numpy(), state[f"logits.{number}"])
             for number in range(len(state) // 2)
         ]
 

@@ -1,4 +1,4 @@
-"""What a network said of a row before: from a copy of it, or from stored logits."""
+"""Former logits of a row: from a copy of the network, or stored."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clinit.headtrain.stream.tasks import Task
-from clinit.headtrain.top.methods.interface import (
-    CLASSIFIER,
-    CLASSIFIER_BIAS,
-    CLASSIFIER_WEIGHT,
-    Batch,
-    RowReader,
-    TopModel,
-)
+from clinit.headtrain.top.activations.batches import Batch, RowReader
+from clinit.headtrain.top.methods.interface import TopModel
 from clinit.headtrain.top.methods.stored_logits import StoredLogits
+from clinit.headtrain.top.network.plastic import CLASSIFIER, CLASSIFIER_BIAS, CLASSIFIER_WEIGHT
 
 READ_ROWS = 256
 """Rows whose logits are computed at a time when they are stored."""
@@ -51,7 +46,7 @@ class Teacher(Protocol):
         ...
 
 
-class Snapshot:
+class SnapshotTeacher:
     """The network as it was when the task began, over the classes before the task.
 
     Only what is trained is copied: everything else is the same until the task is over.
@@ -61,7 +56,7 @@ class Snapshot:
         self._parameters: dict[str, Tensor] = {}
 
     def begin(self, model: TopModel, task: Task, rows: RowReader) -> None:
-        """Copy what is trained; of the classifier, the rows of earlier classes."""
+        """Copy what is trained; of the classifier, only the rows of earlier classes."""
         self._parameters = {}
         if len(rows.old):
             for name, values in model.trainable().items():
@@ -74,7 +69,7 @@ class Snapshot:
 
     @torch.no_grad()
     def said(self, model: TopModel, old: Batch) -> Said:
-        """Run the copy."""
+        """Return the logits of the copy."""
         assert self._parameters, "the task began without old rows"
         blocks = {name: v for name, v in self._parameters.items() if name not in CLASSIFIER}
         features = model.features_at(blocks, old.activations).float()
@@ -90,7 +85,7 @@ class Snapshot:
         self._parameters = dict(state)
 
 
-class Stored:
+class StoredTeacher:
     """The logits of each row at the end of the task in which its class was learnt.
 
     Those of base rows are computed before the first step. In float32, 24,000 rows and 1,365
@@ -113,7 +108,7 @@ class Stored:
         self._stored.add(rows.kept, _logits(model, rows.batches(rows.kept, READ_ROWS), task.stop))
 
     def said(self, model: TopModel, old: Batch) -> Said:
-        """Look the rows up."""
+        """Return the stored logits of the rows."""
         return list(self._stored.find(old.rows))
 
     def state(self) -> dict[str, Tensor]:

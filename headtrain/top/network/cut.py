@@ -25,8 +25,8 @@ from clinit.headtrain.top.network.families import Step, family_of
 class Cut:
     """The two halves of a network.
 
-    Both run the network's own modules: they follow it from device to device, and to
-    parametrise or train a module of the network is to change `top`. A copy of the network needs
+    Both run the network's own modules: they follow it from device to device, and
+    parametrising or training a module of the network changes `top`. A copy of the network needs
     a cut of its own.
     """
 
@@ -43,7 +43,7 @@ def block_names(network: nn.Module) -> tuple[str, ...]:
     """Return the dotted names of all blocks of a network, in forward order.
 
     Raises:
-        BackboneError: If the network is of no family that is served.
+        BackboneError: If the network belongs to no supported family.
     """
     steps = family_of(network).steps(network)
     return tuple(step.block for step in steps if step.block is not None)
@@ -53,7 +53,7 @@ def cut(network: nn.Module, top_blocks: int) -> Cut:
     """Cut a network in front of its last `top_blocks` blocks.
 
     Raises:
-        BackboneError: If the network is of no family that is served, or has fewer blocks.
+        BackboneError: If the network belongs to no supported family, or has fewer blocks.
     """
     names = block_names(network)
     if not 1 <= top_blocks <= len(names):

@@ -28,7 +28,7 @@ from torch.nn.utils import parametrize
 from clinit.errors import BackboneError
 from clinit.headtrain.top.network.families import family_of
 
-A_INITS: tuple[str, ...] = ("gaussian", "kaiming")
+_A_INITS = ("gaussian", "kaiming")
 
 
 class LowRank(nn.Module):
@@ -95,8 +95,8 @@ def add_lora(
 
     A is drawn with variance 1 / (3 fan_in), from a normal distribution (`gaussian`) or from
     U(+-1/sqrt(fan_in)) (`kaiming`, loralib's default): in float32 on the CPU, in the order of
-    `layers`, whatever the network's device and precision. A rank above min(out, fan_in) is of
-    no use, but works.
+    `layers`, whatever the network's device and precision. A rank above min(out, fan_in)
+    works, but gains nothing.
 
     Raises:
         ValueError: For a rank below one, an unknown `a_init`, a generator that is not on the CPU,
@@ -104,8 +104,8 @@ def add_lora(
     """
     if rank < 1:
         raise ValueError(f"rank is {rank}, expected at least 1")
-    if a_init not in A_INITS:
-        raise ValueError(f"a_init is {a_init!r}, expected one of {A_INITS}")
+    if a_init not in _A_INITS:
+        raise ValueError(f"a_init is {a_init!r}, expected one of {_A_INITS}")
     if generator.device.type != "cpu":
         raise ValueError(f"the generator is on {generator.device}, expected a generator on the CPU")
     modules = [network.get_submodule(name) for name in layers]
@@ -158,7 +158,7 @@ def updated_weights(network: nn.Module) -> list[nn.Parameter]:
 
 
 def has_update(module: Any) -> bool:
-    """Say whether a layer's weight has a low-rank update that is not merged yet."""
+    """Return whether a layer's weight has a low-rank update that is not merged yet."""
     if not parametrize.is_parametrized(module, "weight"):
         return False
     return isinstance(module.parametrizations["weight"][0], LowRank)

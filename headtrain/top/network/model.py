@@ -12,23 +12,27 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clinit.headtrain.array import as_array, as_tensor
-from clinit.headtrain.init import Rows
-from clinit.headtrain.top.config import TopConfig
-from clinit.headtrain.top.methods.interface import CLASSIFIER_BIAS, CLASSIFIER_WEIGHT
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.study import Study
 from clinit.headtrain.top.network.cut import Cut
 from clinit.headtrain.top.network.lora import add_lora, layers, merge
-from clinit.headtrain.top.network.plastic import classifier_of, make_plastic
+from clinit.headtrain.top.network.plastic import (
+    CLASSIFIER,
+    classifier_of,
+    make_plastic,
+)
 
 
 class PlasticModel:
     """A cut network whose top blocks and classifier are trained, one task after another."""
 
-    def __init__(self, network: nn.Module, cut: Cut, head: Rows, config: TopConfig) -> None:
+    def __init__(self, network: nn.Module, cut: Cut, head: Rows, study: Study) -> None:
         """Take over `network`, which is changed; its classifier becomes `head`."""
         self.network = network
         self.cut = cut
-        self._config = config
-        self._mixed = config.precision == "bf16"
+        assert study.top is not None
+        self._settings = study.top
+        self._mixed = study.training.precision == "bf16"
         self._device = next(network.parameters()).device
         self._whole = _Top(network, cut.top)
         self._top: Callable[[Tensor], Tensor] = self._whole
@@ -39,7 +43,7 @@ class PlasticModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the network is."""
+        """The device that the network is on."""
         return self._device
 
     @property
@@ -63,9 +67,7 @@ class PlasticModel:
     ) -> Float[Tensor, "batch dim"]:
         """Return the features with `parameters` in place of the model's own."""
         values = {
-            f"network.{name}": value
-            for name, value in parameters.items()
-            if name not in (CLASSIFIER_WEIGHT, CLASSIFIER_BIAS)
+            f"network.{name}": value for name, value in parameters.items() if name not in CLASSIFIER
         }
         with self._arithmetic():
             features: Tensor = torch.func.functional_call(self._whole, values, (activations,))
@@ -122,17 +124,17 @@ class PlasticModel:
 
     def open(self, generator: torch.Generator) -> None:
         """Make the blocks plastic for a task: whole, or by low-rank updates drawn anew."""
-        if not self._config.full_rank:
+        if not self._settings.full_rank:
             add_lora(
                 self.network,
                 layers(self.network, self.cut.blocks),
-                rank=self._config.rank,
-                alpha=self._config.alpha,
-                a_init=self._config.a_init,
+                rank=self._settings.rank,
+                alpha=self._settings.alpha,
+                a_init=self._settings.a_init,
                 generator=generator,
             )
-        make_plastic(self.network, self.cut.blocks, full_rank=self._config.full_rank)
-        self._top = torch.compile(self._whole) if self._config.compile else self._whole
+        make_plastic(self.network, self.cut.blocks, full_rank=self._settings.full_rank)
+        self._top = torch.compile(self._whole) if self._settings.compile else self._whole
 
     def close(self) -> None:
         """Merge the low-rank updates into the blocks."""
@@ -148,7 +150,7 @@ class PlasticModel:
         }
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take over a `state()` of the same number of classes, opened or closed alike."""
+        """Take over a `state()` of as many classes, whether its updates are merged or not."""
         found = self.network.load_state_dict(dict(state), strict=False)
         missing = [name for name in found.missing_keys if name.startswith(self._prefixes)]
         wrong = sorted([*found.unexpected_keys, *missing])
@@ -156,7 +158,7 @@ class PlasticModel:
 
     @property
     def _prefixes(self) -> tuple[str, ...]:
-        """How the names of all that training may change begin."""
+        """Prefixes of the names of all that training may change."""
         return tuple(f"{name}." for name in (*self.cut.blocks, self._classifier_name))
 
     def changed(self) -> dict[str, np.ndarray]:
@@ -172,7 +174,7 @@ class PlasticModel:
         return classifier_of(self.network)
 
     def _set_classifier(self, classes: int) -> None:
-        """Put a classifier of so many rows, yet to be written, in place of the one there is."""
+        """Replace the classifier with one of `classes` rows, which are yet to be written."""
         # Empty: the default initialisation would draw from the global generator.
         classifier = nn.utils.skip_init(nn.Linear, self.dim, classes, device=self._device)
         assert isinstance(classifier, nn.Linear)

@@ -49,8 +49,8 @@ def top_optimizer(
     Args:
         network: A timm network, after `make_plastic`.
         lr: Peak rate of the classifier.
-        weight_decay: Of the parameters that are decayed.
-        layer_decay: Factor from a layer to the one below it; 1 gives all the same rate.
+        weight_decay: Weight decay of the parameters that are decayed.
+        layer_decay: Factor from the rate of a layer to that of the one below it.
         iterations: Number of steps of the task.
 
     Raises:

@@ -17,6 +17,11 @@ from torch import nn
 
 from clinit.headtrain.top.network.lora import LowRank, updated_weights
 
+CLASSIFIER_WEIGHT = "classifier.weight"
+CLASSIFIER_BIAS = "classifier.bias"
+CLASSIFIER: tuple[str, ...] = (CLASSIFIER_WEIGHT, CLASSIFIER_BIAS)
+"""Names of the classifier's parameters among those that are trained, in every network."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shares:

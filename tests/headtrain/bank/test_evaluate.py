@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,12 +15,16 @@ from clinit.headtrain.bank import evaluate as evaluation
 from clinit.headtrain.bank.evaluate import count_correct, mean_losses
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.rows import LabelledRows
-from clinit.headtrain.config import HeadConfig
-from clinit.headtrain.init import Rows
 from clinit.headtrain.losses import loss_named
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.study import Training
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 DIM, CLASSES = 48, 30
+
+
+def bank_in(kind: Any, rows: Rows, heads: Sequence[Training], device: torch.device) -> Bank:
+    return Bank(rows, [replace(head, precision=kind) for head in heads], device)
 
 
 def random_rows(seed: int = 0) -> Rows:
@@ -25,7 +33,7 @@ def random_rows(seed: int = 0) -> Rows:
 
 
 def three_heads() -> Bank:
-    heads = [HeadConfig(), HeadConfig(loss="mse"), HeadConfig(loss="sqen")]
+    heads = [Training(lr=1e-3), Training(loss="mse", lr=1e-3), Training(loss="sqen", lr=1e-3)]
     bank = Bank(random_rows(), heads, CPU)
     for index in range(3):
         bank.write(index, 0, random_rows(1 + index))
@@ -76,7 +84,7 @@ def test_no_test_row_gives_no_correct_count() -> None:
 
 
 def test_equal_logits_count_for_the_first_class_only() -> None:
-    bank = Bank(Rows(np.zeros((3, DIM)), np.zeros(3)), [HeadConfig()], CPU)
+    bank = Bank(Rows(np.zeros((3, DIM)), np.zeros(3)), [Training(lr=1e-3)], CPU)
     test = LabelledRows.on(CPU, np.ones((6, DIM), np.float16), np.array([0, 0, 1, 1, 2, 2]))
     assert count_correct(bank, test).tolist() == [[2, 0, 0]]
 
@@ -96,7 +104,7 @@ def test_counts_are_those_of_float32_logits(
     labels = np.where(np.arange(400) % 2, best, runner_up)
     counts = []
     for name in ("float32", "bf16"):
-        bank = Bank(rows, [HeadConfig(), HeadConfig(lr=1.0)], CPU, name)
+        bank = bank_in(name, rows, [Training(lr=1e-3), Training(lr=1.0)], CPU)
         counts.append(count_correct(bank, LabelledRows.on(CPU, features.numpy(), labels)))
     np.testing.assert_array_equal(counts[0], counts[1])
     expected = np.bincount(labels[labels == logits.argmax(1)], minlength=CLASSES)
@@ -105,7 +113,7 @@ def test_counts_are_those_of_float32_logits(
 
 def test_a_head_of_one_class_is_always_right() -> None:
     for name in ("float32", "bf16"):
-        bank = Bank(Rows(np.ones((1, DIM)), np.zeros(1)), [HeadConfig()], CPU, name)
+        bank = bank_in(name, Rows(np.ones((1, DIM)), np.zeros(1)), [Training(lr=1e-3)], CPU)
         test = LabelledRows.on(CPU, batch()[0].numpy(), np.zeros(16, np.int64))
         assert count_correct(bank, test).tolist() == [[16]]
 
@@ -113,7 +121,7 @@ def test_a_head_of_one_class_is_always_right() -> None:
 def test_a_diverged_head_is_right_nowhere() -> None:
     rows = Rows(np.full((3, DIM), np.nan), np.full(3, np.nan))
     for name in ("float32", "bf16"):
-        bank = Bank(rows, [HeadConfig()], CPU, name)
+        bank = bank_in(name, rows, [Training(lr=1e-3)], CPU)
         test = LabelledRows.on(CPU, batch()[0].numpy(), np.zeros(16, np.int64))
         assert count_correct(bank, test).sum() == 0
 
@@ -124,7 +132,7 @@ def test_a_cuda_device_counts_as_the_cpu_does(name: str) -> None:
     features, labels = batch(seed=3, rows=4000)
     counts = []
     for device, kind in ((CPU, "float32"), (CUDA, name)):
-        bank = Bank(random_rows(), [HeadConfig(), HeadConfig(lr=1.0)], device, kind)
+        bank = bank_in(kind, random_rows(), [Training(lr=1e-3), Training(lr=1.0)], device)
         test = LabelledRows.on(device, features.numpy(), labels.numpy())
         counts.append(count_correct(bank, test))
     np.testing.assert_array_equal(counts[0], counts[1])

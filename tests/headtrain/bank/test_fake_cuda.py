@@ -7,6 +7,7 @@ the host: what runs here mixes no devices and waits for nothing inside a step.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,18 +22,18 @@ from clinit.headtrain.bank.first_look import first_look
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.loop import TaskSteps
 from clinit.headtrain.bank.rows import LabelledRows, ResidentFeed, StreamedFeed, feed_of
-from clinit.headtrain.bank.step import Training
-from clinit.headtrain.config import HeadConfig
-from clinit.headtrain.init import Rows
+from clinit.headtrain.bank.step import Updates
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.batches import Schedule
+from clinit.headtrain.study import Training
 
 CUDA = torch.device("cuda")
 DIM, CLASSES, ROWS, BATCH, STEPS = 10, 6, 50, 8, 12
 HEADS = [
-    HeadConfig(),
-    HeadConfig(lr=1e-2),
-    HeadConfig(loss="mse"),
-    HeadConfig(init="random", loss="sqen"),
+    Training(lr=1e-3),
+    Training(lr=1e-2),
+    Training(loss="mse", lr=1e-3),
+    Training(loss="sqen", lr=1e-3),
 ]
 
 
@@ -46,9 +47,9 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def make_bank(precision: str = "float32") -> Bank:
+def make_bank(precision: Any = "float32") -> Bank:
     head = Rows(np.zeros((CLASSES - 2, DIM)), np.zeros(CLASSES - 2))
-    bank = Bank(head, HEADS, CUDA, precision)
+    bank = Bank(head, [replace(each, precision=precision) for each in HEADS], CUDA)
     bank.grow(Rows(np.ones((2, DIM)), np.ones(2)))
     return bank
 
@@ -80,7 +81,7 @@ def test_rows_are_written_and_a_step_is_done_on_the_device(precision: str) -> No
     bank.write(1, CLASSES - 2, Rows(np.ones((2, DIM)), np.ones(2)))
     there = torch.ones(2, DIM, dtype=torch.float64, device=CUDA)
     bank.write(2, CLASSES - 2, Rows(there, there[:, 0]))
-    training = Training(bank, BATCH)
+    training = Updates(bank, BATCH)
     rows = make_rows()
     losses = training.step(rows.features[:BATCH], rows.labels[:BATCH])
     assert on_cuda(losses, bank.weight, bank.bias, training.features)
@@ -104,7 +105,7 @@ def test_the_steps_of_a_task_wait_for_nothing(
     assert rows.features.device.type == ("cuda" if resident else "cpu")
     feed = feed_of(rows, torch.from_numpy(schedule.batches), most_steps=5)
     assert isinstance(feed, ResidentFeed if resident else StreamedFeed)
-    steps = TaskSteps(Training(make_bank(), BATCH), feed, schedule)
+    steps = TaskSteps(Updates(make_bank(), BATCH), feed, schedule)
     steps.run(0, 5)
     steps.run(5, STEPS - 2)
     assert on_cuda(steps._losses, feed.features, feed.labels, feed.batches)

@@ -1,15 +1,23 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from clinit.headtrain.bank.first_look import first_look
 from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.config import HeadConfig
-from clinit.headtrain.init import Rows
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.study import Training
 
 DIM, CLASSES = 48, 30
+
+
+def bank_in(kind: Any, rows: Rows, heads: Sequence[Training], device: torch.device) -> Bank:
+    return Bank(rows, [replace(head, precision=kind) for head in heads], device)
 
 
 def random_rows() -> Rows:
@@ -19,7 +27,7 @@ def random_rows() -> Rows:
 
 def looked(name: str, rows: int = 300) -> tuple[Tensor, Tensor, Tensor]:
     """Leads and margins of a first look, and the leads in float64."""
-    bank = Bank(random_rows(), [HeadConfig(), HeadConfig(lr=1.0)], torch.device("cpu"), name)
+    bank = bank_in(name, random_rows(), [Training(lr=1e-3), Training(lr=1.0)], torch.device("cpu"))
     generator = torch.Generator().manual_seed(7)
     features = torch.randn(rows, DIM, generator=generator).half()
     labels = torch.randint(CLASSES, (rows,), generator=generator)

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.bank.step import Training
-from clinit.headtrain.config import HeadConfig
-from clinit.headtrain.init import Rows
+from clinit.headtrain.bank.step import Updates
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.study import Training
 
 DIM, CLASSES, BATCH, STEPS = 16, 11, 24, 40
 CPU = torch.device("cpu")
 THREE = [
-    HeadConfig(lr=1e-2, weight_decay=0.05),
-    HeadConfig(lr=3e-3, weight_decay=0.05, init="class-mean"),
-    HeadConfig(lr=1e-2, weight_decay=0.5, init="random"),
+    Training(lr=1e-2, weight_decay=0.05),
+    Training(lr=3e-3, weight_decay=0.05),
+    Training(lr=1e-2, weight_decay=0.5),
 ]
 
 
@@ -26,7 +26,7 @@ def random_rows(seed: int, classes: int = CLASSES) -> Rows:
     return Rows(random.normal(size=(classes, DIM)), random.normal(size=classes))
 
 
-def make_bank(heads: Sequence[HeadConfig], seeds: Sequence[int]) -> Bank:
+def make_bank(heads: Sequence[Training], seeds: Sequence[int]) -> Bank:
     bank = Bank(random_rows(0), heads, CPU)
     for index, seed in enumerate(seeds):
         bank.write(index, 0, random_rows(seed))
@@ -40,14 +40,14 @@ def batches() -> list[tuple[Tensor, Tensor]]:
     ]
 
 
-def naive_run(config: HeadConfig, start: Rows) -> list[tuple[Tensor, Tensor, Tensor]]:
+def naive_run(config: Training, start: Rows) -> list[tuple[Tensor, Tensor, Tensor]]:
     """A plain PyTorch loop: loss a sample before each step, weight and bias after it."""
     linear = nn.Linear(DIM, CLASSES)
     with torch.no_grad():
         linear.weight.copy_(torch.from_numpy(start.weight))
         linear.bias.copy_(torch.from_numpy(start.bias))
     optimizer = torch.optim.AdamW(
-        linear.parameters(), lr=config.lr, weight_decay=config.weight_decay
+        linear.parameters(), lr=config.rate, weight_decay=config.weight_decay
     )
     trace = []
     for features, labels in batches():
@@ -64,7 +64,7 @@ def naive_run(config: HeadConfig, start: Rows) -> list[tuple[Tensor, Tensor, Ten
 def bank_run(bank: Bank) -> list[tuple[Tensor, Tensor, Tensor]]:
     trace = []
     with torch.no_grad():
-        training = Training(bank, BATCH)
+        training = Updates(bank, BATCH)
         for features, labels in batches():
             losses = training.step(features, labels)
             trace.append((losses.clone(), bank.weight.detach().clone(), bank.bias.detach().clone()))
@@ -91,7 +91,11 @@ def test_a_head_alone_is_the_same_head_in_a_bank_of_three(head: int) -> None:
 
 
 def test_heads_of_different_losses_train_side_by_side() -> None:
-    mixed = [HeadConfig(loss="ce"), HeadConfig(loss="mse"), HeadConfig(loss="sqen")]
+    mixed = [
+        Training(loss="ce", lr=1e-3),
+        Training(loss="mse", lr=1e-3),
+        Training(loss="sqen", lr=1e-3),
+    ]
     among = bank_run(make_bank(mixed, seeds=[1, 2, 3]))
     for head, config in enumerate(mixed):
         alone = bank_run(make_bank([config], seeds=[head + 1]))

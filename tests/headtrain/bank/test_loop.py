@@ -12,14 +12,14 @@ from clinit.headtrain.bank import loop as cuda_graph
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.loop import WARM_UP_STEPS, CaptureWarning, Replayed, TaskSteps
 from clinit.headtrain.bank.rows import Feed, LabelledRows, ResidentFeed, StreamedFeed
-from clinit.headtrain.bank.step import Training
-from clinit.headtrain.config import HeadConfig
-from clinit.headtrain.init import Rows
+from clinit.headtrain.bank.step import Updates
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.batches import Schedule
+from clinit.headtrain.study import Training
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 DIM, CLASSES, ROWS, BATCH, STEPS = 10, 6, 50, 8, 12
-HEADS = [HeadConfig(lr=1e-2), HeadConfig(lr=1e-3, loss="sqen")]
+HEADS = [Training(lr=1e-2), Training(lr=1e-3, loss="sqen")]
 
 
 def make_rows(device: torch.device = CPU) -> LabelledRows:
@@ -43,7 +43,7 @@ def make_steps(
     head = Rows(random.normal(size=(CLASSES, DIM)), random.normal(size=CLASSES))
     bank, schedule = Bank(head, HEADS, device), make_schedule()
     batches = torch.from_numpy(schedule.batches)
-    return bank, TaskSteps(Training(bank, BATCH), feed(make_rows(device), batches), schedule)
+    return bank, TaskSteps(Updates(bank, BATCH), feed(make_rows(device), batches), schedule)
 
 
 def streamed(rows: LabelledRows, schedule: torch.Tensor) -> StreamedFeed:
@@ -56,7 +56,7 @@ def test_steps_are_those_of_a_loop_over_batches_and_their_losses_are_written_dow
     steps.run(0, 7)
     steps.run(7, STEPS)
     other, _ = make_steps()
-    training, rows, schedule = Training(other, BATCH), make_rows(), make_schedule()
+    training, rows, schedule = Updates(other, BATCH), make_rows(), make_schedule()
     for step, (batch, new) in enumerate(zip(schedule.batches, schedule.num_new, strict=True)):
         losses = training.step(rows.features[batch], rows.labels[batch]).numpy()
         expected = np.full((2, 2), np.nan)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,15 +18,20 @@ from clinit.headtrain.bank import step as training_module
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.precision import check_precision, products_in
 from clinit.headtrain.bank.products import Bf16Products, Float32Products
-from clinit.headtrain.bank.step import Training
-from clinit.headtrain.config import ExperimentConfig, HeadConfig
-from clinit.headtrain.init import Rows
+from clinit.headtrain.bank.step import Updates
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.study import Study, Training
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 DIM, CLASSES, BATCH = 48, 30, 16
 
 
 HAS_BF16 = precision.cpu_has_bf16
+
+
+def bank_in(kind: str, rows: Rows, heads: Sequence[Training], device: torch.device) -> Bank:
+    words: Any = kind
+    return Bank(rows, [replace(head, precision=words) for head in heads], device)
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +46,7 @@ def random_rows(seed: int = 0) -> Rows:
 
 
 def bank_of(name: str, heads: int = 2) -> Bank:
-    return Bank(random_rows(), [HeadConfig(lr=1e-3 * (1 + n)) for n in range(heads)], CPU, name)
+    return bank_in(name, random_rows(), [Training(lr=1e-3 * (1 + n)) for n in range(heads)], CPU)
 
 
 def batch(seed: int = 0, rows: int = BATCH) -> tuple[Tensor, Tensor]:
@@ -86,14 +93,14 @@ def test_an_update_in_tf32_switches_it_on_for_its_products_alone(
     monkeypatch.setattr(Float32Products, "logits", spy)
     before = switch()
     with torch.no_grad():
-        Training(bank_of("tf32"), BATCH).step(*batch())
+        Updates(bank_of("tf32"), BATCH).step(*batch())
     assert seen == ["tf32", "tf32"]
     assert switch() == before
 
 
 def test_tf32_on_a_cpu_is_refused() -> None:
     with pytest.raises(DeviceError, match="tf32 is a format of CUDA devices") as caught:
-        Training(bank_of("tf32"), BATCH)
+        Updates(bank_of("tf32"), BATCH)
     assert caught.value.remedy == "Use --precision float32, or bf16 which this CPU has."
 
 
@@ -144,7 +151,7 @@ def test_bf16_products_round_operands_and_results_and_nothing_else() -> None:
 def test_weights_moments_and_losses_are_float32_whatever_the_products() -> None:
     bank = bank_of("bf16")
     with torch.no_grad():
-        training = Training(bank, BATCH)
+        training = Updates(bank, BATCH)
         losses = training.step(*batch())
     states = [state for each in training.optimizers for state in each.state.values()]
     kinds = {value.dtype for state in states for value in state.values()}
@@ -152,10 +159,10 @@ def test_weights_moments_and_losses_are_float32_whatever_the_products() -> None:
 
 
 def test_a_weight_learns_by_steps_that_bf16_could_not_hold() -> None:
-    bank = Bank(random_rows(), [HeadConfig(lr=1e-6, weight_decay=0.0)], CPU, "bf16")
+    bank = bank_in("bf16", random_rows(), [Training(lr=1e-6, weight_decay=0.0)], CPU)
     before = bank.weight.clone()
     with torch.no_grad():
-        Training(bank, BATCH).step(*batch())
+        Updates(bank, BATCH).step(*batch())
     assert ((bank.weight - before).abs() > 5e-7).float().mean() > 0.9
     assert (bank.weight.bfloat16() == before.bfloat16()).float().mean() > 0.9
 
@@ -164,7 +171,7 @@ def test_bf16_losses_follow_those_of_float32() -> None:
     traces = []
     for name in ("float32", "bf16"):
         with torch.no_grad():
-            training = Training(bank_of(name), BATCH)
+            training = Updates(bank_of(name), BATCH)
             traces.append([training.step(*batch(seed)).clone() for seed in range(30)])
     for full, low in zip(*traces, strict=True):
         torch.testing.assert_close(low, full, rtol=0.02, atol=0.05)
@@ -172,18 +179,18 @@ def test_bf16_losses_follow_those_of_float32() -> None:
 
 @pytest.mark.parametrize("head", [0, 1, 2])
 def test_a_bf16_head_alone_is_the_same_head_in_a_bank(head: int) -> None:
-    heads = [HeadConfig(lr=1e-3), HeadConfig(lr=1e-2, loss="mse"), HeadConfig(loss="sqen")]
+    heads = [Training(lr=1e-3), Training(lr=1e-2, loss="mse"), Training(loss="sqen", lr=1e-3)]
     with torch.no_grad():
-        many, one = (Bank(random_rows(), each, CPU, "bf16") for each in (heads, [heads[head]]))
+        many, one = (bank_in("bf16", random_rows(), each, CPU) for each in (heads, [heads[head]]))
         for bank in (many, one):
-            training = Training(bank, BATCH)
+            training = Updates(bank, BATCH)
             for seed in range(10):
                 training.step(*batch(seed))
     torch.testing.assert_close(many.weight[head], one.weight[0], atol=1e-5, rtol=1e-5)
 
 
 def test_a_solved_head_has_no_precision() -> None:
-    config = ExperimentConfig(precision="bf16")
-    assert replace(config, method="ncm").precision == "float32"
+    study = Study.of({"precision": "bf16", "method": "ncm"})
+    assert study.resolved().training.precision == "float32"
     with pytest.raises(ValueError, match="precision must be one of"):
-        ExperimentConfig(precision="fp8")
+        Study.of({"precision": "fp8"})

@@ -17,7 +17,6 @@ from safetensors.numpy import load_file, save_file
 from clinit.errors import BackboneError, CacheError, HeadError, ModelError, RecordError
 from clinit.extract.backbone import BackboneConfig, load_backbone
 from clinit.extract.cache import open_cache
-from clinit.extract.fingerprint import backbone_fields
 from clinit.extract.head import Head, read_head, write_head
 from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.reload import reload
@@ -261,7 +260,7 @@ def test_another_cache_than_the_runs_is_refused(
     base = other.parent / "caches" / "base"
     with pytest.raises(CacheError, match="not the cache that the run was trained on: ") as caught:
         export_run(tiny_run, tmp_path / "model.safetensors", base=base)
-    assert "of another backbone, model_args, transform, weights" in str(caught.value)
+    assert "of another backbone, weights, model_args, transform" in str(caught.value)
 
 
 def test_other_weights_are_refused(tiny_run: Path, tmp_path: Path) -> None:
@@ -281,7 +280,7 @@ def test_imported_features_have_no_network_to_export(
     np.save(tmp_path / "y.npy", np.arange(4))
     config = ImportConfig(backbone="clip")
     split = import_features(tmp_path / "x.npy", tmp_path / "y.npy", tmp_path / "cache", config)
-    fingerprint = backbone_fields(split.fingerprint)
+    fingerprint = split.fingerprint.without_rows.fields
     seal_record(run, base={**read_info(run)["base"], "fingerprint": fingerprint})
     for base in (None, tmp_path / "cache"):
         with pytest.raises(CacheError, match=r"no network is known .* imported from 'clip'"):

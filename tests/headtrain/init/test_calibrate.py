@@ -13,8 +13,9 @@ from clinit.headtrain.init.calibrate import (
     minimise,
     newton_step,
 )
+from clinit.headtrain.init.new_classes import NewClasses
 from clinit.headtrain.losses import LOSSES
-from clinit.headtrain.rows import NewClasses, Rows
+from clinit.headtrain.rows import Rows
 
 OLD, NEW, UNSEEN, DIM = 5, 3, 2, 6
 NAMES = ["ce", "mse", "sqen"]

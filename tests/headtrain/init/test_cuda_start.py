@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,19 +13,19 @@ from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
 from clinit.headtrain import memory as residency
 from clinit.headtrain.array import as_array, as_tensor, library, to_numpy, torch_stream
-from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study import Study
 
 DIM, BASE, NEW = 24, 8, 6
 HEADS = [
-    HeadConfig(init="random"),
-    HeadConfig(lam="auto"),
-    *(HeadConfig(init=init) for init in ("class-mean", "imprint", "lda", "zero")),
-    HeadConfig(init="class-mean", class_mean="unit", scale="row-norm", bias="keep"),
-    *(HeadConfig(loss=loss) for loss in ("mse", "sqen")),
-    HeadConfig(weighting="sample", scale="norm"),
+    {"init": "random"},
+    {"lam": "auto"},
+    *({"init": init} for init in ("class-mean", "imprint", "lda", "zero")),
+    {"init": "class-mean", "class_mean": "unit", "scale": "row-norm", "bias": "keep"},
+    *({"loss": loss} for loss in ("mse", "sqen")),
+    {"weighting": "sample", "scale": "norm"},
 ]
 
 
@@ -46,13 +47,15 @@ def features_of(prefix: str, rows: int, classes: int, seed: int) -> FeatureSet:
     return FeatureSet(features, labels, tuple(f"{prefix}{i}" for i in range(classes)))
 
 
-def run(device: str, *heads: HeadConfig, **changes: Any) -> list[RunRecord]:
+def run(device: str, *heads: Mapping[str, Any], **changes: Any) -> list[RunRecord]:
     base = Source(features_of("a", 20, BASE, 1), features_of("a", 5, BASE, 2))
     new = Source(features_of("bb", 25, NEW, 3), features_of("bb", 5, NEW, 4))
     weight = np.random.default_rng(0).normal(size=(BASE, DIM)).astype(np.float32)
     head = Head(weight, np.zeros(BASE, np.float32), tuple(f"a{i}" for i in range(BASE)))
     settings = {"tasks": 2, "iterations": 6, "batch_size": 16, "buffer": 60, **changes}
-    return run_experiment(base, new, head, ExperimentConfig(device=device, **settings), heads)
+    return run_experiment(
+        base, new, head, [Study.of({"device": device, **settings, **each}) for each in heads]
+    )
 
 
 @pytest.mark.parametrize("share", [0.25, 0.0])
@@ -81,7 +84,7 @@ def test_every_start_is_that_of_the_cpu(
 @pytest.mark.parametrize("method", ["ncm", "ridge", "lda"])
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_solved_head_is_that_of_the_cpu(device: str, method: str) -> None:
-    (near,), (far,) = (run(each, HeadConfig(), method=method) for each in ("cpu", device))
+    (near,), (far,) = (run(each, {}, method=method) for each in ("cpu", device))
     assert near.head is not None
     assert far.head is not None
     np.testing.assert_allclose(far.head.weight, near.head.weight, rtol=1e-4, atol=1e-5)

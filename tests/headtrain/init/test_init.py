@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from clinit.headtrain.init import (
-    INITS,
-    SCALES,
-    InitConfig,
     NewClasses,
     Rows,
     choose_lambda,
@@ -16,9 +15,12 @@ from clinit.headtrain.init import (
     initialise,
     random_rows,
 )
-from clinit.headtrain.init.raw import unit_class_mean_rows
+from clinit.headtrain.init.raw import random_task_rows, unit_class_mean_rows
 from clinit.headtrain.least_squares.solve import least_squares_head
 from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.headtrain.stream.seeds import Draw
+from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.study import INITS, SCALES, Start, Study
 
 OLD, NEW, DIM = 6, 3, 10
 DATA_DRIVEN = [init for init in INITS if init != "random"]
@@ -45,17 +47,32 @@ def test_random_rows_are_uniform_within_the_bound_of_a_linear_layer() -> None:
     np.testing.assert_array_equal(rows.weight, again.weight)
 
 
+def test_the_random_rows_of_a_task_follow_from_its_number_and_the_seed_alone() -> None:
+    task = Task(number=2, classes=np.array([7, 4, 9]), start=13)
+    rows = random_task_rows(5, task, DIM)
+    expected = random_rows(np.random.default_rng([5, Draw.RANDOM_ROWS, 2]), 3, DIM)
+    np.testing.assert_array_equal(rows.weight, expected.weight)
+    np.testing.assert_array_equal(rows.bias, expected.bias)
+    elsewhere = random_task_rows(5, replace(task, start=99), DIM)
+    np.testing.assert_array_equal(rows.weight, elsewhere.weight)
+    for other in (
+        random_task_rows(6, task, DIM),
+        random_task_rows(5, replace(task, number=3), DIM),
+    ):
+        assert not np.isin(other.weight, rows.weight).any()
+
+
 @pytest.mark.parametrize("scale", SCALES)
-def test_random_keeps_the_draw_of_the_head(scale: str) -> None:
+def test_random_keeps_the_draw_of_the_head(scale: Any) -> None:
     data = arrival()
-    found = initialise(InitConfig(init="random", scale=scale), data)
+    found = initialise(Start(init="random", scale=scale), data)
     np.testing.assert_array_equal(found.rows.weight, data.head.weight[OLD:])
     np.testing.assert_array_equal(found.rows.bias, data.head.bias[OLD:])
 
 
 def test_a_class_mean_row_is_the_mean_of_the_extended_feature() -> None:
     data = arrival()
-    rows = initialise(InitConfig(init="class-mean", scale="none"), data).rows
+    rows = initialise(Start(init="class-mean", scale="none"), data).rows
     for k in range(NEW):
         mean = data.features[data.labels == OLD + k].astype(np.float64).mean(axis=0)
         np.testing.assert_allclose(rows.weight[k], mean, rtol=1e-12)
@@ -64,7 +81,7 @@ def test_a_class_mean_row_is_the_mean_of_the_extended_feature() -> None:
 
 def test_a_unit_class_mean_is_the_mean_of_normalised_features() -> None:
     data = arrival()
-    rows = initialise(InitConfig(init="class-mean", class_mean="unit", scale="none"), data).rows
+    rows = initialise(Start(init="class-mean", class_mean="unit", scale="none"), data).rows
     for k in range(NEW):
         members = data.features[data.labels == OLD + k].astype(np.float64)
         mean = np.mean([h / np.linalg.norm(h) for h in members], axis=0)
@@ -94,7 +111,7 @@ def test_unit_class_means_need_little_memory_beside_the_features() -> None:
 
 def test_least_square_rows_are_those_of_the_head_over_all_data() -> None:
     data = arrival()
-    found = initialise(InitConfig(scale="none", lam=0.3), data)
+    found = initialise(Start(scale="none", lam=0.3), data)
     head = least_squares_head(ClassStatistics.of(data.features, data.labels), 0.3)
     np.testing.assert_array_equal(found.rows.weight, head.weight[OLD:])
     np.testing.assert_array_equal(found.rows.bias, head.bias[OLD:])
@@ -105,29 +122,29 @@ def test_a_base_class_without_rows_does_not_count() -> None:
     data = arrival()
     kept = data.labels != 2
     fewer = NewClasses(data.features[kept], data.labels[kept], data.head, OLD, OLD + NEW)
-    found = initialise(InitConfig(scale="none"), fewer)
+    found = initialise(Start(scale="none"), fewer)
     renumbered = np.where(data.labels[kept] > 2, data.labels[kept] - 1, data.labels[kept])
     head = least_squares_head(ClassStatistics.of(data.features[kept], renumbered), 0.05)
     np.testing.assert_allclose(found.rows.weight, head.weight[OLD - 1 :], rtol=1e-12)
 
 
 @pytest.mark.parametrize("init", DATA_DRIVEN)
-def test_given_statistics_change_nothing(init: str) -> None:
+def test_given_statistics_change_nothing(init: Any) -> None:
     data = arrival()
-    config = InitConfig(init=init)
+    config = Start(init=init)
     given = initialise(config, data, statistics=class_statistics(data))
     np.testing.assert_array_equal(given.rows.weight, initialise(config, data).rows.weight)
 
 
 def test_zero_rows_are_zero() -> None:
-    rows = initialise(InitConfig(init="zero", scale="norm"), arrival()).rows
+    rows = initialise(Start(init="zero", scale="norm"), arrival()).rows
     assert not rows.weight.any()
     assert not rows.bias.any()
 
 
 def test_an_imprinted_row_is_the_direction_of_the_mean_of_directions() -> None:
     data = arrival()
-    rows = initialise(InitConfig(init="imprint", scale="none"), data).rows
+    rows = initialise(Start(init="imprint", scale="none"), data).rows
     for k in range(NEW):
         members = data.features[data.labels == OLD + k].astype(np.float64)
         mean = np.mean([h / np.linalg.norm(h) for h in members], axis=0)
@@ -137,7 +154,7 @@ def test_an_imprinted_row_is_the_direction_of_the_mean_of_directions() -> None:
 
 def test_lda_rows_are_the_discriminants_of_deep_slda() -> None:
     data = arrival()
-    rows = initialise(InitConfig(init="lda", scale="none"), data).rows
+    rows = initialise(Start(init="lda", scale="none"), data).rows
     groups = [data.features[data.labels == c].astype(np.float64) for c in range(OLD + NEW)]
     within = np.mean([np.cov(group.T, bias=True) for group in groups], axis=0)
     inverse = np.linalg.inv((1 - 1e-4) * within + 1e-4 * np.eye(DIM))
@@ -149,13 +166,13 @@ def test_lda_rows_are_the_discriminants_of_deep_slda() -> None:
 
 def test_lambda_from_data_is_the_best_of_its_curve() -> None:
     data = arrival()
-    found = initialise(InitConfig(lam="auto", scale="none"), data)
+    found = initialise(Start(lam="auto", scale="none"), data)
     assert found.curve is not None
     assert found.lam == found.curve.lams[int(np.argmin(found.curve.errors))]
-    fixed = initialise(InitConfig(lam=found.lam, scale="none"), data)
+    fixed = initialise(Start(lam=found.lam, scale="none"), data)
     np.testing.assert_array_equal(found.rows.weight, fixed.rows.weight)
     assert fixed.curve is None
-    shared = initialise(InitConfig(lam="auto"), data, curve=choose_lambda(data))
+    shared = initialise(Start(lam="auto"), data, curve=choose_lambda(data))
     assert shared.lam == found.lam
 
 
@@ -165,8 +182,8 @@ def norms(weight: np.ndarray) -> np.ndarray:
 
 def test_norm_gives_the_mean_norm_of_the_existing_rows_by_one_factor() -> None:
     data = arrival()
-    raw = initialise(InitConfig(scale="none"), data).rows
-    found = initialise(InitConfig(scale="norm"), data)
+    raw = initialise(Start(scale="none"), data).rows
+    found = initialise(Start(scale="norm"), data)
     assert norms(found.rows.weight).mean() == pytest.approx(norms(data.head.weight[:OLD]).mean())
     np.testing.assert_allclose(found.rows.weight, found.factor * raw.weight)
     np.testing.assert_allclose(found.rows.bias, found.factor * raw.bias)
@@ -174,26 +191,26 @@ def test_norm_gives_the_mean_norm_of_the_existing_rows_by_one_factor() -> None:
 
 def test_row_norm_gives_every_row_the_mean_norm_of_the_existing_rows() -> None:
     data = arrival()
-    raw = initialise(InitConfig(scale="none"), data).rows
-    found = initialise(InitConfig(scale="row-norm"), data).rows
+    raw = initialise(Start(scale="none"), data).rows
+    found = initialise(Start(scale="row-norm"), data).rows
     expected = norms(data.head.weight[:OLD]).mean()
     np.testing.assert_allclose(norms(found.weight), expected)
     np.testing.assert_allclose(found.bias / raw.bias, expected / norms(raw.weight))
 
 
 @pytest.mark.parametrize("scale", ["norm", "row-norm"])
-def test_without_existing_rows_the_scale_is_one(scale: str) -> None:
+def test_without_existing_rows_the_scale_is_one(scale: Any) -> None:
     data = arrival()
     alone = NewClasses(data.features, data.labels, data.head, 0, OLD + NEW)
-    found = initialise(InitConfig(scale=scale), alone)
-    raw = initialise(InitConfig(scale="none"), alone)
+    found = initialise(Start(scale=scale), alone)
+    raw = initialise(Start(scale="none"), alone)
     np.testing.assert_array_equal(found.rows.weight, raw.rows.weight)
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_a_kept_bias_is_the_random_one_unscaled(scale: str) -> None:
+def test_a_kept_bias_is_the_random_one_unscaled(scale: Any) -> None:
     data = arrival()
-    found = initialise(InitConfig(bias="keep", scale=scale), data)
+    found = initialise(Start(bias="keep", scale=scale), data)
     np.testing.assert_array_equal(found.rows.bias, data.head.bias[OLD:])
     assert found.shift == 0
     assert not np.array_equal(found.rows.weight, data.head.weight[OLD:])
@@ -201,10 +218,10 @@ def test_a_kept_bias_is_the_random_one_unscaled(scale: str) -> None:
 
 @pytest.mark.parametrize("loss", ["ce", "mse", "sqen"])
 @pytest.mark.parametrize("init", DATA_DRIVEN)
-def test_calibrated_rows_are_affine_in_the_raw_ones_and_lose_less(init: str, loss: str) -> None:
+def test_calibrated_rows_are_affine_in_the_raw_ones_and_lose_less(init: Any, loss: str) -> None:
     data = arrival(unseen=4)
-    raw = initialise(InitConfig(init=init, scale="none"), data).rows
-    found = initialise(InitConfig(init=init, loss=loss), data)
+    raw = initialise(Start(init=init, scale="none"), data).rows
+    found = initialise(Start(init=init), data, loss=loss)
     np.testing.assert_allclose(found.rows.weight, found.factor * raw.weight)
     np.testing.assert_allclose(found.rows.bias, found.factor * raw.bias + found.shift)
     assert found.loss_before is not None
@@ -215,8 +232,8 @@ def test_calibrated_rows_are_affine_in_the_raw_ones_and_lose_less(init: str, los
 def test_calibrated_least_square_rows_recognise_new_classes_where_raw_ones_do_not() -> None:
     data = arrival()
 
-    def accuracy(scale: str) -> float:
-        rows = initialise(InitConfig(scale=scale), data).rows
+    def accuracy(scale: Any) -> float:
+        rows = initialise(Start(scale=scale), data).rows
         weight = np.r_[data.head.weight[:OLD], rows.weight]
         bias = np.r_[data.head.bias[:OLD], rows.bias]
         new = data.labels >= OLD
@@ -229,17 +246,16 @@ def test_calibrated_least_square_rows_recognise_new_classes_where_raw_ones_do_no
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"init": "ls"}, "init is 'ls', expected one of"),
-        ({"scale": "auto"}, "scale is 'auto', expected one of"),
-        ({"class_mean": "l2"}, "class_mean is 'l2', expected one of"),
-        ({"bias": "zero"}, "bias is 'zero', expected one of"),
-        ({"lam": -0.1}, "lam is -0.1, expected a finite number >= 0 or 'auto'"),
-        ({"loss": "hinge"}, "loss is 'hinge', expected one of"),
+        ({"init": "ls"}, "init must be one of .*, got 'ls'"),
+        ({"scale": "auto"}, "scale must be one of .*, got 'auto'"),
+        ({"class_mean": "l2"}, "class_mean must be one of .*, got 'l2'"),
+        ({"bias": "zero"}, "bias must be one of .*, got 'zero'"),
+        ({"lam": -0.1}, "lam must be at least 0, got -0.1"),
     ],
 )
 def test_an_unknown_option_is_refused(option: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        InitConfig(**option)  # type: ignore[arg-type]
+        Study.of(option)
 
 
 def test_a_new_class_without_a_sample_is_refused() -> None:
@@ -247,7 +263,7 @@ def test_a_new_class_without_a_sample_is_refused() -> None:
     kept = data.labels != OLD + 1
     with pytest.raises(ValueError, match=r"no sample of the new classes in head rows \[7\]"):
         initialise(
-            InitConfig(),
+            Start(),
             NewClasses(data.features[kept], data.labels[kept], data.head, OLD, OLD + NEW),
         )
 
@@ -265,13 +281,13 @@ def test_new_rows_outside_the_head_are_refused() -> None:
 @pytest.mark.parametrize("init", DATA_DRIVEN)
 @pytest.mark.parametrize("bias", ["write", "keep"])
 def test_without_a_row_of_an_earlier_class_calibrated_rows_take_the_norm_of_the_old_ones(
-    init: str, bias: str
+    init: Any, bias: Any
 ) -> None:
     data = arrival()
     new = data.labels >= OLD
     blind = NewClasses(data.features[new], data.labels[new], data.head, OLD, OLD + NEW)
-    found = initialise(InitConfig(init=init, scale="calibrated", bias=bias), blind)
-    norm = initialise(InitConfig(init=init, scale="norm", bias=bias), blind)
+    found = initialise(Start(init=init, scale="calibrated", bias=bias), blind)
+    norm = initialise(Start(init=init, scale="norm", bias=bias), blind)
     np.testing.assert_array_equal(found.rows.weight, norm.rows.weight)
     np.testing.assert_array_equal(found.rows.bias, norm.rows.bias)
     assert (found.factor, found.shift, found.steps) == (norm.factor, 0.0, None)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from sklearn.neighbors import NearestCentroid
 
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
-from clinit.headtrain.config import METHODS, ExperimentConfig, HeadConfig, head_ids
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.init.lda import SHRINKAGE
 from clinit.headtrain.init.solved import SOLVED, SolvedHead
@@ -21,9 +19,10 @@ from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study import HEAD_METHODS, Study, names_of
 
 DIM, BASE, NEW = 10, 5, 6
-RANDOM = HeadConfig(init="random")
+RANDOM = {"init": "random"}
 
 
 def rows(prefix: str, counts: Sequence[int], seed: int) -> FeatureSet:
@@ -45,19 +44,21 @@ def head() -> Head:
     return Head(weight, np.zeros(BASE, np.float32), tuple(f"a{i}" for i in range(BASE)))
 
 
-def config(method: str, **changes: Any) -> ExperimentConfig:
+def study(method: str, head: Mapping[str, Any] = {}, **changes: Any) -> Study:
     sizes = {"tasks": 2, "iterations": 12, "batch_size": 8, "eval_every": 6, "device": "cpu"}
-    return ExperimentConfig(**{"method": method, **sizes, **changes})
+    return Study.of({"method": method, **sizes, **changes, **head}).resolved()
 
 
 def run(
     method: str,
-    heads: Sequence[HeadConfig] = (RANDOM,),
+    heads: Sequence[Mapping[str, Any]] = (RANDOM,),
     *,
     base_rows: Sequence[int] = (20,) * BASE,
     **changes: Any,
 ) -> list[RunRecord]:
-    return run_experiment(*sources(base_rows), head(), config(method, **changes), heads)
+    return run_experiment(
+        *sources(base_rows), head(), [study(method, each, **changes) for each in heads]
+    )
 
 
 def accuracy(record: RunRecord, task: int) -> float:
@@ -92,14 +93,14 @@ def test_a_joint_batch_without_a_new_row_has_no_new_loss() -> None:
 
 
 def test_naive_forgets_what_joint_keeps() -> None:
-    start = HeadConfig(scale="norm", lr=0.05)
+    start = {"scale": "norm", "lr": 0.05}
     naive, joint = (run(name, [start], iterations=60)[0] for name in ("naive", "joint"))
     assert accuracy(joint, 2) > 0.9 > accuracy(naive, 2)
 
 
 @pytest.mark.parametrize("init", ["least-square", "class-mean", "imprint", "lda"])
 def test_naive_initialises_from_new_rows_alone(init: str) -> None:
-    (record,) = run("naive", [HeadConfig(init=init)])
+    (record,) = run("naive", [{"init": init}])
     assert np.isfinite(record.points["loss_new"].to_numpy()).all()
 
 
@@ -155,7 +156,7 @@ def test_a_class_without_rows_is_never_predicted_by_a_solved_head(name: str) -> 
 
 @pytest.mark.parametrize("name", SOLVED)
 def test_a_solved_head_is_evaluated_once_a_task_over_all_classes_seen(name: str) -> None:
-    (record,) = run(name, [HeadConfig()], iterations=500)
+    (record,) = run(name, [{}], iterations=500)
     assert record.info["id"] == name
     assert record.info["config"]["iterations"] == 0
     assert "init" not in record.info["config"]
@@ -167,7 +168,7 @@ def test_a_solved_head_is_evaluated_once_a_task_over_all_classes_seen(name: str)
 
 
 def test_the_solved_head_does_not_depend_on_the_number_of_tasks() -> None:
-    one, three = (run("ncm", [HeadConfig()], tasks=tasks)[0] for tasks in (1, 3))
+    one, three = (run("ncm", [{}], tasks=tasks)[0] for tasks in (1, 3))
     last = [
         record.evaluations.filter(pl.col("task") == task)["correct"].to_list()
         for record, task in ((one, 1), (three, 3))
@@ -176,41 +177,43 @@ def test_the_solved_head_does_not_depend_on_the_number_of_tasks() -> None:
 
 
 def test_ridge_can_choose_its_lambda_from_held_out_rows() -> None:
-    (record,) = run("ridge", [HeadConfig(lam="auto")])
+    (record,) = run("ridge", [{"lam": "auto"}])
     for task in record.info["tasks"]:
-        curve = task["lambda_curve"]
+        curve: Any = task["lambda_curve"]
         best = curve["lam"][int(np.argmin(curve["held_out_error"]))]
         assert task["initialisation"]["lam"] == best
 
 
 def test_two_ridge_heads_differ_by_lambda_and_two_class_mean_heads_are_one() -> None:
-    heads = [HeadConfig(lam=0.1), HeadConfig(lam=1.0)]
-    assert head_ids(heads, "ridge") == ["ridge-lam=0.1", "ridge-lam=1.0"]
-    with pytest.raises(ValueError, match=r"two heads of a bank are the same: \{'loss': 'ce'\}"):
-        head_ids(heads, "ncm")
+    heads: list[dict[str, Any]] = [{"lam": 0.1}, {"lam": 1.0}]
+    names = names_of([study("ridge", each) for each in heads])
+    assert names == ["ridge-lam=0.1", "ridge-lam=1.0"]
+    with pytest.raises(ValueError, match=r"two heads of a bank are the same: \{'loss': 'ce', 'm"):
+        names_of([study("ncm", each) for each in heads])
 
 
 def test_naive_heads_are_named_by_method_and_initialisation() -> None:
-    assert head_ids([RANDOM, HeadConfig()], "naive") == [
+    assert names_of([study("naive", RANDOM), study("naive")]) == [
         "naive-random",
         "naive-least-square-calibrated",
     ]
 
 
 def test_a_solved_head_is_never_wider_than_the_classes_seen() -> None:
-    assert config("ncm", head_width="full").head_width == "grow"
+    assert study("ncm", head_width="full").start.head_width == "grow"
 
 
 def test_an_unknown_method_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="method must be one of"):
-        config("icarl")
+        study("icarl")
 
 
 def test_only_rehearsal_is_told_about_its_buffer() -> None:
     base, new = sources((0, *[20] * (BASE - 1)))
-    for name in METHODS:
-        asked = config(name, batch_size=100)
-        notes = data_notes(build_scenario(base, new, head(), asked), base, new, asked)
+    for name in HEAD_METHODS:
+        asked = study(name, RANDOM, batch_size=100)
+        scenario = build_scenario(base, new, head(), asked.stream)
+        notes = data_notes(scenario, base, new, [asked])
         text = "\n".join(notes)
         assert ("the buffer of 24,000 rows" in text) == (name == "rehearsal")
         assert ("rows come more than once in a batch" in text) == (name in ("rehearsal", "naive"))
@@ -218,5 +221,5 @@ def test_only_rehearsal_is_told_about_its_buffer() -> None:
 
 
 def test_the_default_buffer_belongs_to_rehearsal() -> None:
-    assert config("rehearsal").buffer == 24_000
-    assert replace(config("rehearsal"), method="joint").buffer is None
+    assert study("rehearsal").stream.buffer == 24_000
+    assert study("rehearsal").changed({"method": "joint"}).resolved().stream.buffer is None

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.config import HeadConfig
-from clinit.headtrain.init import LambdaCurve, NewClasses, Rows, initialise
+from clinit.headtrain.init import LambdaCurve, NewClasses, initialise
 from clinit.headtrain.init.solved import SOLVED, SolvedHead
 from clinit.headtrain.init.task_start import TaskStart
 from clinit.headtrain.least_squares.lambda_curve import lambda_curve
 from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.study import Study
 
 OLD, NEW, DIM = 5, 3, 6
 TASK = Task(2, np.arange(NEW), OLD)
+
+
+def study(**settings: Any) -> Study:
+    return Study.of(settings).resolved()
 
 
 def sample() -> tuple[np.ndarray, np.ndarray]:
@@ -51,18 +56,18 @@ class Reader:
 @pytest.mark.parametrize(
     "config",
     [
-        HeadConfig(init="least-square", lam=0.05),
-        HeadConfig(init="least-square", scale="norm", weighting="sample", lam=0.5),
-        HeadConfig(init="class-mean"),
-        HeadConfig(init="imprint", scale="norm"),
-        HeadConfig(init="lda"),
-        HeadConfig(init="zero"),
+        study(init="least-square", lam=0.05),
+        study(init="least-square", scale="norm", weighting="sample", lam=0.5),
+        study(init="class-mean"),
+        study(init="imprint", scale="norm"),
+        study(init="lda"),
+        study(init="zero"),
     ],
-    ids=lambda config: f"{config.init} {config.scale}",
+    ids=lambda config: f"{config.start.init} {config.start.scale}",
 )
-def test_new_rows_are_those_of_the_initialisation_alone(config: HeadConfig) -> None:
+def test_new_rows_are_those_of_the_initialisation_alone(config: Study) -> None:
     features, labels = sample()
-    expected = initialise(config.start(), NewClasses(features, labels, head(), OLD, OLD + NEW))
+    expected = initialise(config.start, NewClasses(features, labels, head(), OLD, OLD + NEW))
     found, seconds = Reader().start.start(config, head())
     np.testing.assert_array_equal(found.rows.weight, expected.rows.weight)
     np.testing.assert_array_equal(found.rows.bias, expected.rows.bias)
@@ -74,15 +79,15 @@ def test_new_rows_are_those_of_the_initialisation_alone(config: HeadConfig) -> N
 
 def test_random_rows_are_those_of_the_head_and_no_feature_is_read() -> None:
     reader = Reader()
-    found, seconds = reader.start.start(HeadConfig(init="random"), head())
+    found, seconds = reader.start.start(study(init="random"), head())
     np.testing.assert_array_equal(found.rows.weight, head().weight[OLD:])
     assert (seconds, reader.reads) == ({}, 0)
 
 
 def test_features_statistics_and_curve_are_computed_once_and_charged_to_all_who_need_them() -> None:
     reader = Reader()
-    least_square = HeadConfig(init="least-square", lam="auto")
-    configs = [least_square, replace(least_square, scale="norm"), HeadConfig(init="imprint")]
+    least_square = study(init="least-square", lam="auto")
+    configs = [least_square, least_square.changed({"scale": "norm"}), study(init="imprint")]
     seconds = [reader.start.start(config, head())[1] for config in configs]
     assert reader.reads == 1
     assert len(reader.curves) == 1
@@ -96,7 +101,7 @@ def test_features_statistics_and_curve_are_computed_once_and_charged_to_all_who_
 def test_each_way_to_average_has_statistics_and_a_curve_of_its_own() -> None:
     reader = Reader()
     for weighting in ("class", "sample"):
-        config = HeadConfig(init="least-square", lam="auto", weighting=weighting)
+        config = study(init="least-square", lam="auto", weighting=weighting)
         reader.start.start(config, head())
     one, other = reader.curves
     assert one.errors != other.errors
@@ -109,8 +114,8 @@ def test_each_way_to_average_has_statistics_and_a_curve_of_its_own() -> None:
 def test_lambda_is_chosen_by_the_new_rows_and_for_a_solved_head_by_all() -> None:
     features, labels = sample()
     written, solved = Reader(), Reader(SOLVED["ridge"])
-    written.start.start(HeadConfig(init="least-square", lam="auto"), head())
-    solved.start.start(HeadConfig(lam="auto"), head())
+    written.start.start(study(init="least-square", lam="auto"), head())
+    solved.start.start(study(lam="auto"), head())
     for reader, classes in ((written, slice(OLD, OLD + NEW)), (solved, slice(0, OLD + NEW))):
         assert reader.curves == [lambda_curve(features, labels, OLD + NEW, classes=classes)]
     assert written.curves != solved.curves
@@ -120,7 +125,7 @@ def test_lambda_is_chosen_by_the_new_rows_and_for_a_solved_head_by_all() -> None
 def test_a_solved_head_gets_all_its_rows(method: str) -> None:
     features, labels = sample()
     statistics = ClassStatistics.of(features, labels, num_classes=OLD + NEW)
-    config = HeadConfig(lam=0.3)
+    config = study(lam=0.3)
     found, seconds = Reader(SOLVED[method]).start.start(config, head())
     reads_lambda = "lam" in SOLVED[method].reads
     expected = SOLVED[method].solve(statistics, 0.3 if reads_lambda else 0.0)
@@ -138,4 +143,4 @@ def test_a_lambda_that_cannot_be_chosen_is_refused() -> None:
         TASK, lambda: features[few], labels[few], None, torch.device("cpu"), lambda curve: None
     )
     with pytest.raises(StatisticsError, match="no class that is judged has two rows"):
-        start.start(HeadConfig(init="least-square", lam="auto"), head())
+        start.start(study(init="least-square", lam="auto"), head())

@@ -9,8 +9,9 @@ import scipy.linalg
 from sklearn.linear_model import Ridge
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.least_squares.solve import LambdaPath, LeastSquaresHead, least_squares_head
+from clinit.headtrain.least_squares.solve import LambdaPath, least_squares_head
 from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting, row_weights
+from clinit.headtrain.rows import Rows
 
 WEIGHTINGS: list[Weighting] = ["class", "sample"]
 CLASSES, DIM = 6, 8
@@ -26,7 +27,7 @@ def sample(rows: int = 400, mean: float = 0.5, seed: int = 0) -> tuple[np.ndarra
 
 def solve(
     features: np.ndarray, labels: np.ndarray, lam: float, weighting: Weighting = "class"
-) -> LeastSquaresHead:
+) -> Rows:
     return least_squares_head(
         ClassStatistics.of(features, labels, num_classes=CLASSES, weighting=weighting), lam
     )
@@ -56,7 +57,7 @@ def transcribed(features: np.ndarray, labels: np.ndarray, lam: float) -> np.ndar
     return np.asarray(np.stack(means) @ np.linalg.inv(matrix) / CLASSES)
 
 
-def extended(head: LeastSquaresHead) -> np.ndarray:
+def extended(head: Rows) -> np.ndarray:
     return np.asarray(np.c_[head.weight, head.bias])
 
 

@@ -272,6 +272,14 @@ def test_files_that_came_or_went_are_told(tmp_path: Path) -> None:
         read_record(folder)
 
 
+def test_a_record_without_run_json_is_not_passed_over(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        write_record(make_record(), tmp_path / name)
+    (tmp_path / "one" / "run.json").unlink()
+    with pytest.raises(RecordError, match=r"one is damaged: its run.json is gone"):
+        find_records(tmp_path)
+
+
 def test_the_head_of_another_record_is_not_taken_for_its_own(tmp_path: Path) -> None:
     other = replace(HEAD, weight=2 * HEAD.weight)
     for name, head in (("one", HEAD), ("two", other)):
@@ -331,8 +339,8 @@ def test_a_wrong_field_is_named(
 
 
 def test_a_field_that_is_not_read_is_kept(tmp_path: Path) -> None:
-    write_record(make_record(ray_node=[1, {"a": None}]), tmp_path / "random")
-    assert read_record(tmp_path / "random").info["ray_node"] == [1, {"a": None}]
+    write_record(make_record(later=[1, {"a": None}]), tmp_path / "random")
+    assert read_record(tmp_path / "random").info["later"] == [1, {"a": None}]
 
 
 def replace_table(record: RunRecord, name: str, table: pl.DataFrame) -> RunRecord:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,14 +12,14 @@ import torch
 
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
-from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.stream import notes as gaps_module
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
 from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study import Study
 
 DIM = 4
-CONFIG = ExperimentConfig(tasks=2, buffer=7, batch_size=2)
+CONFIG = {"tasks": 2, "buffer": 7, "batch_size": 2}
 
 
 def rows(names: Sequence[str], counts: Sequence[int], dim: int = DIM) -> FeatureSet:
@@ -43,16 +43,20 @@ NEW = source("wxyz", [5] * 4, [2] * 4)
 HEAD = head_of("abcd")
 
 
+def studies(config: Mapping[str, Any], *heads: Mapping[str, Any]) -> list[Study]:
+    return [Study.of({**config, **head}).resolved() for head in heads or [{"init": "random"}]]
+
+
 def build(
-    base: Source = BASE, new: Source = NEW, head: Head = HEAD, config: ExperimentConfig = CONFIG
+    base: Source = BASE, new: Source = NEW, head: Head = HEAD, config: Mapping[str, Any] = CONFIG
 ) -> Scenario:
-    return build_scenario(base, new, head, config)
+    return build_scenario(base, new, head, Study.of(config).stream)
 
 
 def notes(
-    base: Source = BASE, new: Source = NEW, head: Head = HEAD, config: ExperimentConfig = CONFIG
+    base: Source = BASE, new: Source = NEW, head: Head = HEAD, config: Mapping[str, Any] = CONFIG
 ) -> list[str]:
-    return data_notes(build(base, new, head, config), base, new, config)
+    return data_notes(build(base, new, head, config), base, new, studies(config))
 
 
 def test_complete_data_need_no_note() -> None:
@@ -76,11 +80,11 @@ def test_complete_data_need_no_note() -> None:
             ["1 of 5 new classes have no training image: they are left out of the stream (v)"],
         ),
         (
-            {"new": source("wxyz", [5] * 4, [2, 0, 2, 2]), "config": replace(CONFIG, tasks=1)},
+            {"new": source("wxyz", [5] * 4, [2, 0, 2, 2]), "config": {**CONFIG, "tasks": 1}},
             ["1 of 4 new classes have no validation image: they are trained but not evaluated (x)"],
         ),
         (
-            {"new": source("wxyz", [5] * 4, [0] * 4), "config": replace(CONFIG, tasks=1)},
+            {"new": source("wxyz", [5] * 4, [0] * 4), "config": {**CONFIG, "tasks": 1}},
             [
                 "4 of 4 new classes have no validation image: they are trained but not evaluated"
                 " ({names})",
@@ -96,29 +100,29 @@ def test_complete_data_need_no_note() -> None:
             ["1 of 4 new classes have the name of a base class: they are classes of their own (a)"],
         ),
         (
-            {"config": replace(CONFIG, tasks=3)},
+            {"config": {**CONFIG, "tasks": 3}},
             ["4 new classes do not divide into 3 equal tasks: they have 2, 1, 1 classes"],
         ),
         (
-            {"config": replace(CONFIG, buffer=25)},
+            {"config": {**CONFIG, "buffer": 25}},
             [
                 "the buffer of 25 rows is larger than all data of the classes seen (20 before"
                 " task 1): it takes them all"
             ],
         ),
         (
-            {"config": replace(CONFIG, buffer=0)},
+            {"config": {**CONFIG, "buffer": 0}},
             ["the buffer is empty (--buffer 0): batches hold new rows only"],
         ),
         (
-            {"config": replace(CONFIG, buffer=3)},
+            {"config": {**CONFIG, "buffer": 3}},
             [
                 "the buffer of 3 rows is smaller than the number of classes (6 before the last"
                 " task): some classes are not rehearsed"
             ],
         ),
         (
-            {"config": replace(CONFIG, batch_size=32)},
+            {"config": {**CONFIG, "batch_size": 32}},
             [
                 "a batch takes 16 rows of the new task, but the smallest task has 10: rows come"
                 " more than once in a batch"
@@ -153,16 +157,16 @@ def test_a_base_without_training_images_has_nothing_to_rehearse_in_the_first_tas
     ],
 )
 def test_a_calibration_against_nothing_is_said(changes: dict[str, Any], said: bool) -> None:
-    config = replace(CONFIG, **changes)
+    config = {**CONFIG, **changes}
     scenario = build(config=config)
     note = (
         "initialisation sees no rows of earlier classes to calibrate new head rows against: they"
         " take the norm of the old ones, as with scale norm"
     )
-    calibrated = [HeadConfig(), HeadConfig(init="random")]
-    assert (note in data_notes(scenario, BASE, NEW, config, calibrated)) == said
+    calibrated = [{}, {"init": "random"}]
+    assert (note in data_notes(scenario, BASE, NEW, studies(config, *calibrated))) == said
     for scale in ("norm", "none"):
-        assert note not in data_notes(scenario, BASE, NEW, config, [HeadConfig(scale=scale)])
+        assert note not in data_notes(scenario, BASE, NEW, studies(config, {"scale": scale}))
 
 
 def test_solves_that_leave_the_gpu_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +183,7 @@ def test_solves_that_leave_the_gpu_are_said(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_buffer_for_initialisation_alone_is_described_as_such() -> None:
-    config = replace(CONFIG, method="naive", init_rows="buffer", buffer=3)
-    notes = "\n".join(data_notes(build(config=config), BASE, NEW, config))
+    config = {**CONFIG, "method": "naive", "init_rows": "buffer", "buffer": 3}
+    notes = "\n".join(data_notes(build(config=config), BASE, NEW, studies(config)))
     assert "some classes are not among its rows" in notes
     assert "rehearsed" not in notes.replace("keep their head rows and are not rehearsed", "")

@@ -3,12 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clinit.headtrain.config import METHODS
 from clinit.headtrain.stream.batches import Share
 from clinit.headtrain.stream.buffer import Balanced, Buffer
 from clinit.headtrain.stream.old_rows import old_rows_of
 from clinit.headtrain.stream.pool import Pool, TaskRows
 from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.study import HEAD_METHODS
 
 
 def test_naive_reads_no_old_row_and_joint_all_of_them() -> None:
@@ -16,7 +16,7 @@ def test_naive_reads_no_old_row_and_joint_all_of_them() -> None:
     pool = Pool((np.zeros((17, 1), np.float32), labels))
     buffer = Buffer(pool, Balanced(4), seed=0)
     task = Task(2, np.arange(2), start=4)
-    old = {name: old_rows_of(name).old_rows(pool, buffer, task) for name in METHODS}
+    old = {name: old_rows_of(name).old_rows(pool, buffer, task) for name in HEAD_METHODS}
     assert len(old["naive"]) == 0
     assert len(old["rehearsal"]) == 4
     for name in ("joint", "ncm", "ridge", "lda"):

@@ -11,14 +11,14 @@ import pytest
 
 from clinit.errors import CacheError, ClinitError, ExperimentError, HeadError
 from clinit.extract.features import FeatureSet
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
-from clinit.extract.plan import backbone_identifier
-from clinit.headtrain.config import ExperimentConfig
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
 from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study import Stream
 
 DIM = 4
-CONFIG = ExperimentConfig(tasks=2, buffer=7, batch_size=2)
+CONFIG = Stream(tasks=2, buffer=7, batch_size=2)
 
 
 def rows(names: Sequence[str], counts: Sequence[int], dim: int = DIM) -> FeatureSet:
@@ -43,11 +43,11 @@ def head_of(names: Sequence[str] | None, dim: int = DIM, fingerprint: str = "") 
 BASE = source("abcd", [5] * 4, [2] * 4)
 NEW = source("wxyz", [5] * 4, [2] * 4)
 HEAD = head_of("abcd")
-FINGERPRINT = {"backbone": "vit", "weights": "1", "manifest": "m"}
+FINGERPRINT = Fingerprint({"backbone": "vit", "weights": "1", "manifest": "m"})
 
 
 def build(
-    base: Source = BASE, new: Source = NEW, head: Head = HEAD, config: ExperimentConfig = CONFIG
+    base: Source = BASE, new: Source = NEW, head: Head = HEAD, config: Stream = CONFIG
 ) -> Scenario:
     return build_scenario(base, new, head, config)
 
@@ -149,7 +149,9 @@ def test_base_classes_are_matched_with_head_rows_by_name() -> None:
         (
             {
                 "base": replace(BASE, fingerprint=FINGERPRINT),
-                "new": replace(NEW, fingerprint={**FINGERPRINT, "weights": "2"}),
+                "new": replace(
+                    NEW, fingerprint=Fingerprint({**FINGERPRINT.fields, "weights": "2"})
+                ),
             },
             CacheError,
             r"different backbones: weights \(1 / 2\)",
@@ -168,6 +170,6 @@ def test_each_contradiction_is_refused_with_a_remedy(
 
 
 def test_the_head_that_belongs_to_the_backbone_is_accepted() -> None:
-    head = head_of("abcd", fingerprint=backbone_identifier(FINGERPRINT))
+    head = head_of("abcd", fingerprint=FINGERPRINT.backbone_identifier)
     base, new = (replace(side, fingerprint=FINGERPRINT) for side in (BASE, NEW))
     assert build(base=base, new=new, head=head).num_base == 4

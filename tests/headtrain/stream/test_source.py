@@ -5,6 +5,7 @@ import pytest
 
 from clinit.errors import CacheError
 from clinit.extract.features import FeatureSet
+from clinit.extract.fingerprint import Fingerprint
 from clinit.headtrain.stream.source import Source, check_same_backbone
 
 
@@ -13,9 +14,10 @@ def rows(names: str, dim: int = 4) -> FeatureSet:
 
 
 def test_fingerprints_may_differ_in_the_manifest_only() -> None:
-    check_same_backbone({"a": "1", "manifest": "x"}, {"a": "1", "manifest": "y"})
-    with pytest.raises(CacheError, match=r"a \(1 / 2\), b \(absent / 3\)"):
-        check_same_backbone({"a": "1", "manifest": "x"}, {"a": "2", "b": "3", "manifest": "x"})
+    one = Fingerprint({"a": "1", "manifest": "x"})
+    check_same_backbone(one, Fingerprint({"a": "1", "manifest": "y"}))
+    with pytest.raises(CacheError, match=r"a \(1 / 2\), b \(nothing / 3\)"):
+        check_same_backbone(one, Fingerprint({"a": "2", "b": "3", "manifest": "x"}))
 
 
 def test_splits_with_different_classes_are_refused() -> None:
@@ -29,7 +31,7 @@ def test_splits_of_different_widths_are_refused() -> None:
 
 
 def test_what_a_record_says_of_a_side_names_its_data_and_no_more() -> None:
-    told = {"backbone": "vit", "manifest": "m"}
+    told = Fingerprint({"backbone": "vit", "manifest": "m"})
     side = Source(rows("ab"), rows("ab"), path="x", fingerprint=told, val_manifest="v")
     assert side.description == {
         "path": "x",

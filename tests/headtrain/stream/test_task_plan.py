@@ -5,12 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.headtrain.config import ExperimentConfig
+from clinit.headtrain.init.raw import random_task_rows
+from clinit.headtrain.record.task_log import TaskEntry
 from clinit.headtrain.stream.pool import Pool
 from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.stream.seeds import Draw
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.study import Study
 
 TRAIN = [12, 3, 9, 20, 1, 15, 6, 9, 11]
 """Training rows per class: five base classes, then two tasks of two."""
@@ -30,16 +32,17 @@ def scenario() -> Scenario:
     )
 
 
-def config(**changes: Any) -> ExperimentConfig:
-    return ExperimentConfig(**{"tasks": 2, "iterations": 6, "batch_size": 8, **changes})
+def study(**changes: Any) -> Study:
+    return Study.of({"tasks": 2, "iterations": 6, "batch_size": 8, **changes}).resolved()
 
 
 def plan(**changes: Any) -> TaskPlan:
-    return TaskPlan(scenario(), config(**changes))
+    return TaskPlan(scenario(), study(**changes))
 
 
 def classes_of(rows: np.ndarray) -> list[int]:
-    return sorted(set(map(int, scenario().train.labels[rows])))
+    found: list[int] = np.unique(scenario().train.labels[rows]).tolist()
+    return found
 
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -129,11 +132,10 @@ def test_batches_are_drawn_anew_for_each_task_and_each_purpose() -> None:
 
 
 def test_random_rows_depend_on_seed_and_task_alone() -> None:
-    rows = plan(buffer=15).random_rows(TASKS[0], 7)
+    rows = random_task_rows(0, TASKS[0], 7)
     assert (rows.weight.shape, rows.bias.shape) == ((2, 7), (2,))
-    same = plan(method="naive", iterations=50, batch_size=4).random_rows(TASKS[0], 7)
-    np.testing.assert_array_equal(rows.weight, same.weight)
-    for other in (plan().random_rows(TASKS[1], 7), plan(seed=1).random_rows(TASKS[0], 7)):
+    np.testing.assert_array_equal(rows.weight, random_task_rows(0, TASKS[0], 7).weight)
+    for other in (random_task_rows(0, TASKS[1], 7), random_task_rows(1, TASKS[0], 7)):
         assert not np.array_equal(rows.weight, other.weight)
 
 
@@ -142,7 +144,8 @@ def test_the_entry_of_a_task_counts_what_it_was_learnt_from() -> None:
     task = TASKS[1]
     rows = task_plan.rows(task)
     schedule = task_plan.schedule(rows)
-    entry = task_plan.entry(task, rows, task_plan.start_rows(task, rows), schedule)
+    seen = task_plan.start_rows(task, rows)
+    entry = TaskEntry.begin(scenario(), task, rows, seen, schedule)
     assert entry.task == 2
     assert entry.facts == {
         "classes": 2,

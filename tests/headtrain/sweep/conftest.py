@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from clinit.extract.features import FeatureSet
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
 from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study import Study
 from clinit.headtrain.sweep.folder import SweepData
 from clinit.headtrain.sweep.grid import parse_grid
-from clinit.headtrain.sweep.run import Run, distinct, runs_of
+from clinit.headtrain.sweep.run import distinct, runs_of
 
 DIM, BASE, NEW = 12, 8, 6
 
@@ -43,7 +45,7 @@ def data() -> SweepData:
             _blobs(name, 20, seed, classes, place),
             _blobs(name, 6, seed + 1, classes, place),
             path=f"caches/{name}",
-            fingerprint={"weights": "1", "manifest": name},
+            fingerprint=Fingerprint({"weights": "1", "manifest": name}),
             val_manifest=f"{name} val",
         )
         for name, seed, classes, place in (("base", 1, BASE, 1), ("new", 3, NEW, 2))
@@ -54,16 +56,18 @@ def data() -> SweepData:
 @pytest.fixture
 def other_data(data: SweepData) -> SweepData:
     """The same stream from a new cache that was extracted with other weights."""
-    fingerprint = {**data.new.fingerprint, "weights": "2"}
-    base = replace(data.base, fingerprint={**data.base.fingerprint, "weights": "2"})
-    return replace(data, base=base, new=replace(data.new, fingerprint=fingerprint))
+    base, new = (
+        replace(side, fingerprint=Fingerprint({**side.fingerprint.fields, "weights": "2"}))
+        for side in (data.base, data.new)
+    )
+    return replace(data, base=base, new=new)
 
 
 @pytest.fixture
-def make_runs() -> Callable[..., list[Run]]:
+def make_runs() -> Callable[..., list[Study]]:
     """Compile grid words; a stream of two tasks and six updates unless told."""
 
-    def make(*words: str) -> list[Run]:
+    def make(*words: str) -> list[Study]:
         small = {"device": "cpu", "tasks": "2", "iterations": "6", "eval_every": "3"}
         small |= {"batch_size": "8", "buffer": "20"}
         small |= dict(word.split("=", 1) for word in words)

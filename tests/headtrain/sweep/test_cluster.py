@@ -35,6 +35,7 @@ from ray.cluster_utils import Cluster
 from clinit.headtrain.sweep.cluster import train_on_ray
 from clinit.headtrain.sweep.folder import hold_folder
 from clinit.headtrain.sweep.grid import parse_grid
+from clinit.headtrain.study import Study
 from clinit.headtrain.sweep.run import distinct, runs_of
 from clinit.headtrain.sweep.runner import plan_sweep, run_sweep
 

@@ -1,33 +1,32 @@
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 
 from clinit.errors import ExperimentError
-from clinit.headtrain.config import ExperimentConfig, HeadConfig
+from clinit.headtrain.study import settings_of
 from clinit.headtrain.sweep.fields import fields
 from clinit.headtrain.sweep.grid import (
     LIMIT,
     Choice,
     Interval,
+    Together,
     check_size,
     grid_of,
     merge,
+    names_in,
+    only,
     parse_grid,
+    values_in,
 )
+from clinit.headtrain.sweep.run import refuse_idle, runs_of
 
 
-def test_every_field_of_the_two_classes_with_one_value_can_be_varied() -> None:
-    scalar = {
-        field.name
-        for owner in (ExperimentConfig, HeadConfig)
-        for field in dataclasses.fields(owner)
-        if isinstance(field.default, int | float | str)
-    }
-    assert scalar <= set(fields())
+@pytest.mark.parametrize("top", [False, True])
+def test_every_setting_of_one_value_can_be_varied(top: bool) -> None:
+    assert settings_of(top=top).keys() - fields(top=top).keys() == {"class_order"}
 
 
 def test_words_become_lists_and_ranges_of_the_type_of_their_field() -> None:
@@ -63,15 +62,19 @@ def test_a_value_that_comes_twice_counts_once() -> None:
 @pytest.mark.parametrize(
     ("word", "message", "remedy"),
     [
-        ("lrr=1", "a sweep has no field 'lrr'", "Did you mean lr?"),
-        ("head-widht=grow", "a sweep has no field 'head-widht'", "Did you mean head_width?"),
-        ("xyz=1", "a sweep has no field 'xyz'", "Known are: "),
+        ("lrr=1", "a sweep of train-head has no field 'lrr'", "Did you mean lr?"),
+        (
+            "head-widht=grow",
+            "a sweep of train-head has no field 'head-widht'",
+            "Did you mean head_width?",
+        ),
+        ("xyz=1", "a sweep of train-head has no field 'xyz'", "Known are: "),
         ("class-order=a", "class_order cannot be varied: each of its values is a list", "seed"),
         ("seed", "'seed' is not of the form field=values", "seed=0:5"),
         ("seed=", "seed has no value", "seed=0"),
         ("seed=1,,2", "seed has no value", "seed=0"),
         ("seed=1.5", "seed takes an integer, got '1.5'", "seed=0"),
-        ("lr=fast", "lr takes a number, got 'fast'", "lr=0.001"),
+        ("lr=fast", "lr takes a number, got 'fast'", "lr=1e-3"),
         ("lam=best", "lam takes a number or 'auto', got 'best'", "lam=0.05"),
         ("seed=5:5", "seed=5:5 is not a range: holds no number", "a:b"),
         ("lr=1e-2..1e-4:log3", "must go upwards", "a..b:log5"),
@@ -85,7 +88,7 @@ def test_a_value_that_comes_twice_counts_once() -> None:
         ("lr=1e-5..1e-1:log99999999", "has 99,999,999 values; a sweep trains at", "a..b:log5"),
         ("seed=0:1e400", "seed takes an integer, got '0:1e400'", "seed=0"),
         (f"seed=0:{'9' * 5000}", f"seed takes an integer, got '0:{'9' * 37}…", "seed=0"),
-        (f"lr=1..2:log{'9' * 5000}", "lr takes a number, got '1..2:log99", "lr=0.001"),
+        (f"lr=1..2:log{'9' * 5000}", "lr takes a number, got '1..2:log99", "lr=1e-3"),
         (f"seed={'9' * 5000}", "seed takes at most 18 digits, got 5,000", "seed=0"),
         (f"iterations=-{'9' * 19}", "iterations takes at most 18 digits, got 19", "600"),
     ],
@@ -126,12 +129,12 @@ def test_the_grid_on_top_wins_with_its_kind_of_buffer() -> None:
 @pytest.mark.parametrize(
     ("table", "message", "remedy"),
     [
-        ({"bufer": 1}, "a sweep has no field 'bufer'", "Did you mean buffer?"),
+        ({"bufer": 1}, "a sweep of train-head has no field 'bufer'", "Did you mean buffer?"),
         ({"seed": []}, "seed has no value", "seed=0"),
         ({"seed": True}, "seed takes an integer, got True", "seed=0"),
         ({"seed": 1.5}, "seed takes an integer, got 1.5", "seed=0"),
         ({"seed": 10**18}, "seed takes an integer, got 1000000000000000000", "seed=0"),
-        ({"lr": 10**400}, "lr takes a number, got 10000", "lr=0.001"),
+        ({"lr": 10**400}, "lr takes a number, got 10000", "lr=1e-3"),
     ],
 )
 def test_a_table_that_is_no_grid_is_refused(
@@ -161,3 +164,72 @@ def test_as_many_combinations_as_are_allowed_pass_and_one_more_is_refused_uncoun
     factors = {name: tuple(range(1000)) for name in ("seed", "buffer", "iterations", "tasks")}
     with pytest.raises(ExperimentError, match=r"^1,000,000,000,000 combinations: 1,000 of seed x"):
         check_size([factors])
+
+
+def test_fields_that_vary_together_are_rows_and_not_a_product() -> None:
+    grid = parse_grid(["buffer,iterations=24000,600;192000,1200", "seed=0:2"])
+    assert grid["buffer,iterations"] == Together(
+        ("buffer", "iterations"), ((24_000, 600), (192_000, 1200))
+    )
+    runs = [(run.stream.buffer, run.stream.iterations, run.stream.seed) for run in runs_of(grid)]
+    assert runs == [(24_000, 600, 0), (24_000, 600, 1), (192_000, 1200, 0), (192_000, 1200, 1)]
+    table = {"buffer,iterations": ["24000,600", "192000,1200"], "seed": "0:2"}
+    assert grid_of(table) == grid
+    check_size([grid])
+
+
+def test_fields_together_win_over_each_of_them_below() -> None:
+    over = parse_grid(["buffer,iterations=9,1"])
+    assert merge({"iterations": (5,), "buffer_per_class": (3,), "seed": (1,)}, over) == {
+        "seed": (1,),
+        **over,
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["buffer,iterations=24000"], "buffer,iterations has '24000', expected 2 values with"),
+        (["buffer,iterations=1,2;"], "buffer,iterations has '', expected 2 values with"),
+        (["buffer,iterations=1,2", "buffer=3"], "buffer is given twice"),
+        (["buffer,buffer=1,2"], "buffer is given twice"),
+        (["buffer,seed=1,x"], "seed takes an integer, got 'x'"),
+    ],
+)
+def test_what_does_not_vary_together_is_refused(words: list[str], message: str) -> None:
+    with pytest.raises(ExperimentError, match=message):
+        parse_grid(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "top", "message"),
+    [
+        (["method=ncm,ridge", "lr=1e-3,1e-2"], False, "--lr does not go with --method ncm"),
+        (["method=naive", "buffer=5"], False, "--buffer does not go with --method naive"),
+        (["method,lam=lda,0.1;ncm,0.2"], False, "--lambda does not go with --method lda"),
+        (["method=ewc", "rank=3"], True, "--rank does not go with --method ewc"),
+        (["ewc_lambda=1,2"], True, "--ewc-lambda does not go with --method rehearsal"),
+    ],
+)
+def test_what_no_run_of_a_grid_reads_is_refused(words: list[str], top: bool, message: str) -> None:
+    grid = parse_grid(words, top=top)
+    with pytest.raises(ExperimentError, match=message):
+        refuse_idle(grid, names_in(grid), top=top)
+
+
+@pytest.mark.parametrize(
+    "words", [["method=ncm,rehearsal", "lr=1e-3"], ["init=random", "lam=0.1"], ["init=zero"]]
+)
+def test_what_one_run_of_a_grid_reads_is_not_refused(words: list[str]) -> None:
+    grid = parse_grid(words)
+    refuse_idle(grid, names_in(grid))
+
+
+def test_one_value_of_a_field_leaves_its_rows() -> None:
+    grid = parse_grid(["method,lr=rehearsal,0.1;naive,0.2", "seed=0:2"])
+    assert only(grid, "method", "naive")["method,lr"] == Together(
+        ("method", "lr"), (("naive", 0.2),)
+    )
+    assert only(grid, "seed", 1)["seed"] == (1,)
+    assert values_in(grid, "method") == ("rehearsal", "naive")
+    assert values_in(grid, "tasks") is None

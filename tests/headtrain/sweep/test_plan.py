@@ -5,30 +5,36 @@ from collections.abc import Sequence
 import pytest
 
 from clinit.errors import DeviceError, ExperimentError
-from clinit.headtrain.config import ExperimentConfig, HeadConfig
+from clinit.headtrain.study import Study, identity_of
 from clinit.headtrain.sweep import plan as plan_module
 from clinit.headtrain.sweep.grid import parse_grid
-from clinit.headtrain.sweep.plan import Bank, bank_limit, compile_banks, head_bytes, run_names
-from clinit.headtrain.sweep.run import Run, distinct, identity, runs_of
+from clinit.headtrain.sweep.plan import (
+    BankPlan,
+    bank_limit,
+    compile_banks,
+    head_bytes,
+    run_names,
+)
+from clinit.headtrain.sweep.run import distinct, runs_of
 
 
-def runs(*words: str) -> list[Run]:
+def runs(*words: str) -> list[Study]:
     return distinct(runs_of(parse_grid(["device=cpu", *words])))
 
 
-def banks(chosen: Sequence[Run], asked: int | None = None) -> list[Bank]:
+def banks(chosen: Sequence[Study], asked: int | None = None) -> list[BankPlan]:
     return compile_banks(chosen, num_classes=10, dim=4, asked=asked)
 
 
 def test_a_grid_is_every_combination_with_all_else_at_its_default() -> None:
     found = runs("init=class-mean,least-square", "seed=0:2", "lr=1e-3,1e-2")
-    assert [(run.head.init, run.experiment.seed, run.head.lr) for run in found] == [
+    assert [(run.start.init, run.stream.seed, run.training.lr) for run in found] == [
         (init, seed, lr)
         for init in ("class-mean", "least-square")
         for seed in (0, 1)
         for lr in (1e-3, 1e-2)
     ]
-    assert {run.experiment.iterations for run in found} == {ExperimentConfig().iterations}
+    assert {run.stream.iterations for run in found} == {Study().stream.iterations}
 
 
 @pytest.mark.parametrize(
@@ -57,17 +63,17 @@ def test_settings_without_an_effect_do_not_make_another_run(
 
 def test_a_run_is_the_same_on_another_device_and_where_the_record_lacks_a_newer_field() -> None:
     (run,) = runs("init=lda", "seed=3")
-    config = {**run.config, "device": "cuda"}
+    config = {**run.values(), "device": "cuda"}
     del config["weight_decay"]
     del config["precision"]
-    assert identity(config) == run.identity
-    assert identity({**config, "seed": 4}) != run.identity
+    assert identity_of(config) == run.identity
+    assert identity_of({**config, "seed": 4}) != run.identity
 
 
 def test_a_value_that_the_training_refuses_is_refused_before_it() -> None:
     with pytest.raises(ExperimentError, match="lr must be positive, got -1"):
         runs("lr=-1")
-    with pytest.raises(ExperimentError, match="init is 'ls', expected one of"):
+    with pytest.raises(ExperimentError, match=r"init takes 'random' or .*, got 'ls'"):
         runs("init=ls")
 
 
@@ -93,14 +99,14 @@ def test_a_name_in_the_folder_never_means_two_runs() -> None:
     before = runs("init=lda", "lr=1e-3")
     after = runs("init=lda", "lr=1e-2")
     assert run_names(before) == run_names(after) == ["lda-calibrated"]
-    assert run_names(after, [before[0].config]) == ["lda-calibrated-lr=0.01"]
+    assert run_names(after, [before[0].values()]) == ["lda-calibrated-lr=0.01"]
 
 
 def test_a_bank_holds_runs_of_one_stream_only_and_every_run_once() -> None:
     chosen = runs("init=random,lda", "loss=ce,mse", "seed=0:3", "buffer=10,20", "lr=1e-3,1e-2")
     compiled = banks(chosen, asked=3)
     for bank in compiled:
-        assert {run.experiment for run in bank.runs} == {bank.experiment}
+        assert {run.shared for run in bank.runs} == {bank.runs[0].shared}
         assert len(bank.runs) <= 3
     assert sorted(run.identity for bank in compiled for run in bank.runs) == sorted(
         run.identity for run in chosen
@@ -110,14 +116,17 @@ def test_a_bank_holds_runs_of_one_stream_only_and_every_run_once() -> None:
 
 def test_neighbours_in_a_bank_share_loss_and_rates() -> None:
     (bank,) = banks(runs("init=random,lda", "loss=ce,mse", "lr=1e-3,1e-2"))
-    losses = [head.loss for head in bank.heads]
+    losses = [run.training.loss for run in bank.runs]
     assert losses == sorted(losses)
 
 
 def test_runs_of_another_pretrained_head_have_a_bank_of_their_own() -> None:
     chosen = runs("loss=ce,mse,sqen")
     compiled = compile_banks(chosen, num_classes=10, dim=4, key={"mse": "aligned"})
-    assert [[head.loss for head in bank.heads] for bank in compiled] == [["ce", "sqen"], ["mse"]]
+    assert [[run.training.loss for run in bank.runs] for bank in compiled] == [
+        ["ce", "sqen"],
+        ["mse"],
+    ]
 
 
 def test_a_bank_is_no_larger_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +135,7 @@ def test_a_bank_is_no_larger_than_memory_allows(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(
         plan_module, "free_memory", lambda device: {"cpu": 2 * 5 * each}[device.type]
     )
-    config = ExperimentConfig(device="cpu")
+    config = Study.of({"device": "cpu"}).resolved()
     assert bank_limit(config, num_classes=1365, dim=384) == 5
     assert bank_limit(config, num_classes=1365, dim=384, asked=3) == 3
     assert bank_limit(config, num_classes=1365, dim=384, asked=30) == 5
@@ -138,7 +147,7 @@ def test_halves_of_a_bank_hold_its_runs() -> None:
     (bank,) = banks(runs("seed=1", "lr=1e-3,1e-2,1e-1"))
     one, other = bank.halves()
     assert one.runs + other.runs == bank.runs
-    assert bank.heads == [HeadConfig(lr=lr) for lr in (1e-3, 1e-2, 1e-1)]
+    assert [run.training.lr for run in bank.runs] == [1e-3, 1e-2, 1e-1]
 
 
 def test_a_precision_that_a_device_lacks_is_refused_before_any_bank_is_trained() -> None:

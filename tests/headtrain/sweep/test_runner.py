@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from clinit.errors import CacheError, ClinitError, RecordError
+from clinit.extract.fingerprint import Fingerprint
 from clinit.headtrain.record import format as record_module
 from clinit.headtrain.record.format import RunRecord, find_records, read_record
+from clinit.headtrain.study import Study
 from clinit.headtrain.sweep import runner
 from clinit.headtrain.sweep.folder import SweepData, hold_folder, run_digest
-from clinit.headtrain.sweep.plan import Bank
-from clinit.headtrain.sweep.run import Run
+from clinit.headtrain.sweep.plan import BankPlan
 from clinit.headtrain.sweep.runner import (
     BankHalved,
     BankStarted,
@@ -28,19 +29,19 @@ from clinit.headtrain.sweep.runner import (
     train_here,
 )
 
-MakeRuns = Callable[..., list[Run]]
+MakeRuns = Callable[..., list[Study]]
 GRID = ("init=random,least-square", "loss=ce,sqen", "seed=0:2")
 
 
 def sweep(
-    runs: Sequence[Run],
+    runs: Sequence[Study],
     data: SweepData,
     out: Path,
     *,
     bank_size: int | None = None,
     observer: Callable[[SweepEvent], None] = lambda event: None,
 ) -> SweepPlan:
-    with hold_folder(out, data, {run.head.loss for run in runs}) as folder:
+    with hold_folder(out, data, {run.training.loss for run in runs}) as folder:
         plan = plan_sweep(runs, folder, data, bank_size=bank_size)
         run_sweep(plan, folder, train_here(data, observer), observer)
     return plan
@@ -122,7 +123,7 @@ def test_long_settings_that_differ_at_their_end_are_told_apart(
 ) -> None:
     def with_transform(text: str) -> SweepData:
         base, new = (
-            replace(side, fingerprint={**(side.fingerprint or {}), "transform": text})
+            replace(side, fingerprint=Fingerprint({**side.fingerprint.fields, "transform": text}))
             for side in (data.base, data.new)
         )
         return replace(data, base=base, new=new)
@@ -147,7 +148,7 @@ def test_other_imported_features_under_the_same_labels_are_other_data(
     data: SweepData, make_runs: MakeRuns, tmp_path: Path
 ) -> None:
     def imported(digest: str) -> SweepData:
-        fingerprint = {**data.new.fingerprint, "features": digest}
+        fingerprint = Fingerprint({**data.new.fingerprint.fields, "features": digest})
         return replace(data, new=replace(data.new, fingerprint=fingerprint, val_features="v"))
 
     sweep(make_runs("seed=0"), imported("one"), tmp_path)
@@ -280,7 +281,7 @@ def test_banks_that_no_sweep_has_begun_with_are_not_believed(
     runs = make_runs("seed=0:2", "init=zero,random", "scale=none")
     with hold_folder(tmp_path, data, {"ce"}):
         pass
-    runs.sort(key=lambda run: run.experiment.seed)
+    runs.sort(key=lambda run: run.stream.seed)
     a, b, c, d = map(run_digest, runs)
     twice, of_two_seeds, unknown, overlapping = [[a, a]], [[a, c]], [[a, "0"]], [[a, b], [b]]
     for banks in (twice, of_two_seeds, unknown, overlapping):
@@ -290,7 +291,7 @@ def test_banks_that_no_sweep_has_begun_with_are_not_believed(
         assert sorted(run_digest(run) for bank in plan.banks for run in bank.runs) == sorted(
             (a, b, c, d)
         )
-        assert all(len({run.experiment for run in bank.runs}) == 1 for bank in plan.banks)
+        assert all(len({run.shared for run in bank.runs}) == 1 for bank in plan.banks)
 
 
 def test_a_sweep_of_an_earlier_version_goes_on(
@@ -411,7 +412,7 @@ def test_a_bank_that_does_not_fit_into_memory_is_halved(
 ) -> None:
     train = runner.train_bank
 
-    def small(data: SweepData, bank: Bank, *rest: object, **named: object) -> list[RunRecord]:
+    def small(data: SweepData, bank: BankPlan, *rest: object, **named: object) -> list[RunRecord]:
         if len(bank.runs) > 2:
             raise torch.OutOfMemoryError
         return train(data, bank, *rest, **named)  # type: ignore[arg-type]

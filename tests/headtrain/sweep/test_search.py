@@ -15,7 +15,7 @@ from clinit.headtrain.record.format import find_records, read_info
 from clinit.headtrain.sweep.folder import SweepData, hold_folder
 from clinit.headtrain.sweep.grid import Interval, parse_grid
 from clinit.headtrain.sweep.held_out import held_out_rows, hold_out
-from clinit.headtrain.sweep.plan import Bank
+from clinit.headtrain.sweep.plan import BankPlan
 from clinit.headtrain.sweep.runner import Trained, train_here
 from clinit.headtrain.sweep.search import STUDY, Found, SearchConfig, Space, search
 
@@ -52,7 +52,7 @@ def run(
     with hold_folder(out / "trials", data, {"ce"}) as folder:
         here = train_here(data, observer)
 
-        def train(banks: Sequence[Bank]) -> Trained:
+        def train(banks: Sequence[BankPlan]) -> Trained:
             nonlocal calls
             for bank, records in here(banks):
                 calls += 1
@@ -116,12 +116,12 @@ def test_seeds_are_not_searched_and_single_values_are_kept() -> None:
     space = Space.of(parse_grid([*GRID, "seed=0:3"]))
     assert space.varied == {"lr": Interval(1e-4, 1e-1, True), "scale": ("norm", "calibrated")}
     assert space.fixed["buffer"] == 10
-    assert [r.experiment.seed for r in space.runs({"lr": 0.123456789, "scale": "norm"})] == [
+    assert [r.stream.seed for r in space.runs({"lr": 0.123456789, "scale": "norm"})] == [
         0,
         1,
         2,
     ]
-    assert {r.head.lr for r in space.runs({"lr": 0.123456789, "scale": "norm"})} == {0.123457}
+    assert {r.training.lr for r in space.runs({"lr": 0.123456789, "scale": "norm"})} == {0.123457}
 
 
 def test_a_search_over_seeds_alone_is_refused() -> None:
@@ -138,8 +138,8 @@ def test_a_search_finds_the_better_half_and_its_value_is_the_mean_over_seeds(
     assert found.num_trials == 20
     assert found.params["scale"] == "norm"
     assert found.value < 0.5
-    assert [r.experiment.seed for r in found.runs] == [0, 1]
-    lr = found.runs[0].head.lr
+    assert [r.stream.seed for r in found.runs] == [0, 1]
+    lr = found.runs[0].training.rate
     assert found.value == pytest.approx(abs(np.log10(lr) + 2) + 0.05)
 
 
@@ -204,6 +204,16 @@ def test_half_a_study_is_told_in_one_sentence(data: SweepData, tmp_path: Path) -
             run(tmp_path, data, trials=2)
         assert "\n" not in str(caught.value)
         assert "remove the file if it is damaged" in caught.value.remedy
+
+
+@needs_optuna
+def test_a_study_that_is_a_link_is_refused_and_leads_nowhere(
+    data: SweepData, tmp_path: Path
+) -> None:
+    (tmp_path / STUDY).symlink_to(tmp_path / "elsewhere.db")
+    with pytest.raises(RecordError, match=rf"the study .*{STUDY} is a link, expected a file"):
+        run(tmp_path, data, trials=2)
+    assert not (tmp_path / "elsewhere.db").exists()
 
 
 @needs_optuna

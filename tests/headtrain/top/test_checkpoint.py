@@ -15,8 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from clinit.errors import CheckpointError
 from clinit.extract.document import content_sha256
-from clinit.headtrain.init import Initialisation, LambdaCurve, Rows
+from clinit.headtrain.init import Initialisation, LambdaCurve
 from clinit.headtrain.record.task_log import Point, TaskEntry
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 
 CPU = torch.device("cpu")
@@ -174,7 +175,7 @@ def test_tensors_that_are_not_those_of_the_document_are_refused(tmp_path: Path) 
         (("iteration",), -2, "iteration is -2, expected `int` >= -1"),
         (("entries",), {}, "entries is {}, expected `array`, got `object`"),
         (("entries", 0, "facts"), {"classes": "2"}, "entries[0].facts[...]: expected `int | "),
-        (("entries", 0, "iterations"), [0, 1], "it lacks what a task was written down with ("),
+        (("entries", 0, "iterations"), [0, 1], "the entry of a task is incomplete ("),
         (("entries", 0, "start", "factor"), "2", "entries[0].start.factor"),
         (("entries", 0, "start_seconds"), [], "entries[0].start_seconds is [], expected `array`"),
         (("facts",), {}, "facts lacks `diverged`"),

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clinit.headtrain.init import Rows
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.study import Study
 from clinit.headtrain.top import evaluate
 from clinit.headtrain.top.activations.rows import PoolActivations
-from clinit.headtrain.top.config import TopConfig
 from clinit.headtrain.top.network.cut import cut
 from clinit.headtrain.top.network.model import PlasticModel
 
@@ -38,7 +38,7 @@ def test_features_are_those_of_one_pass_over_all_rows(monkeypatch: pytest.Monkey
     ).eval()
     halves = cut(network, 1)
     head = Rows(np.zeros((3, 12)), np.zeros(3))
-    model = PlasticModel(network, halves, head, TopConfig(top_blocks=1))
+    model = PlasticModel(network, halves, head, Study.of({"top_blocks": 1}, top=True))
     held = Held(torch.randn(11, 5, 12))
     activations = PoolActivations([held], torch.device("cpu"))
     rows = np.array([7, 0, 10, 3, 3, 9, 1])

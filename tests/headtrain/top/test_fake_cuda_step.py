@@ -8,7 +8,7 @@ blocking copy to the device or one from memory that is not pinned, and an index 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import repeat
@@ -24,13 +24,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from clinit.headtrain.init import Rows
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.pool import Pool
 from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.study import Study
 from clinit.headtrain.top import evaluate
-from clinit.headtrain.top.activations.rows import PoolActivations, TaskReader
-from clinit.headtrain.top.config import TopConfig
-from clinit.headtrain.top.methods import Batch, DerppConfig, EwcConfig, TopMethod, top_method
+from clinit.headtrain.top.activations.batches import Batch, TaskReader
+from clinit.headtrain.top.activations.rows import PoolActivations
+from clinit.headtrain.top.methods import TopMethod, top_method
 from clinit.headtrain.top.network.cut import cut
 from clinit.headtrain.top.network.model import PlasticModel
 from clinit.headtrain.top.network.optimizer import top_optimizer
@@ -47,14 +48,14 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "resnet": ("resnet18", {"layers": (1, 1, 1, 2), "channels": (4, 4, 8, 8)}),
 }
-METHODS: dict[str, TopConfig] = {
-    "rehearsal": TopConfig(rank=2),
-    "bf16": TopConfig(rank=2, precision="bf16"),
-    "full rank": TopConfig(full_rank=True),
-    "derpp": TopConfig(method="derpp", rank=2),
-    "derpp sum": TopConfig(method="derpp", rank=2, derpp=DerppConfig(distance="sum")),
-    "derpp stored": TopConfig(method="derpp", rank=2, derpp=DerppConfig(teacher="stored")),
-    "ewc": TopConfig(method="ewc", full_rank=True),
+METHODS: dict[str, dict[str, Any]] = {
+    "rehearsal": {"rank": 2},
+    "bf16": {"rank": 2, "precision": "bf16"},
+    "full rank": {"full_rank": True},
+    "derpp": {"method": "derpp", "rank": 2},
+    "derpp sum": {"method": "derpp", "rank": 2, "derpp_distance": "sum"},
+    "derpp stored": {"method": "derpp", "rank": 2, "derpp_teacher": "stored"},
+    "ewc": {"method": "ewc", "full_rank": True},
 }
 TASK = Task(1, np.arange(2), start=3)
 LABELS = np.arange(40) % TASK.stop
@@ -83,10 +84,14 @@ def make_network(key: str) -> tuple[nn.Module, np.ndarray]:
     return network, values.half().numpy()
 
 
-def make_model(network: nn.Module, top: TopConfig) -> PlasticModel:
+def study_of(settings: Mapping[str, Any]) -> Study:
+    return Study.of(settings, top=True).resolved()
+
+
+def make_model(network: nn.Module, top: Mapping[str, Any]) -> PlasticModel:
     dim = network.get_classifier().in_features  # type: ignore[operator]
     head = Rows(np.zeros((TASK.stop, dim)), np.zeros(TASK.stop))
-    model = PlasticModel(network, cut(network, 2), head, top)
+    model = PlasticModel(network, cut(network, 2), head, study_of(top))
     model.open(torch.Generator().manual_seed(0))
     return model
 
@@ -100,8 +105,8 @@ def make_reader(values: np.ndarray, device: torch.device) -> TaskReader:
     return TaskReader(pool, parts, new=new, old=old, kept=new)
 
 
-def make_method(top: TopConfig, loss: str = "ce") -> TopMethod:
-    return top_method(top.method, loss_name=loss, ewc=EwcConfig(), derpp=top.derpp)
+def make_method(top: Mapping[str, Any], loss: str = "ce") -> TopMethod:
+    return top_method(study_of({**top, "loss": loss}))
 
 
 def begin(method: TopMethod, model: PlasticModel, reader: TaskReader) -> None:

@@ -1,5 +1,5 @@
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,9 +14,9 @@ from timm.optim import param_groups_layer_decay
 from torch.nn import functional
 
 from clinit.errors import CacheError, CheckpointError, ExperimentError, ImageError
-from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.events import Evaluated, Event, Noted, Stepped
 from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.init.raw import random_task_rows
 from clinit.headtrain.record.format import (
     RunRecord,
     changed_parameters,
@@ -25,62 +25,75 @@ from clinit.headtrain.record.format import (
     write_record,
 )
 from clinit.headtrain.stream.pool import Pool
+from clinit.headtrain.study import Study, names_of
 from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint
-from clinit.headtrain.top.config import TopConfig, run_name
-from clinit.headtrain.top.experiment import run_top, study_notes
+from clinit.headtrain.top.experiment import run_top, top_notes
 from clinit.headtrain.top.images import open_side, reload_backbone
-from clinit.headtrain.top.methods import DerppConfig, EwcConfig
+from clinit.headtrain.top.inputs import Storage, StoredPart, TopInputs, prepare_inputs
 from clinit.headtrain.top.network.cut import cut
-from clinit.headtrain.top.study import Storage, StoredPart, Study, build_study
 
-STREAM = ExperimentConfig(
-    tasks=2, iterations=6, eval_every=3, batch_size=8, buffer=9, device="cpu", seed=4
-)
-HEAD = HeadConfig(init="least-square", lr=1e-2)
-METHODS: dict[str, TopConfig] = {
-    "low rank": TopConfig(top_blocks=2, rank=3, probe=False),
-    "full rank": TopConfig(top_blocks=1, full_rank=True, probe=False),
-    "ewc": TopConfig(
-        method="ewc", top_blocks=1, full_rank=True, probe=False, ewc=EwcConfig(lam=10.0, samples=5)
-    ),
-    "derpp": TopConfig(method="derpp", rank=3, probe=False),
-    "derpp stored": TopConfig(
-        method="derpp", rank=3, probe=False, derpp=DerppConfig(teacher="stored")
-    ),
-    "joint": TopConfig(method="joint", rank=3, probe=True),
+STREAM = {
+    "tasks": 2,
+    "iterations": 6,
+    "eval_every": 3,
+    "batch_size": 8,
+    "buffer": 9,
+    "device": "cpu",
+    "seed": 4,
+}
+HEAD: Mapping[str, Any] = {"init": "least-square", "lr": 1e-2}
+METHODS: dict[str, dict[str, Any]] = {
+    "low rank": {"top_blocks": 2, "rank": 3, "probe": False},
+    "full rank": {"top_blocks": 1, "full_rank": True, "probe": False},
+    "ewc": {
+        "method": "ewc",
+        "top_blocks": 1,
+        "full_rank": True,
+        "probe": False,
+        "ewc_lam": 10.0,
+        "ewc_samples": 5,
+    },
+    "derpp": {"method": "derpp", "rank": 3, "probe": False},
+    "derpp stored": {"method": "derpp", "rank": 3, "probe": False, "derpp_teacher": "stored"},
+    "joint": {"method": "joint", "rank": 3, "probe": True},
 }
 
 
 @pytest.fixture(scope="module")
-def study_of(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Study]:
-    """Build a study; one that was built before is shared, as no run changes it."""
+def study_of(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TopInputs]:
+    """Prepare inputs; those that were prepared before are shared, as no run changes them."""
     folder = tmp_path_factory.mktemp("trunk")
-    built: dict[str, Study] = {}
+    built: dict[str, TopInputs] = {}
 
-    def make(top: TopConfig, stream: ExperimentConfig = STREAM, **storage: Any) -> Study:
+    def make(
+        top: Mapping[str, Any], stream: Mapping[str, Any] = STREAM, **storage: Any
+    ) -> TopInputs:
         key = repr((top, stream, storage))
         if key not in built:
             built[key] = build(top, stream, **storage)
         return built[key]
 
-    def build(top: TopConfig, stream: ExperimentConfig, **storage: Any) -> Study:
+    def build(top: Mapping[str, Any], stream: Mapping[str, Any], **storage: Any) -> TopInputs:
         caches = tiny_run.parent / "caches"
         base = open_side(caches / "base", None, option="--base-root")
         new = open_side(caches / "new", None, option="--new-root")
         backbone, transform = reload_backbone(base, None, "cpu")
         assert base.source.head is not None
-        return build_study(
+        return prepare_inputs(
             base,
             new,
             base.source.head,
             backbone,
             transform,
-            replace(stream, method=top.data_method),
-            top,
+            Study.of({**stream, **top}, top=True),
             Storage(**{"folder": folder, "budget": 10**9, **storage}),
         )
 
     return make
+
+
+def trained(inputs: TopInputs, head: Mapping[str, Any] = HEAD, **options: Any) -> RunRecord:
+    return run_top(inputs, inputs.study.changed(head), **options)
 
 
 def assert_same_run(one: RunRecord, other: RunRecord) -> None:
@@ -105,12 +118,14 @@ def assert_same_run(one: RunRecord, other: RunRecord) -> None:
 
 @pytest.mark.parametrize("init", ["random", "class-mean", "least-square"])
 def test_a_run_starts_where_a_head_on_cached_features_starts(
-    study_of: Callable[..., Study], init: str
+    study_of: Callable[..., TopInputs], init: str
 ) -> None:
-    study = study_of(METHODS["low rank"])
-    head = replace(HEAD, init=init)
-    record = run_top(study, head)
-    (frozen,) = run_experiment(study.base, study.new, study.initial_head, STREAM, [head])
+    inputs = study_of(METHODS["low rank"])
+    head = {**HEAD, "init": init}
+    record = trained(inputs, head)
+    (frozen,) = run_experiment(
+        inputs.base, inputs.new, inputs.initial_head, [Study.of({**STREAM, **head})]
+    )
     assert record.classes.equals(frozen.classes)
     first = (pl.col("task") == 1) & (pl.col("iteration") == 0)
     assert record.evaluations.filter(first).equals(frozen.evaluations.filter(first))
@@ -125,15 +140,15 @@ def test_a_run_starts_where_a_head_on_cached_features_starts(
 
 
 @pytest.fixture(scope="module")
-def whole_run(study_of: Callable[..., Study]) -> Callable[[str], RunRecord]:
-    return cache(lambda name: run_top(study_of(METHODS[name]), HEAD))
+def whole_run(study_of: Callable[..., TopInputs]) -> Callable[[str], RunRecord]:
+    return cache(lambda name: trained(study_of(METHODS[name]), HEAD))
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_same_run_gives_the_same_bits(
-    study_of: Callable[..., Study], whole_run: Callable[[str], RunRecord], name: str
+    study_of: Callable[..., TopInputs], whole_run: Callable[[str], RunRecord], name: str
 ) -> None:
-    assert_same_run(run_top(study_of(METHODS[name]), HEAD), whole_run(name))
+    assert_same_run(trained(study_of(METHODS[name]), HEAD), whole_run(name))
 
 
 class KilledError(Exception):
@@ -157,20 +172,20 @@ def kill_after(steps: int) -> Callable[[Event], None]:
     [*((name, 11) for name in METHODS), *(("derpp stored", steps) for steps in (1, 5, 6, 7))],
 )
 def test_a_run_that_is_killed_goes_on_to_the_same_bits(
-    study_of: Callable[..., Study],
+    study_of: Callable[..., TopInputs],
     whole_run: Callable[[str], RunRecord],
     tmp_path: Path,
     name: str,
     steps: int,
 ) -> None:
-    study = study_of(METHODS[name])
+    inputs = study_of(METHODS[name])
     path = tmp_path / "run.checkpoint"
     with pytest.raises(KilledError):
-        run_top(study, HEAD, checkpoint=path, checkpoint_every=2, observer=kill_after(steps))
+        trained(inputs, HEAD, checkpoint=path, checkpoint_every=2, observer=kill_after(steps))
     assert path.exists() == (steps > 2)
     told: list[str] = []
-    resumed = run_top(
-        study,
+    resumed = trained(
+        inputs,
         HEAD,
         checkpoint=path,
         checkpoint_every=2,
@@ -181,13 +196,13 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bits(
 
 
 def test_a_finished_checkpoint_needs_no_more_training(
-    study_of: Callable[..., Study], tmp_path: Path
+    study_of: Callable[..., TopInputs], tmp_path: Path
 ) -> None:
-    study, path = study_of(METHODS["low rank"]), tmp_path / "run.checkpoint"
-    record = run_top(study, HEAD, checkpoint=path)
+    inputs, path = study_of(METHODS["low rank"]), tmp_path / "run.checkpoint"
+    record = trained(inputs, HEAD, checkpoint=path)
     evaluated: list[Event] = []
-    again = run_top(
-        study,
+    again = trained(
+        inputs,
         HEAD,
         checkpoint=path,
         observer=lambda event: evaluated.append(event) if isinstance(event, Evaluated) else None,
@@ -197,15 +212,15 @@ def test_a_finished_checkpoint_needs_no_more_training(
 
 
 def test_a_checkpoint_of_another_run_is_refused(
-    study_of: Callable[..., Study], tmp_path: Path
+    study_of: Callable[..., TopInputs], tmp_path: Path
 ) -> None:
-    study, path = study_of(METHODS["low rank"]), tmp_path / "run.checkpoint"
-    run_top(study, HEAD, checkpoint=path)
+    inputs, path = study_of(METHODS["low rank"]), tmp_path / "run.checkpoint"
+    trained(inputs, HEAD, checkpoint=path)
     with pytest.raises(CheckpointError, match="of a run with other settings, data or weights"):
-        run_top(study, replace(HEAD, lr=2e-2), checkpoint=path)
+        trained(inputs, {**HEAD, "lr": 2e-2}, checkpoint=path)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(CheckpointError, match=f"^{path} is damaged: ") as caught:
-        run_top(study, HEAD, checkpoint=path)
+        trained(inputs, HEAD, checkpoint=path)
     assert caught.value.remedy == f"Remove {path} to start the run anew, or choose another --out."
 
 
@@ -221,7 +236,7 @@ def test_a_checkpoint_of_another_run_is_refused(
                     for each in found.entries
                 )
             },
-            "what it says of task 1 is of another run",
+            "its entry of task 1 belongs to another run",
         ),
         (lambda found: {"model": {}}, "its tensors are not those of this run"),
         (lambda found: {"model": {**found.model, "x": torch.ones(1)}}, "its tensors are not those"),
@@ -234,15 +249,15 @@ def test_a_checkpoint_of_another_run_is_refused(
     ],
 )
 def test_a_checkpoint_that_does_not_fit_its_run_is_refused(
-    study_of: Callable[..., Study],
+    study_of: Callable[..., TopInputs],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     change: Callable[[Checkpoint], dict[str, Any]],
     message: str,
 ) -> None:
-    study, path = study_of(METHODS["low rank"]), tmp_path / "run.checkpoint"
+    inputs, path = study_of(METHODS["low rank"]), tmp_path / "run.checkpoint"
     with pytest.raises(KilledError):
-        run_top(study, HEAD, checkpoint=path, checkpoint_every=2, observer=kill_after(3))
+        trained(inputs, HEAD, checkpoint=path, checkpoint_every=2, observer=kill_after(3))
 
     def changed(*arguments: Any) -> Any:
         found = read_checkpoint(*arguments)
@@ -251,16 +266,16 @@ def test_a_checkpoint_that_does_not_fit_its_run_is_refused(
 
     monkeypatch.setattr("clinit.headtrain.top.learner.read_checkpoint", changed)
     with pytest.raises(CheckpointError) as caught:
-        run_top(study, HEAD, checkpoint=path)
+        trained(inputs, HEAD, checkpoint=path)
     assert str(caught.value).startswith(f"{path} is damaged: {message}")
 
 
 @pytest.mark.parametrize("name", ["low rank", "full rank", "derpp stored"])
 def test_with_and_without_stored_activations_the_training_is_the_same(
-    study_of: Callable[..., Study], whole_run: Callable[[str], RunRecord], name: str
+    study_of: Callable[..., TopInputs], whole_run: Callable[[str], RunRecord], name: str
 ) -> None:
     stored = whole_run(name)
-    images = run_top(study_of(METHODS[name], budget=0), HEAD)
+    images = trained(study_of(METHODS[name], budget=0), HEAD)
     assert all(part["stored"] for part in stored.info["activations"])
     for part in images.info["activations"]:
         assert (part["stored"], part["seconds"], part["computed_here"]) == (False, None, False)
@@ -274,12 +289,12 @@ def test_with_and_without_stored_activations_the_training_is_the_same(
 
 
 def test_the_first_run_pays_for_the_activations_and_the_others_name_what_they_cost(
-    study_of: Callable[..., Study], tmp_path: Path
+    study_of: Callable[..., TopInputs], tmp_path: Path
 ) -> None:
-    top, stream = METHODS["low rank"], replace(STREAM, iterations=1)
+    top, stream = METHODS["low rank"], {**STREAM, "iterations": 1}
     built = study_of(top, stream, folder=tmp_path / "trunk")
-    first, second = run_top(built, HEAD), run_top(built.reused(), HEAD)
-    later = run_top(study_of(top, stream, folder=tmp_path / "trunk", workers=1), HEAD)
+    first, second = trained(built, HEAD), trained(built.reused(), HEAD)
+    later = trained(study_of(top, stream, folder=tmp_path / "trunk", workers=1), HEAD)
     paid = [part["seconds"] for part in first.info["activations"]]
     assert all(seconds > 0 for seconds in paid)
     for run, here in ((first, True), (second, False), (later, False)):
@@ -292,12 +307,12 @@ def test_the_first_run_pays_for_the_activations_and_the_others_name_what_they_co
 
 
 def test_a_run_that_was_killed_still_pays_for_the_activations_it_began_with(
-    study_of: Callable[..., Study], tmp_path: Path
+    study_of: Callable[..., TopInputs], tmp_path: Path
 ) -> None:
     top, folder = METHODS["low rank"], tmp_path / "trunk"
     path = tmp_path / "run.checkpoint"
     with pytest.raises(KilledError):
-        run_top(
+        trained(
             study_of(top, folder=folder),
             HEAD,
             checkpoint=path,
@@ -306,16 +321,16 @@ def test_a_run_that_was_killed_still_pays_for_the_activations_it_began_with(
         )
     again = study_of(top, folder=folder, workers=1)
     assert not any(part.computed_here for part in again.parts)
-    resumed = run_top(again, HEAD, checkpoint=path)
+    resumed = trained(again, HEAD, checkpoint=path)
     assert all(part["computed_here"] for part in resumed.info["activations"])
     assert resumed.info["timings_s"]["trunk"] > 0
 
 
 def test_a_checkpoint_that_does_not_say_who_paid_is_read_all_the_same(
-    study_of: Callable[..., Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    study_of: Callable[..., TopInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study, path = study_of(METHODS["low rank"]).reused(), tmp_path / "run.checkpoint"
-    run_top(study, HEAD, checkpoint=path)
+    inputs, path = study_of(METHODS["low rank"]).reused(), tmp_path / "run.checkpoint"
+    trained(inputs, HEAD, checkpoint=path)
 
     def without(*arguments: Any) -> Any:
         found = read_checkpoint(*arguments)
@@ -323,34 +338,34 @@ def test_a_checkpoint_that_does_not_say_who_paid_is_read_all_the_same(
         return replace(found, facts={k: v for k, v in found.facts.items() if k != "paid"})
 
     monkeypatch.setattr("clinit.headtrain.top.learner.read_checkpoint", without)
-    record = run_top(study, HEAD, checkpoint=path)
+    record = trained(inputs, HEAD, checkpoint=path)
     assert not any(part["computed_here"] for part in record.info["activations"])
 
 
 def test_what_fits_the_budget_is_stored_the_most_read_first(
-    study_of: Callable[..., Study], whole_run: Callable[[str], RunRecord], tmp_path: Path
+    study_of: Callable[..., TopInputs], whole_run: Callable[[str], RunRecord], tmp_path: Path
 ) -> None:
     parts = study_of(METHODS["low rank"]).parts
     assert [part.name for part in parts] == ["base val", "new val", "base train", "new train"]
     budget = parts[0].bytes + parts[1].bytes
     some = study_of(METHODS["low rank"], folder=tmp_path, budget=budget)
     assert [part.stored for part in some.parts] == [True, True, False, False]
-    mixed = run_top(some, HEAD)
+    mixed = trained(some, HEAD)
     whole = whole_run("low rank")
     np.testing.assert_allclose(mixed.steps["loss"], whole.steps["loss"], rtol=1e-3)
 
 
 def test_the_sizes_that_are_told_are_those_of_the_files(
-    study_of: Callable[..., Study], tmp_path: Path
+    study_of: Callable[..., TopInputs], tmp_path: Path
 ) -> None:
-    study = study_of(METHODS["low rank"], folder=tmp_path)
-    told = sum(part.bytes for part in study.parts)
+    inputs = study_of(METHODS["low rank"], folder=tmp_path)
+    told = sum(part.bytes for part in inputs.parts)
     stored = sum(path.stat().st_size for path in tmp_path.rglob("*.h5"))
     assert told < stored < told + 40_000 * len(list(tmp_path.rglob("*.h5")))
 
 
 def test_activations_that_do_not_fit_the_disk_are_refused(
-    study_of: Callable[..., Study], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    study_of: Callable[..., TopInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10}))
     with pytest.raises(
@@ -360,15 +375,15 @@ def test_activations_that_do_not_fit_the_disk_are_refused(
 
 
 def test_only_the_linear_layers_of_the_top_blocks_change(
-    study_of: Callable[..., Study],
+    study_of: Callable[..., TopInputs],
 ) -> None:
-    study = study_of(METHODS["low rank"])
-    before = copy.deepcopy(study.network.state_dict())
-    record = run_top(study, HEAD)
+    inputs = study_of(METHODS["low rank"])
+    before = copy.deepcopy(inputs.network.state_dict())
+    record = trained(inputs, HEAD)
     assert record.top is not None
-    blocks = cut(study.network, 2).blocks
+    blocks = cut(inputs.network, 2).blocks
     assert set(record.top) == {f"{block}.mlp.{fc}.weight" for block in blocks for fc in FCS}
-    for name, values in study.network.state_dict().items():
+    for name, values in inputs.network.state_dict().items():
         torch.testing.assert_close(values, before[name], rtol=0, atol=0)
 
 
@@ -377,39 +392,42 @@ FCS = ("fc1", "fc2")
 
 @pytest.mark.parametrize("name", ["low rank", "ewc"])
 def test_the_stored_parameters_and_head_make_the_network_that_was_measured(
-    study_of: Callable[..., Study], whole_run: Callable[[str], RunRecord], tmp_path: Path, name: str
+    study_of: Callable[..., TopInputs],
+    whole_run: Callable[[str], RunRecord],
+    tmp_path: Path,
+    name: str,
 ) -> None:
-    study, record = study_of(METHODS[name]), whole_run(name)
+    inputs, record = study_of(METHODS[name]), whole_run(name)
     write_record(record, tmp_path / "run")
-    network = copy.deepcopy(study.network)
+    network = copy.deepcopy(inputs.network)
     changed = {
         k: torch.from_numpy(v) for k, v in changed_parameters(read_record(tmp_path / "run")).items()
     }
     assert not network.load_state_dict(changed, strict=False).unexpected_keys
-    head, top = final_head(read_record(tmp_path / "run")), cut(network, study.top.top_blocks).top
-    val = study.scenario.val
-    rows = val.rows_between(0, study.scenario.num_classes)
+    head, top = final_head(read_record(tmp_path / "run")), cut(network, inputs.top.top_blocks).top
+    val = inputs.scenario.val
+    rows = val.rows_between(0, inputs.scenario.num_classes)
     with torch.no_grad():
-        features = torch.cat([top(values) for _, values in study.val.blocks(rows, 4)])
+        features = torch.cat([top(values) for _, values in inputs.val.blocks(rows, 4)])
     logits = features @ torch.from_numpy(head.weight).T + torch.from_numpy(head.bias)
     right = logits.argmax(1).numpy() == val.labels[rows]
     last = record.evaluations.filter(
-        (pl.col("task") == 2) & (pl.col("iteration") == STREAM.iterations)
+        (pl.col("task") == 2) & (pl.col("iteration") == STREAM["iterations"])
     )
-    counted = np.bincount(val.labels[rows][right], minlength=study.scenario.num_classes)
+    counted = np.bincount(val.labels[rows][right], minlength=inputs.scenario.num_classes)
     assert last.sort("row")["correct"].to_list() == counted.tolist()
 
 
-def naive_losses(study: Study) -> Iterator[float]:
+def naive_losses(inputs: TopInputs) -> Iterator[float]:
     """Fine-tune the top block and the head by the book: autograd, AdamW, one cycle."""
-    network = copy.deepcopy(study.network)
+    network = copy.deepcopy(inputs.network)
     halves = cut(network, 1)
-    weight = torch.from_numpy(study.initial_head.weight.copy())
-    bias = torch.from_numpy(study.initial_head.bias.copy())
-    for task in study.scenario.tasks:
-        rows = study.task_plan.rows(task)
-        schedule = study.task_plan.schedule(rows)
-        random = study.task_plan.random_rows(task, weight.shape[1])
+    weight = torch.from_numpy(inputs.initial_head.weight.copy())
+    bias = torch.from_numpy(inputs.initial_head.bias.copy())
+    for task in inputs.scenario.tasks:
+        rows = inputs.task_plan.rows(task)
+        schedule = inputs.task_plan.schedule(rows)
+        random = random_task_rows(inputs.study.stream.seed, task, weight.shape[1])
         classifier = torch.nn.Linear(weight.shape[1], task.stop)
         with torch.no_grad():
             classifier.weight.copy_(torch.cat([weight, torch.from_numpy(random.weight).float()]))
@@ -419,18 +437,18 @@ def naive_losses(study: Study) -> Iterator[float]:
         for part in (classifier, *map(network.get_submodule, halves.blocks)):
             part.requires_grad_(True)
         groups = param_groups_layer_decay(network, weight_decay=0.05, layer_decay=0.9)
-        rates = [HEAD.lr * group["lr_scale"] for group in groups]
+        rates = [HEAD["lr"] * group["lr_scale"] for group in groups]
         groups = [{k: v for k, v in group.items() if k != "lr_scale"} for group in groups]
         for group in groups:
             if group["params"][0] is classifier.bias:
                 group["weight_decay"] = 0.05
         optimizer = torch.optim.AdamW(groups, lr=1.0)
-        steps = study.config.iterations
+        steps = inputs.study.stream.iterations
         cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, rates, total_steps=steps)
         for batch in schedule.batches:
             chosen = rows.rows[batch]
-            (values,) = study.train.stream([chosen])
-            labels = torch.from_numpy(study.scenario.train.labels[chosen])
+            (values,) = inputs.train.stream([chosen])
+            labels = torch.from_numpy(inputs.scenario.train.labels[chosen])
             loss = functional.cross_entropy(classifier(halves.top(values)), labels)
             optimizer.zero_grad()
             loss.backward()
@@ -442,23 +460,21 @@ def naive_losses(study: Study) -> Iterator[float]:
 
 @pytest.mark.parametrize("method", ["rehearsal", "naive", "ewc"])
 def test_full_rank_training_is_plain_fine_tuning(
-    study_of: Callable[..., Study], method: str
+    study_of: Callable[..., TopInputs], method: str
 ) -> None:
-    top = TopConfig(
-        method=method, top_blocks=1, full_rank=True, ewc=EwcConfig(lam=0.0), probe=False
-    )
-    study = study_of(top)
-    record = run_top(study, replace(HEAD, init="random"))
-    naive = list(naive_losses(study))
+    top = {"method": method, "top_blocks": 1, "full_rank": True, "ewc_lam": 0.0, "probe": False}
+    inputs = study_of(top)
+    record = trained(inputs, {**HEAD, "init": "random"})
+    naive = list(naive_losses(inputs))
     np.testing.assert_allclose(record.steps["loss"].to_numpy(), naive, rtol=2e-4, atol=2e-5)
 
 
-def test_ewc_with_a_strong_spring_holds_the_block(study_of: Callable[..., Study]) -> None:
+def test_ewc_with_a_strong_spring_holds_the_block(study_of: Callable[..., TopInputs]) -> None:
     def moved(lam: float) -> float:
-        top = replace(METHODS["ewc"], ewc=EwcConfig(lam=lam, samples=18))
-        study = study_of(top, replace(STREAM, iterations=40, eval_every=40))
-        before = study.network.state_dict()
-        changed = run_top(study, HeadConfig(init="random", lr=1e-3)).top
+        top = {**METHODS["ewc"], "ewc_lam": lam, "ewc_samples": 18}
+        inputs = study_of(top, {**STREAM, "iterations": 40, "eval_every": 40})
+        before = inputs.network.state_dict()
+        changed = trained(inputs, {"init": "random", "lr": 1e-3}).top
         assert changed is not None
         return sum(
             float(np.square(value - before[name].numpy()).sum()) for name, value in changed.items()
@@ -468,36 +484,38 @@ def test_ewc_with_a_strong_spring_holds_the_block(study_of: Callable[..., Study]
 
 
 def test_forward_transfer_is_measured_after_every_task_but_the_last(
-    study_of: Callable[..., Study], whole_run: Callable[[str], RunRecord]
+    study_of: Callable[..., TopInputs], whole_run: Callable[[str], RunRecord]
 ) -> None:
     record = whole_run("joint")
     first, last = record.info["tasks"]
     assert first["forward_transfer"]["task"] == 2
     assert 0 <= first["forward_transfer"]["top1"] <= 1
     assert "forward_transfer" not in last
-    quiet = run_top(study_of(replace(METHODS["joint"], probe=False)), HEAD)
+    quiet = trained(study_of({**METHODS["joint"], "probe": False}), HEAD)
     assert "forward_transfer" not in quiet.info["tasks"][0]
     assert quiet.steps.equals(record.steps)
 
 
-def test_a_full_head_has_all_rows_from_the_start(study_of: Callable[..., Study]) -> None:
-    study = study_of(METHODS["low rank"], replace(STREAM, head_width="full"))
-    record = run_top(study, HEAD)
+def test_a_full_head_has_all_rows_from_the_start(study_of: Callable[..., TopInputs]) -> None:
+    inputs = study_of(METHODS["low rank"], {**STREAM, "head_width": "full"})
+    record = trained(inputs, HEAD)
     assert record.head is not None
-    assert len(record.head.weight) == study.scenario.num_classes
+    assert len(record.head.weight) == inputs.scenario.num_classes
 
 
-def test_without_an_iteration_only_the_start_is_measured(study_of: Callable[..., Study]) -> None:
-    record = run_top(study_of(METHODS["low rank"], replace(STREAM, iterations=0)), HEAD)
+def test_without_an_iteration_only_the_start_is_measured(
+    study_of: Callable[..., TopInputs],
+) -> None:
+    record = trained(study_of(METHODS["low rank"], {**STREAM, "iterations": 0}), HEAD)
     assert record.points["iteration"].to_list() == [0, 0]
     assert record.top == {}
 
 
 @pytest.mark.parametrize("name", ["low rank", "ewc", "derpp"])
-def test_bfloat16_stays_near_float32(study_of: Callable[..., Study], name: str) -> None:
-    head = replace(HEAD, init="random")
-    exact = run_top(study_of(METHODS[name]), head)
-    rough = run_top(study_of(replace(METHODS[name], precision="bf16")), head)
+def test_bfloat16_stays_near_float32(study_of: Callable[..., TopInputs], name: str) -> None:
+    head = {**HEAD, "init": "random"}
+    exact = trained(study_of(METHODS[name]), head)
+    rough = trained(study_of({**METHODS[name], "precision": "bf16"}), head)
     assert not rough.steps.equals(exact.steps)
     np.testing.assert_allclose(rough.steps["loss"][:6], exact.steps["loss"][:6], rtol=0.1)
 
@@ -514,14 +532,13 @@ def test_the_parts_are_told_before_they_are_computed(tiny_run: Path, tmp_path: P
         told.append(parts)
         assert not list(tmp_path.rglob("*.h5"))
 
-    build_study(
+    prepare_inputs(
         base,
         new,
         base.source.head,
         backbone,
         transform,
-        STREAM,
-        METHODS["low rank"],
+        Study.of({**STREAM, **METHODS["low rank"]}, top=True),
         Storage(folder=tmp_path, budget=10**9),
         on_parts=on_parts,
         on_progress=lambda name, progress: told.append(name),
@@ -541,40 +558,34 @@ def test_images_that_are_gone_are_reported(make_run: Callable[..., Path], tmp_pa
     assert base.source.head is not None
     (run.parent / "new" / "val" / "d" / "0.png").unlink()
     with pytest.raises(ImageError, match=r"new/val/d/0\.png") as caught:
-        build_study(
+        prepare_inputs(
             base,
             new,
             base.source.head,
             backbone,
             transform,
-            STREAM,
-            METHODS["low rank"],
+            Study.of({**STREAM, **METHODS["low rank"]}, top=True),
             Storage(folder=tmp_path / "trunk", budget=10**9),
         )
     assert caught.value.remedy.endswith("where the images are with --base-root and --new-root.")
 
 
 def test_runs_are_named_by_method_initialisation_and_scale() -> None:
-    assert run_name(HeadConfig(init="random"), METHODS["low rank"]) == "random"
-    assert run_name(HeadConfig(), METHODS["low rank"]) == "least-square-calibrated"
-    assert run_name(HeadConfig(), METHODS["ewc"]) == "ewc-least-square-calibrated"
+    for settings, name in (
+        ({**METHODS["low rank"], "init": "random"}, "random"),
+        (METHODS["low rank"], "least-square-calibrated"),
+        (METHODS["ewc"], "ewc-least-square-calibrated"),
+    ):
+        assert names_of([Study.of(settings, top=True).resolved()]) == [name]
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"method": "er"}, "method must be one of"),
-        ({"top_blocks": 0}, "top_blocks must be at least 1, got 0"),
-        ({"rank": 0}, "rank must be at least 1, got 0"),
-        ({"alpha": 0.0}, "alpha must be positive, got 0.0"),
-        ({"layer_decay": 1.5}, r"layer_decay must lie in \(0, 1\], got 1.5"),
-        ({"precision": "fp8"}, "precision must be one of"),
-        ({"method": "ewc"}, "ewc holds the blocks themselves: it needs full_rank"),
-    ],
-)
-def test_wrong_settings_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TopConfig(**changes)
+def test_a_run_of_another_stream_than_its_inputs_is_refused(
+    study_of: Callable[..., TopInputs],
+) -> None:
+    inputs = study_of(METHODS["low rank"])
+    for changes in ({"seed": 9}, {"rank": 5}, {"iterations": 1}):
+        with pytest.raises(ValueError, match="a run differs from its inputs at most in"):
+            trained(inputs, {**HEAD, **changes})
 
 
 def test_a_vision_transformer_learns_too(make_run: Callable[..., Path], tmp_path: Path) -> None:
@@ -591,34 +602,37 @@ def test_a_vision_transformer_learns_too(make_run: Callable[..., Path], tmp_path
     new = open_side(caches / "new", None, option="--new-root")
     backbone, transform = reload_backbone(base, None, "cpu")
     assert base.source.head is not None
-    study = build_study(
+    inputs = prepare_inputs(
         base,
         new,
         base.source.head,
         backbone,
         transform,
-        replace(STREAM, iterations=30, eval_every=30),
-        TopConfig(top_blocks=2, rank=4),
+        Study.of({**STREAM, "iterations": 30, "eval_every": 30, "rank": 4}, top=True),
         Storage(folder=tmp_path / "trunk", budget=10**9),
     )
-    steps = run_top(study, replace(HEAD, init="random")).steps
+    steps = trained(inputs, {**HEAD, "init": "random"}).steps
     last = steps.filter(pl.col("task") == 2)["loss"]
     assert last[-5:].mean() < last[:5].mean()  # type: ignore[operator]
-    assert isinstance(study.network, timm.models.VisionTransformer)
+    assert isinstance(inputs.network, timm.models.VisionTransformer)
 
 
-def test_ewc_and_derpp_say_what_they_lack(study_of: Callable[..., Study]) -> None:
-    empty = replace(STREAM, buffer=0)
-    assert study_notes(study_of(METHODS["derpp"], empty))[-1] == (
-        "no old row before task 1: DER++ is there the mean loss of the new rows"
+def notes(inputs: TopInputs) -> list[str]:
+    return top_notes(inputs, [inputs.study.changed({"init": "random"})])
+
+
+def test_ewc_and_derpp_say_what_they_lack(study_of: Callable[..., TopInputs]) -> None:
+    empty = {**STREAM, "buffer": 0}
+    assert notes(study_of(METHODS["derpp"], empty))[-1] == (
+        "no old row before task 1: there, DER++ is the mean loss of the new rows alone"
     )
-    assert not [note for note in study_notes(study_of(METHODS["derpp"])) if "DER++" in note]
-    study = study_of(METHODS["ewc"])
-    assert not [note for note in study_notes(study) if "EWC" in note]
-    train = study.scenario.train
-    kept = np.where(train.labels < study.scenario.num_base, -1, train.labels)
+    assert not [note for note in notes(study_of(METHODS["derpp"])) if "DER++" in note]
+    inputs = study_of(METHODS["ewc"])
+    assert not [note for note in notes(inputs) if "EWC" in note]
+    train = inputs.scenario.train
+    kept = np.where(train.labels < inputs.scenario.num_base, -1, train.labels)
     blind = Pool((np.zeros((len(kept), 1), np.float32), kept))
-    bare = replace(study, scenario=replace(study.scenario, train=blind))
-    assert study_notes(bare)[-1] == (
+    bare = replace(inputs, scenario=replace(inputs.scenario, train=blind))
+    assert notes(bare)[-1] == (
         "no base class has a training image: EWC anchors nothing of the base"
     )

@@ -1,4 +1,4 @@
-"""The families of timm networks that can be cut between blocks, a file each."""
+"""The families of timm networks that can be cut between blocks, one file each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def family_of(network: nn.Module) -> Family:
     """Return the family that a network belongs to.
 
     Raises:
-        BackboneError: If it belongs to none; the message names those that are served.
+        BackboneError: If it belongs to none; the message names the supported ones.
     """
     for family in FAMILIES:
         if isinstance(network, family.networks):

@@ -18,7 +18,7 @@ from torch import nn
 
 from clinit.headtrain.top.network.families.interface import Family, Step, numbered
 
-# A depthwise convolution mixes no channels: it is no linear layer in this sense.
+# A depthwise convolution mixes no channels: it is not a linear layer in this sense.
 _LINEAR_LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
     InvertedResidual: ("conv_pw", "conv_pwl"),
     UniversalInvertedResidual: ("pw_exp.conv", "pw_proj.conv"),

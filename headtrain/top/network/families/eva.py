@@ -51,7 +51,7 @@ def _square_grid(patches: int) -> tuple[int, int]:
     side = math.isqrt(patches)
     if side * side != patches:
         raise BackboneError(
-            f"{patches} patches are no square grid, so their rotary positions are not known",
+            f"{patches} patches do not form a square grid, so their rotary positions are not known",
             remedy="Give square images, or `--model-arg dynamic_img_size=False`"
             " and `--model-arg img_size=(height, width)`.",
         )

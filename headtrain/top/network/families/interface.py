@@ -1,4 +1,4 @@
-"""What a family of networks must say so that its networks can be cut."""
+"""What a family of networks declares so that its networks can be cut."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Family:
 
     name: str
     example: str
-    """A model of timm."""
+    """Name of a timm model of the family."""
     networks: tuple[type[nn.Module], ...]
     steps: Callable[[nn.Module], Iterator[Step]]
     """The steps of `forward_features` in order; `forward_head` follows."""
@@ -38,7 +38,7 @@ def numbered(prefix: str, blocks: nn.Module) -> Iterator[Step]:
 
 
 def mlp_layers(block: nn.Module) -> tuple[str, ...]:
-    """Name the linear layers of the MLPs of a block: one as a rule, two where it is a pair."""
+    """Return the names of the linear layers of the MLPs of a block, which may have several."""
     # A gated MLP (SwiGLU) may hold its first layer as two.
     layers = ("fc1", "fc1_g", "fc1_x", "fc2")
     mlps = (item for item in block.named_modules() if item[0].rpartition(".")[2] == "mlp")

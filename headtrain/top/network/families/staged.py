@@ -1,4 +1,4 @@
-"""Networks of stages that run their blocks one after another, by a table.
+"""Networks of stages that run their blocks one after another, described by a table.
 
 As in ConvNeXt, a downsampling in front of a stage belongs to no block.
 """
@@ -34,7 +34,7 @@ _CHAINS: dict[type[nn.Module], tuple[str, ...]] = {
     NormFreeNet: ("stem", "stages.*", "final_conv", "final_act"),
     ByobNet: ("stem", "stages.*", "final_conv"),
 }
-"""What `forward_features` runs: `.*` stands for the children, which are stages."""
+"""Modules that `forward_features` runs; `.*` stands for the children, which are stages."""
 
 _LINEAR_LAYERS = (
     ("fc1", "fc2"),

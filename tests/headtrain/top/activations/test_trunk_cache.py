@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from clinit.errors import CacheError, ImageError, ManifestError
+from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.lock import claim_folder
 from clinit.headtrain.top.activations.rows import ActivationRows, StoredRows
 from clinit.headtrain.top.activations.trunk import Trunk
@@ -202,7 +203,7 @@ def test_other_images_of_the_same_names_are_refused(
     path.write_bytes(path.read_bytes().ljust(len(content), b"\0"))  # of the size that it had
     cache, elsewhere = make_cache(), replace(part, root=root)
     for read_part in (cache.from_images, lambda part: store(cache, part)):
-        with pytest.raises(CacheError, match="images of base train give other features than"):
+        with pytest.raises(CacheError, match="images of base train give features that differ from"):
             read_part(elsewhere)
     assert not cache.path(cache.plan(part)).exists()
     path.write_bytes(content)
@@ -356,7 +357,7 @@ def test_another_network_transform_or_cut_is_another_folder(
     fewer = replace(part, rows=ROWS[:-1])
     folders = {cache.path(plan), lower.path(lower.plan(part)), cache.path(cache.plan(fewer))}
     for name in ("weights", "transform", "backbone"):
-        other = replace(plan, fingerprint={**plan.fingerprint, name: "another"})
+        other = replace(plan, fingerprint=Fingerprint({**plan.fingerprint.fields, name: "another"}))
         folders.add(cache.path(other))
     assert len(folders) == 6
 

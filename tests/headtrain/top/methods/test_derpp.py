@@ -10,7 +10,8 @@ from torch import Tensor
 
 from clinit.headtrain.losses import LOSSES
 from clinit.headtrain.stream.tasks import Task
-from clinit.headtrain.top.methods.derpp import Derpp, DerppConfig
+from clinit.headtrain.study import DerppConfig
+from clinit.headtrain.top.methods.derpp import Derpp
 from clinit.headtrain.top.methods.interface import TopMethod
 from clinit.headtrain.top.methods.rehearsal import Rehearsal
 
@@ -356,8 +357,8 @@ def test_an_old_row_that_was_never_stored_is_refused(make_top: Make, make_images
     [
         ({"alpha": -0.1}, "alpha must be at least 0, got -0.1"),
         ({"beta": -1.0}, "beta must be at least 0, got -1.0"),
-        ({"alpha": float("nan")}, "alpha must be at least 0, got nan"),
-        ({"beta": float("inf")}, "beta must be at least 0, got inf"),
+        ({"alpha": float("nan")}, "alpha must be finite, got nan"),
+        ({"beta": float("inf")}, "beta must be finite, got inf"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from clinit.headtrain.losses import LOSSES
-from clinit.headtrain.top.methods.interface import Batch, TopMethod, TopModel
+from clinit.headtrain.top.activations.batches import Batch
+from clinit.headtrain.top.methods.interface import TopMethod, TopModel
 from clinit.headtrain.top.methods.rehearsal import Rehearsal
 
 CLASSES, ROWS = 7, 12

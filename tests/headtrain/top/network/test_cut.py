@@ -250,7 +250,7 @@ def test_rotary_positions_follow_a_square_grid_of_patches_of_any_size() -> None:
 
 def test_rotary_positions_of_images_that_are_not_square_are_refused() -> None:
     network = small("dinov3")
-    with pytest.raises(BackboneError, match=r"^8 patches are no square grid") as caught:
+    with pytest.raises(BackboneError, match=r"^8 patches do not form a square grid") as caught:
         check_cut(cut(network, 2), network, torch.randn(1, 3, 32, 16))
     assert "dynamic_img_size=False" in caught.value.remedy
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,15 +20,14 @@ from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count
 from clinit.extract.split_run import Progress
 from clinit.extract.transform import Transform
-from clinit.headtrain.config import ExperimentConfig, HeadConfig
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.stream.task_plan import TaskPlan
+from clinit.headtrain.study import Study, Top
 from clinit.headtrain.top.activations.rows import ActivationRows, NoRows, PoolActivations
 from clinit.headtrain.top.activations.trunk import Trunk
 from clinit.headtrain.top.activations.trunk_cache import Part, TrunkCache
-from clinit.headtrain.top.config import TopConfig, run_settings
 from clinit.headtrain.top.network.cut import check_cut, cut
 
 
@@ -44,35 +42,35 @@ class Side:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Storage:
-    """Where activations are stored, and how much of them."""
+    """Where activations are stored, and how many bytes of them."""
 
     folder: Path
     budget: int
     """Bytes; 0 computes all of them from the images each time."""
     workers: int = field(default_factory=cpu_count)
-    """Threads that read and decode."""
+    """Threads that read and decode images."""
     max_pixels: int = MAX_PIXELS
     """Largest image that is decoded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StoredPart:
-    """What became of the activations of one split, and what they cost."""
+    """Whether the activations of one split are stored, and what they cost."""
 
     name: str
     rows: int
     bytes: int
     stored: bool
-    """Otherwise they are computed from the images each time, in the time of what reads them."""
+    """Otherwise they are computed from the images each time, and whatever reads them is charged."""
     seconds: float | None = None
-    """To compute what is stored, now or by an earlier call; None where nobody has written it
-    down, and where nothing is stored."""
+    """Time to compute what is stored, now or in an earlier call; None where it was not recorded,
+    and where nothing is stored."""
     computed_here: bool = False
-    """Whether it has been computed for the run that comes first, and not been there."""
+    """Whether it was computed for the first run, and not found in the cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Study:
+class TopInputs:
     """Everything that does not depend on how new rows start."""
 
     base: Source
@@ -80,32 +78,34 @@ class Study:
     initial_head: Head
     scenario: Scenario
     task_plan: TaskPlan
-    config: ExperimentConfig
-    top: TopConfig
+    study: Study
+    """The settings that all runs share, resolved."""
     network: nn.Module
-    """As pretrained; a run trains a copy."""
+    """The pretrained network; each run trains a copy."""
     train: PoolActivations
     val: PoolActivations
     parts: tuple[StoredPart, ...]
-    """As the run that comes first finds them; see `reused`."""
+    """As the first run finds them; see `reused`."""
 
     @property
     def device(self) -> torch.device:
-        """Where everything is computed."""
+        """The device that computes everything."""
         return self.train.device
 
-    def settings(self, head: HeadConfig) -> dict[str, Any]:
-        """Return what the record of a run says about what it was asked to do."""
-        return run_settings(head, self.config, self.top)
+    @property
+    def top(self) -> Top:
+        """The settings that say which part of the network learns."""
+        assert self.study.top is not None
+        return self.study.top
 
-    def reused(self) -> Study:
-        """Return the study as every run but the first finds it: all that is stored was there."""
+    def reused(self) -> TopInputs:
+        """Return the inputs as every later run finds them: all that is stored was there before."""
         return replace(self, parts=tuple(replace(part, computed_here=False) for part in self.parts))
 
-    def digest(self, head: HeadConfig) -> str:
-        """Return the SHA-256 of everything that a run depends on but the machine."""
+    def digest(self, study: Study) -> str:
+        """Return the SHA-256 of everything that a run depends on, except the machine."""
         content = {
-            "settings": self.settings(head),
+            "settings": study.settings(),
             "probe": self.top.probe,
             "head": head_digest(self.initial_head),
             "device": self.device.type,
@@ -117,21 +117,20 @@ class Study:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def build_study(
+def prepare_inputs(
     base: Side,
     new: Side,
     head: Head,
     backbone: Backbone,
     transform: Transform,
-    config: ExperimentConfig,
-    top: TopConfig,
+    study: Study,
     storage: Storage,
     *,
     random_only: bool = False,
     on_parts: Callable[[tuple[StoredPart, ...]], None] = lambda parts: None,
     on_progress: Callable[[str, Progress], None] = lambda name, progress: None,
     on_busy: Callable[[str], None] = lambda name: None,
-) -> Study:
+) -> TopInputs:
     """Build the stream, and compute and store the activations that its runs look at.
 
     Args:
@@ -139,9 +138,8 @@ def build_study(
         new: The data set of the classes that arrive.
         head: The pretrained head.
         backbone: The network of the features; it is not changed.
-        transform: What the images went through.
-        config: The stream and the training.
-        top: What of the network learns.
+        transform: The transform of its images.
+        study: The study of one of the runs, which differ at most in `study.PER_HEAD`.
         storage: Where activations go.
         random_only: Whether all runs start from random rows, which look at no row.
         on_parts: Told what will be stored, before anything is computed.
@@ -149,12 +147,15 @@ def build_study(
         on_busy: Told the name of a part that another process computes, before waiting for it.
 
     Raises:
+        ValueError: If settings exclude each other.
         ClinitError: If the sides do not fit together, the network cannot be cut, or the storage
             fails.
     """
-    scenario = build_scenario(base.source, new.source, head, config)
-    task_plan = TaskPlan(scenario, config)
-    halves = cut(backbone.network, top.top_blocks)
+    study = study.resolved()
+    assert study.top is not None
+    scenario = build_scenario(base.source, new.source, head, study.stream)
+    task_plan = TaskPlan(scenario, study)
+    halves = cut(backbone.network, study.top.top_blocks)
     trunk = Trunk(backbone.config, halves, transform)
     noise = torch.rand((2, 3, *transform.crop), generator=torch.Generator().manual_seed(0))
     with backbone.config.arithmetic():
@@ -162,7 +163,7 @@ def build_study(
     cache = TrunkCache(
         storage.folder, trunk, storage.budget, storage.workers, max_pixels=storage.max_pixels
     )
-    wanted = _parts(base, new, scenario, task_plan, top, random_only=random_only)
+    wanted = _parts(base, new, scenario, task_plan, study, random_only=random_only)
     keep = cache.chosen(wanted) if storage.budget else [False] * len(wanted)
     parts = tuple(
         StoredPart(name=part.name, rows=len(part.rows), bytes=cache.bytes(part), stored=stored)
@@ -184,14 +185,13 @@ def build_study(
         opened[part.name] = found.rows
         paid.append(replace(told, seconds=found.seconds, computed_here=found.computed_here))
     device = torch.device(backbone.config.device)
-    return Study(
+    return TopInputs(
         base=base.source,
         new=new.source,
         initial_head=head,
         scenario=scenario,
         task_plan=task_plan,
-        config=config,
-        top=top,
+        study=study,
         network=backbone.network,
         train=PoolActivations([opened["base train"], opened["new train"]], device),
         val=PoolActivations(
@@ -206,19 +206,19 @@ def _parts(
     new: Side,
     scenario: Scenario,
     task_plan: TaskPlan,
-    top: TopConfig,
+    study: Study,
     *,
     random_only: bool,
 ) -> list[Part]:
-    """Return the rows that the runs look at, those first that they look at most often."""
+    """Return the rows that the runs look at, those that they look at most often first."""
     train = []
     for task in scenario.tasks:
         trained = task_plan.rows(task)
         train.append(trained.rows)
         if not random_only:
             train.append(task_plan.start_rows(task, trained).rows)
-    if top.method == "ewc":
-        train.append(task_plan.base_sample(top.ewc.samples))
+    if study.stream.method == "ewc" and study.top is not None:
+        train.append(task_plan.base_sample(study.top.ewc.samples))
     val = scenario.val.rows_between(0, scenario.num_classes)
     used = {"train": _used(train), "val": _used([val])}
     found = []

@@ -2,21 +2,134 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from clinit.cli.console import err, note, say
-from clinit.cli.top_options import Images
+from clinit.cli.context import Context, given
 from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from clinit.extract.head import Head
     from clinit.extract.split_run import Progress
-    from clinit.headtrain.config import ExperimentConfig, HeadConfig
-    from clinit.headtrain.top.config import TopConfig
-    from clinit.headtrain.top.study import Side, StoredPart, Study
+    from clinit.headtrain.study import Study
+    from clinit.headtrain.top.inputs import Side, StoredPart, TopInputs
+
+
+_STORAGE = "Activations"
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+Weights = Annotated[
+    Path | None,
+    typer.Option(
+        help="Weights of the backbone; they must be those of the features.",
+        show_default="where they were at extraction",
+        rich_help_panel=_STORAGE,
+    ),
+]
+BaseRoot = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of the base images.",
+        show_default="as at extraction",
+        rich_help_panel=_STORAGE,
+    ),
+]
+NewRoot = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of the new images.",
+        show_default="as at extraction",
+        rich_help_panel=_STORAGE,
+    ),
+]
+TrunkCacheFolder = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of stored activations; runs may share it.",
+        show_default="OUT/trunk-cache",
+        rich_help_panel=_STORAGE,
+    ),
+]
+NoTrunkCache = Annotated[
+    bool,
+    typer.Option(
+        "--no-trunk-cache",
+        help="Compute activations from the images each time.",
+        rich_help_panel=_STORAGE,
+    ),
+]
+TrunkBudget = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZE",
+        help="Most that is stored; the rest is computed from the images each time.",
+        rich_help_panel=_STORAGE,
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Threads that read and decode images.",
+        show_default="usable CPUs",
+        rich_help_panel=_STORAGE,
+    ),
+]
+CheckpointEvery = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="Updates between two checkpoints; 0: only after each task.",
+        rich_help_panel=_STORAGE,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Images:
+    """Where everything that is read and stored lies."""
+
+    base: Path
+    new: Path
+    base_root: Path | None
+    new_root: Path | None
+    weights: Path | None
+    trunk_cache: Path
+    budget: int
+    """Bytes of stored activations."""
+    workers: int | None
+    max_pixels: int
+
+
+def trunk_budget_of(context: Context, budget: str, *, no_trunk_cache: bool) -> int:
+    """Return the bytes that may be stored.
+
+    Raises:
+        BadParameter: If `budget` is no size, or given beside --no-trunk-cache.
+    """
+    if given(context, "no_trunk_cache") == "commandline":
+        for name in ("trunk_cache", "trunk_budget"):
+            if given(context, name) == "commandline":
+                option = f"--{name.replace('_', '-')}"
+                raise typer.BadParameter(f"{option} does not go with --no-trunk-cache")
+    return 0 if no_trunk_cache else byte_count(budget)
+
+
+def byte_count(text: str) -> int:
+    """Return the number of bytes in a text such as `20GB`."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?B?)\s*", text.upper())
+    unit = match[2] if match else ""
+    unit = unit if unit.endswith("B") or not unit else f"{unit}B"
+    if match is None or unit not in _UNITS:
+        raise typer.BadParameter(f"--trunk-budget takes a size such as 20GB, got {text!r}")
+    return int(float(match[1]) * _UNITS[unit])
 
 
 def open_sides(images: Images) -> tuple[Side, Side]:
@@ -45,24 +158,23 @@ def starting_head(base: Side, file: Path | None) -> tuple[Head, dict[str, Any]]:
     return base.source.head, {}
 
 
-def read_study(
+def read_inputs(
     images: Images,
     base: Side,
     new: Side,
     head: Head,
     head_facts: dict[str, Any],
-    config: ExperimentConfig,
-    top: TopConfig,
-    heads: Sequence[HeadConfig],
-) -> Study:
+    studies: Sequence[Study],
+) -> TopInputs:
     """Load the backbone, and compute and store the activations that the runs look at."""
-    from clinit.headtrain.top.config import run_name
-    from clinit.headtrain.top.experiment import study_notes
+    from clinit.headtrain.study import names_of
+    from clinit.headtrain.top.experiment import top_notes
     from clinit.headtrain.top.images import reload_backbone
-    from clinit.headtrain.top.study import Storage, build_study
+    from clinit.headtrain.top.inputs import Storage, prepare_inputs
 
     with err.status("Reading the weights …"):
-        backbone, transform = reload_backbone(base, images.weights, config.device)
+        device = studies[0].training.device
+        backbone, transform = reload_backbone(base, images.weights, device)
     storage = Storage(
         folder=images.trunk_cache,
         budget=images.budget,
@@ -70,27 +182,26 @@ def read_study(
         **({} if images.workers is None else {"workers": images.workers}),
     )
     with _part_progress() as on_progress:
-        study = build_study(
+        inputs = prepare_inputs(
             base,
             new,
             head,
             backbone,
             transform,
-            config,
-            top,
+            studies[0],
             storage,
-            random_only=all(each.init == "random" for each in heads),
+            random_only=all(each.start.init == "random" for each in studies),
             on_parts=lambda parts: _say_parts(parts, images.trunk_cache),
             on_progress=on_progress,
             on_busy=lambda name: note(
                 f"Another process computes the activations of {name}: waiting for it"
             ),
         )
-    if cost := cost_line(study.parts, [run_name(each, top) for each in heads]):
+    if cost := cost_line(inputs.parts, [names_of([each])[0] for each in studies]):
         say(cost)
-    for text in study_notes(study, head_facts, heads):
+    for text in top_notes(inputs, studies, head_facts):
         note(text)
-    return study
+    return inputs
 
 
 def _say_parts(parts: tuple[StoredPart, ...], folder: Path) -> None:

@@ -1,0 +1,195 @@
+"""`clinit rerun`: a recorded run once more, and whether its numbers are the same bits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clinit.cli.claim import claimed_folder
+from clinit.cli.console import say
+from clinit.cli.interruption import keeps
+from clinit.cli.training_progress import training_progress
+
+if TYPE_CHECKING:
+    from clinit.headtrain.record.format import RunRecord
+    from clinit.headtrain.record.info import RunInfo
+    from clinit.headtrain.study import Study
+
+_OTHER_PLACE = "where it was recorded"
+
+
+@keeps("The recorded run is as it was; the new one is lost.")
+def rerun(
+    run: Annotated[
+        Path,
+        typer.Argument(help="Folder of a run, as train-head, train-top and sweep write it."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder to record the new run in.", show_default="not recorded"),
+    ] = None,
+    base: Annotated[
+        Path | None,
+        typer.Option(help="Feature cache of the base classes.", show_default=_OTHER_PLACE),
+    ] = None,
+    new: Annotated[
+        Path | None,
+        typer.Option(help="Feature cache of the new classes.", show_default=_OTHER_PLACE),
+    ] = None,
+    head: Annotated[
+        Path | None,
+        typer.Option(help="Head of the base classes that it starts from.", show_default="the same"),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="Top blocks: weights of the backbone.",
+            show_default="where they were at extraction",
+        ),
+    ] = None,
+) -> None:
+    """Repeat a recorded run from its settings, and compare every number with its record.
+
+    Reads the settings, the places of the caches and the head from the record. On the same device
+    the numbers are the same bits; the exit code is 1 where they are not.
+    """
+    from clinit.headtrain.record.compare import differences
+    from clinit.headtrain.record.format import (
+        changed_parameters,
+        check_free,
+        final_head,
+        read_record,
+        write_record,
+    )
+    from clinit.headtrain.record.info import study_of_run
+
+    record = read_record(run)
+    study = study_of_run(record.info, str(run))
+    places = _places(record.info, base, new, head)
+    if out is not None:
+        check_free([out])
+        with claimed_folder(out.absolute().parent):
+            again = _train(record, study, places, weights)
+            write_record(again, out)
+    else:
+        again = _train(record, study, places, weights)
+    stored = _with_arrays(record, final_head(record), changed_parameters(record))
+    found = differences(again, stored)
+    if out is not None:
+        say(f"Recorded at {out}")
+    if not found:
+        say(f"The same bits: every table and the final head are those of {run}")
+        return
+    say(f"Not the same bits as {run}:")
+    for each in found:
+        say(f"  {each}")
+    for each in _circumstances(record.info, again.info):
+        say(f"  {each}")
+    raise typer.Exit(1)
+
+
+def _places(
+    info: RunInfo, base: Path | None, new: Path | None, head: Path | None
+) -> tuple[Path, Path, Path | None]:
+    """Return the caches and the head file; those of the record where none are given.
+
+    Raises:
+        RecordError: If one of them is not there.
+    """
+    from clinit.errors import RecordError
+
+    recorded = (info.get("head") or {}).get("path")
+    head = head or (Path(recorded) if recorded else None)
+    found = base or Path(info["base"]["path"]), new or Path(info["new"]["path"])
+    for option, path in (("--base", found[0]), ("--new", found[1]), ("--head", head)):
+        if path is not None and not path.exists():
+            raise RecordError(
+                f"the run read {path}, which is not there",
+                remedy=f"Say where it is now with {option}.",
+            )
+    return *found, head
+
+
+def _train(
+    record: RunRecord, study: Study, places: tuple[Path, Path, Path | None], weights: Path | None
+) -> RunRecord:
+    if study.top is not None:
+        return _train_top(record, study, places, weights)
+    from clinit.cli.train_head import read_data
+    from clinit.headtrain.experiment import run_experiment
+    from clinit.headtrain.record.finished import check_data
+
+    data = read_data(*places)
+    check_data(record.path, record.info, data.base, data.new, data.head)
+    with training_progress(verbose=False) as observer:
+        (again,) = run_experiment(
+            data.base,
+            data.new,
+            data.head,
+            [study],
+            observer=observer,
+            head_facts=data.head_facts,
+            command=["clinit", *sys.argv[1:]],
+        )
+    return again
+
+
+def _train_top(
+    record: RunRecord, study: Study, places: tuple[Path, Path, Path | None], weights: Path | None
+) -> RunRecord:
+    import tempfile
+
+    from clinit.cli.top_inputs import Images, open_sides, read_inputs, starting_head
+    from clinit.extract.image_size import MAX_PIXELS
+    from clinit.headtrain.record.finished import check_data
+    from clinit.headtrain.top.experiment import run_top
+
+    base, new, head = places
+    with tempfile.TemporaryDirectory(prefix="clinit-rerun-") as folder:
+        images = Images(
+            base=base,
+            new=new,
+            base_root=None,
+            new_root=None,
+            weights=weights,
+            trunk_cache=Path(folder),
+            budget=0,  # activations are computed from the images: nothing is left behind
+            workers=None,
+            max_pixels=MAX_PIXELS,
+        )
+        sides = open_sides(images)
+        start, facts = starting_head(sides[0], head)
+        check_data(record.path, record.info, sides[0].source, sides[1].source, start)
+        inputs = read_inputs(images, *sides, start, facts, [study])
+        with training_progress(verbose=False) as observer:
+            return run_top(
+                inputs,
+                study,
+                observer=observer,
+                head_facts=facts,
+                command=["clinit", *sys.argv[1:]],
+            )
+
+
+def _with_arrays(record: RunRecord, head: Any, top: Any) -> RunRecord:
+    from dataclasses import replace
+
+    return replace(record, head=head, top=top or None)
+
+
+def _circumstances(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return what else differs and may be the reason."""
+    found = []
+    for name in ("device", "bank_size"):
+        if one.get(name) != other.get(name):
+            found.append(f"{name.replace('_', ' ')}: {one.get(name)} then, {other.get(name)} now")
+    before, now = one.get("versions") or {}, other.get("versions") or {}
+    changed = [name for name in now if before.get(name) != now[name]]
+    if changed:
+        words = ", ".join(f"{name} {before.get(name)} → {now[name]}" for name in changed)
+        found.append(f"versions: {words}")
+    return found

@@ -1,0 +1,214 @@
+"""Options of the command line, made from the settings of a study.
+
+    @takes_studies(top=False)
+    def train_head(context: Context, base: Path, studies: list[Study], ...) -> None:
+
+Typer sees an option for each setting instead of the parameter `studies`; the function receives
+the studies that they describe, resolved.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import typer
+
+from clinit.cli.context import Context, given, overridden
+from clinit.headtrain.setting import Field
+from clinit.headtrain.study import (
+    HEAD_METHODS,
+    PAPER_INITS,
+    TOP_METHODS,
+    Study,
+    refusals,
+    settings_of,
+)
+
+SEVERAL: Mapping[str, tuple[str, ...]] = {"init": PAPER_INITS, "scale": ("calibrated",)}
+"""Settings of which one command takes several values, a run for each; and their defaults."""
+_RIVALS = {"buffer": "buffer_per_class", "buffer_per_class": "buffer"}
+_GIVES_WAY_TO = ("method", "full_rank", "init_rows")
+"""What on the command line may make settings of a file idle."""
+_PANELS = {"stream": "Stream", "start": "Start", "training": "Training", "top": "Top blocks"}
+_INNER_PANELS = {"ewc": "EWC", "derpp": "DER++"}
+_TOP_PRECISIONS = ("float32", "bf16")
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def takes_studies(*, top: bool) -> Callable[[Command], Command]:
+    """Let a command take the settings of a study, and receive the studies in `studies`.
+
+    Args:
+        top: Whether blocks of the backbone learn as well.
+    """
+    every = settings_of(top=top)
+
+    def build(values: Mapping[str, Any]) -> list[Study]:
+        return _studies(values["context"], {name: values[name] for name in every}, top=top)
+
+    options = {name: _annotation(field, top=top) for name, field in every.items()}
+    defaults = {
+        name: None if name in SEVERAL else _typed_default(field) for name, field in every.items()
+    }
+    return _expand("studies", options, defaults, build)
+
+
+def takes(name: str, owner: type, *, panel: str) -> Callable[[Command], Command]:
+    """Let a command take the settings of a dataclass, and receive its value in `name`."""
+    from clinit.headtrain.setting import fields_of
+
+    every = fields_of(owner)
+
+    def build(values: Mapping[str, Any]) -> Any:
+        try:
+            return owner(**{each: values[each] for each in every})
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+
+    options = {
+        each: _option(field, _type(field, field.words), panel) for each, field in every.items()
+    }
+    return _expand(name, options, {each: every[each].default for each in every}, build)
+
+
+def _expand(
+    name: str,
+    options: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    build: Callable[[Mapping[str, Any]], Any],
+) -> Callable[[Command], Command]:
+    """Put options in the place of a parameter; `build` makes its value of all that was given."""
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+
+        @functools.wraps(command)
+        def wrapper(**values: Any) -> Any:
+            built = build(values)
+            own = {key: value for key, value in values.items() if key not in options}
+            return command(**own, **{name: built})
+
+        parameters: list[inspect.Parameter] = []
+        for parameter in signature.parameters.values():
+            if parameter.name == name:
+                parameters += [
+                    inspect.Parameter(
+                        key,
+                        inspect.Parameter.KEYWORD_ONLY,
+                        default=defaults[key],
+                        annotation=options[key],
+                    )
+                    for key in options
+                ]
+            else:
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+        del wrapper.__wrapped__  # Typer would look through it
+        return wrapper  # type: ignore[return-value]
+
+    return decorate
+
+
+def _annotation(field: Field, *, top: bool) -> Any:
+    words = field.words
+    if field.name == "method":
+        words = TOP_METHODS if top else HEAD_METHODS
+    elif field.name == "precision" and top:
+        words = _TOP_PRECISIONS
+    kind = _type(field, words)
+    if field.name in SEVERAL:
+        # Typer takes no lists of literals.
+        kind = list[StrEnum(field.name, {word: word for word in words})] | None  # type: ignore[misc]
+    part, inner = field.path[0], field.path[1]
+    return _option(field, kind, _INNER_PANELS.get(inner) or _PANELS[part])
+
+
+def _type(field: Field, words: Iterable[str]) -> Any:
+    """Return what Typer is to read: what words and numbers have in common is a text."""
+    if field.setting.file:
+        return Path | None
+    if field.words and field.is_number:
+        return str
+    kinds = [kind for kind in field.types if kind is not type(None)]
+    kind = Literal[tuple(words)] if field.words else kinds[0]
+    return kind | None if type(None) in field.types else kind
+
+
+def _typed_default(field: Field) -> Any:
+    return str(field.default) if field.words and field.is_number else field.default
+
+
+def _option(field: Field, kind: Any, panel: str) -> Any:
+    setting = field.setting
+    several = SEVERAL.get(field.name)
+    shown: Any = ", ".join(several) if several else setting.otherwise
+    if shown is None:
+        shown = field.default is not None and field.default is not False
+    names = [field.option]
+    if field.types == (bool,) and field.default:
+        names = [f"{field.option}/--no-{field.key}"]
+    return Annotated[
+        kind,
+        typer.Option(
+            *names,
+            help=setting.help + (" Repeatable, one run each." if several else ""),
+            min=setting.least if field.is_number and not field.words else None,
+            max=setting.most if field.is_number and not field.words else None,
+            metavar="NUMBER|auto" if field.words and field.is_number else None,
+            show_default=shown,
+            rich_help_panel=panel,
+        ),
+    ]
+
+
+def _studies(context: Context, values: dict[str, Any], *, top: bool) -> list[Study]:
+    """Return the study of every combination of starts; those that are the same once."""
+    from clinit.headtrain.stream.tasks import read_class_order
+
+    for name, rival in _RIVALS.items():
+        if overridden(context, name, rival):
+            values[name] = None
+    if values["class_order"] is not None:
+        values["class_order"] = read_class_order(values["class_order"])
+    values["lam"] = _number_or_word(values["lam"])
+    starts = {
+        name: [str(word) for word in values.pop(name) or default]
+        for name, default in SEVERAL.items()
+    }
+    try:
+        asked = [
+            Study.of({**values, "init": init, "scale": scale}, top=top)
+            for init in starts["init"]
+            for scale in starts["scale"]
+        ]
+        _refuse_idle(context, asked, settings_of(top=top))
+        # Random rows have no scale, solved heads no start: once is enough.
+        return list(dict.fromkeys(study.resolved() for study in asked))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _refuse_idle(context: Context, studies: list[Study], names: Iterable[str]) -> None:
+    """Refuse settings that no study reads; those of a file give way to the command line."""
+    leading = any(given(context, name) == "commandline" for name in _GIVES_WAY_TO if name in names)
+    asked = [
+        name
+        for name in names
+        if (where := given(context, name)) == "commandline" or (where and not leading)
+    ]
+    for text in refusals(asked, studies):
+        raise typer.BadParameter(text)
+
+
+def _number_or_word(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,59 @@
+"""What an initialisation may look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int
+
+from clinit.headtrain.feature_rows import FeatureRows
+from clinit.headtrain.rows import Rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewClasses:
+    """The arrival of new classes: their rows [start, stop) of the head, and all stored data."""
+
+    features: FeatureRows
+    """Of shape (rows, dim): old and new rows together, in their stored dtype."""
+    labels: Int[np.ndarray, " rows"]
+    """Rows of the head."""
+    head: Rows
+    """The whole head as it stands, arrays of the library that reads the features. Its new rows
+    hold the random draw: stale values."""
+    start: int
+    stop: int
+    """Rows from `stop` on belong to classes not seen yet: fixed negatives (full head width)."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.stop <= self.head.weight.shape[0]:
+            raise ValueError(
+                f"new rows [{self.start}, {self.stop}) of a head of"
+                f" {self.head.weight.shape[0]} rows"
+            )
+        if self.features.shape[0] != len(self.labels):
+            raise ValueError(f"{self.features.shape[0]} features for {len(self.labels)} labels")
+        if self.features.shape[1] != self.head.weight.shape[1]:
+            raise ValueError(
+                f"features of width {self.features.shape[1]} for a head of"
+                f" width {self.head.weight.shape[1]}"
+            )
+        if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < self.stop:
+            raise ValueError(f"labels must lie in [0, {self.stop})")
+
+    @property
+    def counts(self) -> Int[np.ndarray, " seen"]:
+        """Rows of each class in [0, stop)."""
+        return np.bincount(self.labels, minlength=self.stop)
+
+    @property
+    def stale(self) -> Rows:
+        """The new rows as they stand: the random draw."""
+        return self.head.between(self.start, self.stop)
+
+    def require_rows(self) -> None:
+        """Refuse new classes of which there is no sample to learn from."""
+        empty = np.flatnonzero(self.counts[self.start :] == 0) + self.start
+        if len(empty):
+            raise ValueError(f"no sample of the new classes in head rows {empty.tolist()}")

@@ -1,0 +1,163 @@
+"""Settings: fields of frozen dataclasses that declare what they mean and what they take.
+
+    tasks: Annotated[int, Setting("Number of tasks.", least=1)] = 5
+
+Such a field gives its check, its command-line option with the help text, its values in the grid
+of a sweep and its key in a file, so that each setting is described once.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+MOST = 10**12
+"""Largest integer where a field names none: more than anybody has or waits for."""
+_WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a word"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a field means, and what it takes beyond its type."""
+
+    help: str
+    """Meaning and unit, as the command line prints it."""
+    least: int | float | None = None
+    above: int | float | None = None
+    """The value must be larger than this."""
+    most: int | float | None = None
+    option: str | None = None
+    """Name on the command line without leading dashes; default: that of the field."""
+    otherwise: str | None = None
+    """The default in words, where None stands for one that depends on other settings."""
+    file: bool = False
+    """Whether the command line takes the name of a file that holds the value."""
+
+
+class Part:
+    """A frozen dataclass of settings, checked when it is made."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        """Check every field.
+
+        Raises:
+            ValueError: If a field holds a value that it does not take.
+        """
+        for each in fields_of(type(self)).values():  # type: ignore[arg-type]  # it is hashable
+            if len(each.path) == 1:  # nested parts have checked their own
+                each.check(getattr(self, each.path[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One setting of a dataclass."""
+
+    name: str
+    """Unique among all settings: with the name of the part in front where it is nested."""
+    path: tuple[str, ...]
+    """Attributes that lead to it."""
+    setting: Setting
+    types: tuple[Any, ...]
+    """Types that it takes, `NoneType` and lists of words included."""
+    words: tuple[str, ...]
+    """Values that it takes literally."""
+    default: Any
+
+    @property
+    def option(self) -> str:
+        """The command-line option."""
+        return f"--{self.key}"
+
+    @property
+    def key(self) -> str:
+        """The key in a file: the option without leading dashes."""
+        return self.setting.option or self.name.replace("_", "-")
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the field takes numbers."""
+        return int in self.types or float in self.types
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the field takes integers only."""
+        return int in self.types and float not in self.types
+
+    @property
+    def takes(self) -> str:
+        """The values that the field takes, in words."""
+        kinds = [word for kind, word in _WORDS.items() if kind in self.types]
+        return " or ".join([*kinds, *map(repr, self.words)]) or "a list of words"
+
+    def check(self, value: Any) -> None:
+        """Refuse a value that the field does not take.
+
+        Raises:
+            ValueError: If its type is wrong, it is not one of the words, or it is out of range.
+        """
+        if value is None and type(None) in self.types:
+            return
+        if isinstance(value, str) and value in self.words:
+            return
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and self.is_number and not (self.is_integer and isinstance(value, float)):
+            self._check_range(value)
+            return
+        if isinstance(value, bool) and bool in self.types:
+            return
+        plain = isinstance(value, str) and str in self.types
+        several = isinstance(value, tuple) and any(get_origin(kind) is tuple for kind in self.types)
+        if plain or several:
+            return
+        if self.words and not self.is_number:
+            raise ValueError(f"{self.name} must be one of {self.words}, got {value!r}")
+        raise ValueError(f"{self.name} takes {self.takes}, got {value!r}")
+
+    def _check_range(self, value: int | float) -> None:
+        setting = self.setting
+        if not math.isfinite(value):
+            raise ValueError(f"{self.name} must be finite, got {value}")
+        if setting.least is not None and value < setting.least:
+            raise ValueError(f"{self.name} must be at least {setting.least:,}, got {value:,}")
+        if setting.above is not None and value <= setting.above:
+            what = "positive" if setting.above == 0 else f"larger than {setting.above:,}"
+            raise ValueError(f"{self.name} must be {what}, got {value:,}")
+        most = MOST if setting.most is None and self.is_integer else setting.most
+        if most is not None and value > most:
+            raise ValueError(f"{self.name} must be at most {most:,}, got {value:,}")
+
+
+@cache
+def fields_of(*owners: type) -> Mapping[str, Field]:
+    """Return the settings of dataclasses by name, those of nested ones included, in their order."""
+    found = {}
+    for owner in owners:
+        hints = get_type_hints(owner, include_extras=True)
+        for each in fields(owner):
+            hint = hints[each.name]
+            if isinstance(hint, type) and is_dataclass(hint):
+                for inner in fields_of(hint).values():
+                    name = f"{each.name}_{inner.name}"
+                    found[name] = replace(inner, name=name, path=(each.name, *inner.path))
+            elif get_origin(hint) is Annotated:
+                kind, setting = get_args(hint)
+                kinds, words = _alternatives(kind)
+                path = (each.name,)
+                found[each.name] = Field(each.name, path, setting, kinds, words, each.default)
+    return types.MappingProxyType(found)
+
+
+def _alternatives(hint: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Split a type into plain types and literal values."""
+    if get_origin(hint) in (Union, types.UnionType):
+        parts = [_alternatives(each) for each in get_args(hint)]
+        return sum((kinds for kinds, _ in parts), ()), sum((words for _, words in parts), ())
+    if get_origin(hint) is Literal:
+        return (), get_args(hint)
+    return (hint,), ()

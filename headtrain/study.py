@@ -1,0 +1,773 @@
+"""A study: what one run is asked to do, as a frozen value.
+
+    Study
+      stream      which classes arrive when, what is kept of earlier ones, how long training takes
+      start       how the rows of new classes start
+      training    loss and optimizer
+      top         which blocks of the backbone learn as well; None where the head learns alone
+
+Nothing here imports PyTorch or NumPy: the command line is made from these fields. Values that
+depend on other settings are None until `resolved` settles them. `RULES` says which settings mean
+nothing to which run: refusals, records, the identity of runs and reports all ask it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Annotated, Any, Literal, get_args
+
+from clinit.headtrain.setting import Field, Part, Setting, fields_of
+
+HeadMethod = Literal["rehearsal", "naive", "joint", "ncm", "ridge", "lda"]
+TopMethod = Literal["rehearsal", "naive", "joint", "ewc", "derpp"]
+Method = Literal["rehearsal", "naive", "joint", "ncm", "ridge", "lda", "ewc", "derpp"]
+Init = Literal["random", "class-mean", "least-square", "zero", "imprint", "lda"]
+Scale = Literal["none", "norm", "row-norm", "calibrated"]
+Weighting = Literal["class", "sample"]
+Loss = Literal["ce", "mse", "sqen"]
+Device = Literal["auto", "cuda", "cpu"]
+Precision = Literal["float32", "tf32", "bf16"]
+
+HEAD_METHODS: tuple[str, ...] = get_args(HeadMethod)
+TOP_METHODS: tuple[str, ...] = get_args(TopMethod)
+SOLVED_METHODS = ("ncm", "ridge", "lda")
+"""Methods whose head is solved as a whole instead of trained."""
+INITS: tuple[str, ...] = get_args(Init)
+SCALES: tuple[str, ...] = get_args(Scale)
+PAPER_INITS: tuple[Init, ...] = ("random", "class-mean", "least-square")
+PLACES = ("device",)
+"""Settings that say where a run is computed; they are no part of its identity."""
+DEFAULT_BUFFER = 24_000
+MAX_SEED = 2**32 - 1
+
+
+_SEED = Setting(
+    "Seed of everything random: class order, buffer, batches, random rows, low-rank factors.",
+    least=0,
+    most=MAX_SEED,
+)
+_LOSS = Setting("Training loss: cross entropy, squared error or squentropy.")
+_PRECISION = Setting(
+    "Arithmetic of an update: float32, tf32 (CUDA) or bf16. Weights are always float32, and so"
+    " are evaluations of heads alone."
+)
+_DEVICE = Setting("Device to compute on; auto takes CUDA where there is one.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stream(Part):
+    """Which classes arrive when, what is kept of earlier ones, and how long each task is learnt."""
+
+    method: Annotated[
+        Method,
+        Setting(
+            "How earlier classes are kept: with a buffer of old rows (rehearsal), not at all"
+            " (naive), or with all rows of all classes seen (joint). Heads alone: by solving the"
+            " whole head from the rows of joint (nearest class mean, ridge, LDA). Top blocks: by"
+            " EWC, without old rows, or by DER++, with a buffer."
+        ),
+    ] = "rehearsal"
+    tasks: Annotated[int, Setting("Number of tasks in which the new classes arrive.", least=1)] = 5
+    iterations: Annotated[
+        int, Setting("Updates per task; 0 evaluates the initialised heads only.", least=0)
+    ] = 600
+    buffer: Annotated[
+        int | None,
+        Setting("Rows of earlier classes kept for rehearsal.", least=0, otherwise="24000"),
+    ] = None
+    buffer_per_class: Annotated[
+        int | None, Setting("Rows kept per earlier class, instead of a total.", least=0)
+    ] = None
+    buffer_split: Annotated[
+        Literal["balanced", "sgm"],
+        Setting(
+            "Share the buffer equally among all classes seen, or keep 22.5 % (20 % from 192,000"
+            " rows on) for the classes after the base, as SGM does."
+        ),
+    ] = "balanced"
+    mix: Annotated[
+        Literal["text", "sgm"],
+        Setting(
+            "Batches: half new, half old rows, as in the paper's text; or sgm: the same in task 1,"
+            " then 3/8 new, 1/2 base, 1/8 earlier new classes."
+        ),
+    ] = "text"
+    batch_size: Annotated[
+        int | None,
+        Setting("Rows per batch.", least=2, most=1_000_000, otherwise="256, EWC 128"),
+    ] = None
+    eval_every: Annotated[int, Setting("Updates between two evaluations.", least=1)] = 50
+    seed: Annotated[int, _SEED] = 0
+    class_order: Annotated[
+        tuple[str, ...] | None,
+        Setting(
+            "File with the name of every new class, one per line, in the order of arrival;"
+            " replaces the order drawn by the seed.",
+            file=True,
+        ),
+    ] = None
+
+    @property
+    def rows_per_batch(self) -> int:
+        """The batch size of a resolved study."""
+        assert self.batch_size is not None
+        return self.batch_size
+
+    @property
+    def evaluation_points(self) -> tuple[int, ...]:
+        """Numbers of updates after which a task is evaluated; 0 is before the first step."""
+        return tuple(sorted({*range(0, self.iterations, self.eval_every), self.iterations}))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start(Part):
+    """How the rows of new classes start."""
+
+    init: Annotated[Init, Setting("Initialisation of the rows of new classes.")] = "least-square"
+    scale: Annotated[
+        Scale,
+        # Raw least-square rows predict targets in [0, 1] and lose to the logits of the trained
+        # rows; `calibrated` needs no tuning, `norm` is our reading of the paper.
+        Setting(
+            "Scale of initialised rows: as computed (none), one factor that matches the mean norm"
+            " (norm), a factor per row (row-norm), or the factor and shift of the least training"
+            " loss (calibrated). Random rows have none."
+        ),
+    ] = "calibrated"
+    lam: Annotated[
+        float | Literal["auto"],
+        Setting(
+            "Ridge parameter of least-square rows, as in Eq. 1; auto: the one with the least error"
+            " on held-out training rows. The paper: 0.05 (ConvNeXt), 1e-4 (ResNet).",
+            least=0,
+            option="lambda",
+        ),
+    ] = 0.05
+    weighting: Annotated[
+        Weighting,
+        # Only `class` makes Eq. 3 of the paper the minimiser of its Eq. 1 for unequal classes.
+        Setting(
+            "Averages in least squares and LDA: over classes, of the average of each, or over all"
+            " rows."
+        ),
+    ] = "class"
+    class_mean: Annotated[
+        Literal["raw", "unit"],
+        Setting(
+            "Class mean of the features (the paper's), or of the features scaled to unit length."
+        ),
+    ] = "raw"
+    bias: Annotated[
+        Literal["write", "keep"],
+        Setting("Bias of a new row: written by the initialisation, or kept random."),
+    ] = "write"
+    init_rows: Annotated[
+        Literal["buffer", "new"] | None,
+        Setting(
+            "Rows that initialisation sees: the old ones of the buffer too, as in the paper (naive"
+            " and ewc keep a buffer for this alone), or new rows alone.",
+            otherwise="buffer, naive: new",
+        ),
+    ] = None
+    head_width: Annotated[
+        Literal["grow", "full"],
+        Setting(
+            "Add rows when their classes arrive, or have all from the start, where those of later"
+            " classes are negatives."
+        ),
+    ] = "grow"
+
+    @property
+    def reads_lambda(self) -> bool:
+        """Whether the rows depend on `lam`."""
+        return self.init == "least-square"
+
+    @property
+    def reads_weighting(self) -> bool:
+        """Whether the rows depend on how averages over several classes are weighted."""
+        return self.init in ("least-square", "lda")
+
+    @property
+    def reads_statistics(self) -> bool:
+        """Whether the rows are a function of class statistics."""
+        means = self.init == "class-mean" and self.class_mean == "raw"
+        return means or self.reads_weighting
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training(Part):
+    """Loss, optimizer and arithmetic."""
+
+    loss: Annotated[Loss, Setting("Training loss: cross entropy, squared error or squentropy.")] = (
+        "ce"
+    )
+    lr: Annotated[
+        float | None,
+        Setting(
+            "Learning rate of AdamW: constant for heads alone; with top blocks, that of the head"
+            " at the peak of one cycle per task.",
+            above=0,
+            otherwise="1e-3; top blocks 1.5e-3, EWC 8e-4",
+        ),
+    ] = None
+    weight_decay: Annotated[
+        float,
+        Setting(
+            "Decoupled weight decay of the head and of matrices; norms and biases of blocks have"
+            " none.",
+            least=0,
+        ),
+    ] = 0.05
+    precision: Annotated[
+        Precision,
+        Setting(
+            "Arithmetic of an update: float32, tf32 (CUDA) or bf16. Weights are always float32,"
+            " and so are evaluations of heads alone."
+        ),
+    ] = "float32"
+    device: Annotated[
+        Device, Setting("Device to compute on; auto takes CUDA where there is one.")
+    ] = "auto"
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of a resolved study."""
+        assert self.lr is not None
+        return self.lr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EwcConfig(Part):
+    """Strength and memory of the springs of EWC."""
+
+    lam: Annotated[
+        float,
+        Setting(
+            "EWC: strength (default: the paper's); 0 is plain fine-tuning of the blocks.",
+            least=0,
+            option="ewc-lambda",
+        ),
+    ] = 1e6
+    samples: Annotated[
+        int,
+        Setting(
+            "EWC: most rows that the Fisher information is measured on.",
+            least=1,
+            option="ewc-samples",
+        ),
+    ] = 2048
+    mode: Annotated[
+        Literal["task", "online"],
+        Setting("EWC: one anchor per task, or a single one that moves on.", option="ewc-mode"),
+    ] = "task"
+    gamma: Annotated[
+        float,
+        Setting(
+            "EWC online: share of the older Fisher information that is kept.",
+            above=0,
+            most=1,
+            option="ewc-gamma",
+        ),
+    ] = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DerppConfig(Part):
+    """Weights of the two terms of old rows in DER++, and the source of the former logits."""
+
+    alpha: Annotated[
+        float,
+        Setting(
+            "DER++: weight of squared differences to former logits (default: the paper's).",
+            least=0,
+            option="derpp-alpha",
+        ),
+    ] = 0.1
+    beta: Annotated[
+        float,
+        Setting(
+            "DER++: weight of the loss of old rows (default: the paper's); 0 is DER.",
+            least=0,
+            option="derpp-beta",
+        ),
+    ] = 0.9
+    teacher: Annotated[
+        Literal["snapshot", "stored"],
+        Setting(
+            "DER++: former logits from the network as it was at the task's start (as in related"
+            " code of the paper's authors), or stored with the buffer when a class was"
+            " learnt (Eq. 6 of DER++, which the paper names).",
+            option="teacher",
+        ),
+    ] = "snapshot"
+    distance: Annotated[
+        Literal["mean", "sum"],
+        Setting(
+            "DER++: the mean over classes of squared differences, as in the code of its authors,"
+            " so that alpha does not depend on the number of classes; or their sum, as in Eq. 6"
+            " of DER++.",
+            option="derpp-distance",
+        ),
+    ] = "mean"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Top(Part):
+    """How the top blocks of a backbone learn; the defaults are the paper's."""
+
+    top_blocks: Annotated[
+        int, Setting("Number of plastic blocks, from the end; everything below is frozen.", least=1)
+    ] = 2
+    full_rank: Annotated[
+        bool,
+        Setting(
+            "Train the blocks themselves, not low-rank updates of their two linear layers; EWC"
+            " always does."
+        ),
+    ] = False
+    rank: Annotated[int, Setting("Rank of the updates.", least=1, most=100_000)] = 48
+    alpha: Annotated[
+        float,
+        Setting(
+            "Scale of the updates: W + (alpha / rank) B A. The paper's text has no factor, as with"
+            " alpha = rank; loralib's default is 1, a factor of 1/48 at rank 48. With alpha ="
+            " rank, random rows learn more, and with computed rows more is forgotten.",
+            above=0,
+        ),
+    ] = 1.0
+    a_init: Annotated[
+        Literal["gaussian", "kaiming"],
+        Setting(
+            "Distribution of A at the start: normal, or uniform as in loralib; B starts at zero."
+        ),
+    ] = "gaussian"
+    layer_decay: Annotated[
+        float,
+        Setting("Ratio of a layer's learning rate to that of the layer above it.", above=0, most=1),
+    ] = 0.9
+    compile: Annotated[
+        bool, Setting("Run the top through torch.compile; needs a C++ compiler.")
+    ] = False
+    probe: Annotated[
+        bool,
+        Setting(
+            "Measure forward transfer after each task but the last: a linear probe on the next"
+            " task's classes."
+        ),
+    ] = True
+    ewc: EwcConfig = field(default_factory=EwcConfig)
+    derpp: DerppConfig = field(default_factory=DerppConfig)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AlignConfig(Part):
+    """The fine-tuning of a base head with another loss; the defaults are the paper's."""
+
+    loss: Annotated[Loss, _LOSS] = "mse"
+    epochs: Annotated[int, Setting("Passes over the training rows.", least=1)] = 50
+    batch_size: Annotated[
+        int,
+        Setting(
+            "Rows per batch; more than there are means all. Rows that do not fill a batch are left"
+            " out of the epoch.",
+            least=1,
+            most=100_000_000,
+        ),
+    ] = 512
+    lr: Annotated[
+        float, Setting("Initial learning rate of AdamW; a cosine takes it to zero.", above=0)
+    ] = 1e-3
+    weight_decay: Annotated[float, Setting("Decoupled weight decay of the head.", least=0)] = 0.05
+    seed: Annotated[int, _SEED] = 0
+    device: Annotated[Device, _DEVICE] = "auto"
+    precision: Annotated[Precision, _PRECISION] = "float32"
+
+
+PARTS = {"stream": Stream, "start": Start, "training": Training, "top": Top}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Study:
+    """One run: which classes arrive, how their rows start, how they are trained."""
+
+    stream: Stream = field(default_factory=Stream)
+    start: Start = field(default_factory=Start)
+    training: Training = field(default_factory=Training)
+    top: Top | None = None
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any] | None = None, /, *, top: bool = False) -> Study:
+        """Return the study with these settings, by name, and all others at their default.
+
+        >>> Study.of({"init": "zero", "seed": 3}).start.init
+        'zero'
+
+        Args:
+            settings: Values by name, as `settings` returns them.
+            top: Whether blocks of the backbone learn as well.
+
+        Raises:
+            ValueError: If a name is unknown or a value is not one that its setting takes.
+        """
+        study = cls(top=Top() if top else None)
+        values = dict(settings or {})
+        unknown = [name for name in values if name not in settings_of(top=top)]
+        if unknown:
+            raise ValueError(f"there is no setting {unknown[0]!r}")
+        return study.changed(values)
+
+    def changed(self, values: Mapping[str, Any]) -> Study:
+        """Return the study with other values of some settings, by name.
+
+        Raises:
+            ValueError: If a value is not one that its setting takes.
+        """
+        every = settings_of(top=self.top is not None)
+        by_path: dict[tuple[str, ...], dict[str, Any]] = {}
+        for name, value in values.items():
+            every[name].check(value)  # here too: it knows the whole name
+            *owner, attribute = every[name].path
+            by_path.setdefault(tuple(owner), {})[attribute] = value
+        study = self
+        for path, changes in by_path.items():
+            study = _replaced(study, path, changes)
+        return study
+
+    def value(self, name: str) -> Any:
+        """Return the value of a setting."""
+        found: Any = self
+        for attribute in settings_of(top=self.top is not None)[name].path:
+            found = getattr(found, attribute)
+        return found
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether heads are solved instead of trained."""
+        return self.stream.method in SOLVED_METHODS
+
+    @property
+    def rehearses(self) -> bool:
+        """Whether batches hold rows of a buffer."""
+        return self.stream.method in ("rehearsal", "derpp")
+
+    @property
+    def keeps_buffer(self) -> bool:
+        """Whether old rows are kept in a buffer: for rehearsal, or for initialisation alone."""
+        method = self.stream.method
+        rows = self.start.init_rows or default_init_rows(method)
+        return self.rehearses or (method in ("naive", "ewc") and rows == "buffer")
+
+    @property
+    def shared(self) -> Study:
+        """The study with the settings in which heads of one bank may differ at their default."""
+        return self.changed({name: settings_of()[name].default for name in PER_HEAD})
+
+    def resolved(self) -> Study:
+        """Return the study with its defaults settled and what its method does not read dropped.
+
+        A setting that means nothing to the method has its default: equal runs look equal.
+
+        Raises:
+            ValueError: If settings exclude each other.
+        """
+        check(self)
+        every = settings_of(top=self.top is not None)
+        study = self.changed({name: every[name].default for name in self.idle("method")})
+        settled = {k: value for k, value in defaults(study).items() if study.value(k) is None}
+        if study.is_solved:
+            settled["iterations"] = 0
+        if study.start.init == "random":
+            settled["scale"] = "none"
+        if study.top is not None and study.stream.method == "ewc":
+            settled["full_rank"] = True
+        return study.changed(settled)
+
+    def reduced(self) -> Study:
+        """Return the resolved study with every setting without an effect at its default.
+
+        Of two runs with the same reduced study one is enough.
+        """
+        every = settings_of(top=self.top is not None)
+        return self.changed(
+            {name: every[name].default for name in self.resolved().idle()}
+        ).resolved()
+
+    def idle(self, *by: Literal["method", "start"]) -> dict[str, str]:
+        """Return the settings that change nothing in the run, each with the reason why.
+
+        Args:
+            by: Only settings that the method makes idle, or the start of new rows; default: both.
+        """
+        every = settings_of(top=self.top is not None)
+        return {
+            name: rule.why.format(method=self.stream.method)
+            for rule in reversed(RULES)
+            if rule.by in (by or ("method", "start")) and rule.holds(self)
+            for name in rule.names
+            if name in every
+        }
+
+    def values(self) -> dict[str, Any]:
+        """Return all settings by name, those first in which heads of one bank may differ.
+
+        Names of runs have what varies in this order.
+        """
+        names = settings_of(top=self.top is not None)
+        return {name: self.value(name) for name in dict.fromkeys((*PER_HEAD, *names))}
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings by name, as the record of a resolved run holds them.
+
+        Settings are left out that mean nothing to a head that is solved, to blocks of full rank,
+        or to any method but the one in their name.
+        """
+        absent = self.idle("method").keys() & {*PER_HEAD, *LOW_RANK, *EWC, *DERPP}
+        if self.stream.method == "ewc":
+            absent -= {*EWC}  # gamma is told beside the mode that does not read it
+        left_out = absent | {"probe"}
+        return {name: value for name, value in self.values().items() if name not in left_out}
+
+    @property
+    def identity(self) -> str:
+        """Text that is the same for the same run, wherever it is computed."""
+        return _identity(self)
+
+
+@cache
+def _identity(study: Study) -> str:
+    return identity_text(study.reduced().values())
+
+
+def identity_of(recorded: Mapping[str, Any]) -> str:
+    """Return the identity of a run by its recorded settings; what is missing has its default."""
+    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in recorded.items()}
+    try:
+        return Study.of(settings, top="top_blocks" in settings).identity
+    except ValueError:  # recorded by another version: equal to no run of this one
+        return identity_text(settings)
+
+
+def identity_text(values: Mapping[str, Any]) -> str:
+    """Return settings as a text, without those that do not distinguish runs."""
+    kept = {name: value for name, value in values.items() if name not in (*PLACES, "probe")}
+    return json.dumps(kept, sort_keys=True, default=str)
+
+
+@cache
+def settings_of(*, top: bool = False) -> Mapping[str, Field]:
+    """Return the settings of a study by name, those of top blocks included where asked for.
+
+    Their paths start with the part: `("stream", "seed")`.
+    """
+    parts = {name: part for name, part in PARTS.items() if top or name != "top"}
+    return {
+        name: replace(each, path=(part, *each.path))
+        for part, owner in parts.items()
+        for name, each in fields_of(owner).items()
+    }
+
+
+PER_HEAD = ("init", "scale", "lam", "weighting", "class_mean", "bias", "loss", "lr", "weight_decay")
+"""Settings in which the heads of one bank may differ; they share all others."""
+BUFFER = ("buffer", "buffer_per_class", "buffer_split")
+LOW_RANK = ("rank", "alpha", "a_init")
+EWC = tuple(f"ewc_{name}" for name in fields_of(EwcConfig))
+DERPP = tuple(f"derpp_{name}" for name in fields_of(DerppConfig))
+_OF_TRAINED_HEADS = (
+    *("init", "scale", "class_mean", "bias", "init_rows", "head_width"),
+    *("iterations", "batch_size", "eval_every", "lr", "weight_decay", "precision"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Settings that mean nothing to some runs."""
+
+    names: tuple[str, ...]
+    holds: Callable[[Study], bool]
+    """Whether they mean nothing to a run."""
+    why: str
+    """The reason; `{method}` stands for the name of the method."""
+    by: Literal["method", "start"] = "method"
+    """What makes them idle. A user who gives those that the method makes idle is refused."""
+
+
+def _method(*methods: str) -> Callable[[Study], bool]:
+    return lambda study: study.stream.method in methods
+
+
+RULES = (
+    Rule(("lam",), _method("ncm", "lda"), "--method {method}: its head has no lambda"),
+    Rule(("weighting",), _method("ncm"), "--method {method}: its head is of class means alone"),
+    Rule(
+        _OF_TRAINED_HEADS,
+        _method(*SOLVED_METHODS),
+        "--method {method}: its head is solved, not trained",
+    ),
+    Rule(
+        BUFFER,
+        lambda study: not study.keeps_buffer and study.stream.method in ("naive", "ewc"),
+        "--method {method}: it trains on new rows alone; with --init-rows buffer, one is kept for"
+        " initialisation",
+    ),
+    Rule(
+        BUFFER,
+        lambda study: study.stream.method in ("joint", *SOLVED_METHODS),
+        "--method {method}: it reads all rows of all classes seen",
+    ),
+    Rule(
+        ("mix",),
+        lambda study: not study.rehearses,
+        "--method {method}: its batches hold no rows of a buffer",
+    ),
+    Rule(LOW_RANK, _method("ewc"), "--method {method}: it trains the blocks themselves"),
+    Rule(
+        LOW_RANK,
+        lambda study: study.top is not None and study.top.full_rank,
+        "--full-rank: the blocks themselves are trained",
+    ),
+    Rule(
+        EWC,
+        lambda study: study.stream.method != "ewc",
+        "--method {method}: it does not hold parameters by springs",
+    ),
+    Rule(
+        ("ewc_gamma",),
+        lambda study: study.top is not None and study.top.ewc.mode == "task",
+        "--ewc-mode task: each task keeps its own anchor",
+    ),
+    Rule(
+        DERPP,
+        lambda study: study.stream.method != "derpp",
+        "--method {method}: it keeps no former logits",
+    ),
+    Rule(
+        ("scale", "bias", "init_rows"),
+        lambda study: study.start.init == "random",
+        "--init random: it looks at nothing",
+        by="start",
+    ),
+    Rule(
+        ("lam",),
+        lambda study: not study.is_solved and not study.start.reads_lambda,
+        "--init: only least-square rows have a lambda",
+        by="start",
+    ),
+    Rule(
+        ("weighting",),
+        lambda study: not study.is_solved and not study.start.reads_weighting,
+        "--init: only least squares and LDA average over classes",
+        by="start",
+    ),
+    Rule(
+        ("class_mean",),
+        lambda study: study.start.init != "class-mean",
+        "--init: only class means are means of features",
+        by="start",
+    ),
+    Rule(
+        ("lr", "weight_decay", "precision"),
+        lambda study: study.stream.iterations == 0,
+        "--iterations 0: nothing is trained",
+        by="start",
+    ),
+)
+"""Which settings mean nothing to which run; the more specific reason comes first."""
+
+
+def refusals(asked: Iterable[str], studies: Sequence[Study]) -> list[str]:
+    """Return a sentence for each setting that was asked for and that no study reads.
+
+    Args:
+        asked: Names of the settings that a user gave.
+        studies: The studies that were asked for, not resolved.
+    """
+    idle = [study.idle("method") for study in studies]
+    every = settings_of(top=studies[0].top is not None)
+    return [
+        f"{every[name].option} does not go with {idle[0][name]}"
+        for name in asked
+        if all(name in each for each in idle)
+    ]
+
+
+def default_init_rows(method: str) -> str:
+    """Return the default of `init_rows`: what initialisation sees beside new rows."""
+    return "new" if method == "naive" else "buffer"
+
+
+def defaults(study: Study) -> dict[str, Any]:
+    """Return the defaults that depend on other settings, by name."""
+    ewc, top = study.stream.method == "ewc", study.top is not None
+    found: dict[str, Any] = {
+        "lr": (8e-4 if ewc else 1.5e-3) if top else 1e-3,
+        "batch_size": 128 if ewc else 256,
+        "init_rows": default_init_rows(study.stream.method),
+    }
+    if study.keeps_buffer and study.stream.buffer_per_class is None:
+        found["buffer"] = DEFAULT_BUFFER
+    return found
+
+
+def check(study: Study) -> None:
+    """Check that no settings exclude each other.
+
+    Raises:
+        ValueError: If some do.
+    """
+    method, stream = study.stream.method, study.stream
+    methods = HEAD_METHODS if study.top is None else TOP_METHODS
+    if method not in methods:
+        raise ValueError(f"method must be one of {methods}, got {method!r}")
+    if stream.buffer_per_class is not None:
+        if stream.buffer is not None:
+            raise ValueError("buffer and buffer_per_class exclude each other: give one")
+        if stream.buffer_split != "balanced":
+            raise ValueError(
+                f"buffer_split {stream.buffer_split!r} needs a total buffer, not buffer_per_class"
+            )
+    if study.top is not None and study.training.precision == "tf32":
+        raise ValueError("precision must be float32 or bf16 for top blocks, got 'tf32'")
+
+
+def names_of(studies: Sequence[Study]) -> list[str]:
+    """Name resolved studies by initialisation and scale, and by what else tells them apart.
+
+    The method comes first where it is not rehearsal; a solved head has no initialisation.
+
+    Raises:
+        ValueError: If there is no study, or two are the same.
+    """
+    if not studies:
+        raise ValueError("a bank needs at least one head")
+    every = [study.settings() for study in studies]
+    if twice := [each for each in every if every.count(each) > 1]:
+        raise ValueError(f"two heads of a bank are the same: {twice[0]}")
+    varied = [
+        name
+        for name in every[0]
+        if name not in ("method", "init", "scale")
+        and len({str(each.get(name)) for each in every}) > 1
+    ]
+    return [run_name(each, varied) for each in every]
+
+
+def run_name(settings: Mapping[str, Any], varied: Iterable[str] = ()) -> str:
+    """Name a run by its method, where it is not rehearsal, its start, and settings `varied`."""
+    words = [] if settings["method"] == "rehearsal" else [settings["method"]]
+    if "init" in settings:
+        words.append(settings["init"])
+        words += [] if settings["init"] == "random" else [settings["scale"]]
+    named = [f"{name.replace('_', '-')}={settings[name]}" for name in varied if name in settings]
+    return "-".join([*words, *named])
+
+
+def _replaced(owner: Any, path: Sequence[str], changes: Mapping[str, Any]) -> Any:
+    """Return a copy of a frozen value with other attributes, in the part that `path` leads to."""
+    if not path:
+        return replace(owner, **changes)
+    inner = _replaced(getattr(owner, path[0]), path[1:], changes)
+    return replace(owner, **{path[0]: inner})

@@ -1,0 +1,315 @@
+"""What Python code calls; `import clinit` offers all of it, and loads it when it is first used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from clinit.analysis.diagnosis import Diagnosis, diagnose_split
+from clinit.analysis.runs import Runs, load_runs, runs_of
+from clinit.errors import ExperimentError
+from clinit.extract.backbone import BackboneConfig
+from clinit.extract.cache import open_cache
+from clinit.extract.device import choose_device
+from clinit.extract.head import Head, read_head
+from clinit.extract.lock import claim_folder
+from clinit.extract.run import ExtractConfig
+from clinit.extract.run import extract as extract_splits
+from clinit.extract.scan import available_splits, scan
+from clinit.headtrain.events import Observer, ignore
+from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.export.classifier import load_model
+from clinit.headtrain.least_squares.api import least_squares
+from clinit.headtrain.record.finished import is_finished
+from clinit.headtrain.record.format import RunRecord, write_record, write_records
+from clinit.headtrain.stream.base_head import read_base_head
+from clinit.headtrain.stream.source import Source, read_source
+from clinit.headtrain.study import PAPER_INITS, Study, names_of
+from clinit.headtrain.top.experiment import run_top
+from clinit.headtrain.top.images import open_side, reload_backbone
+from clinit.headtrain.top.inputs import Side, Storage, prepare_inputs
+
+Cache = Source | str | Path
+"""A feature cache: loaded, or its folder."""
+Studies = Study | Mapping[str, Any] | Sequence[Study | Mapping[str, Any]]
+"""One run or several; a mapping holds settings by name."""
+
+
+def extract_features(
+    images: str | Path,
+    out: str | Path,
+    backbone: str,
+    *,
+    dataset: str = "folder",
+    splits: Sequence[str] | None = None,
+    device: str = "auto",
+    weights: str | Path | None = None,
+    model_args: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Source:
+    """Run a frozen timm backbone over images once; return its features, which stay in `out`.
+
+    What is there already is kept: a call that was interrupted goes on. (`clinit.extract` is the
+    package that does it.)
+
+    Args:
+        images: Root of the images: `split/class/image`, or the layout of a known data set.
+        out: Folder of the cache.
+        backbone: Name of a timm model.
+        dataset: `folder`, or a known data set such as `imagenet1k` or `places365`.
+        splits: Of `train` and `val`; default: those that there are.
+        device: `auto`, `cuda` or `cpu`.
+        weights: File of the weights; default: those that timm downloads.
+        model_args: Further arguments of `timm.create_model`.
+        options: Further settings of `clinit.extract.run.ExtractConfig`.
+
+    Raises:
+        ClinitError: If the images or the weights cannot be read, or the cache belongs to others.
+    """
+    root, folder = Path(images), Path(out)
+    found = splits or available_splits(dataset, root) or ("train",)
+    manifests = {split: scan(dataset, root, split).manifest for split in found}
+    config = ExtractConfig(
+        backbone=BackboneConfig(
+            name=backbone,
+            device=choose_device(device).type,
+            weights=None if weights is None else Path(weights),
+            model_args=dict(model_args or {}),
+        ),
+        **options,
+    )
+    for _ in extract_splits(manifests, root, folder, config):
+        pass
+    return read_source(folder)
+
+
+def load_cache(path: str | Path) -> Source:
+    """Read a feature cache into memory: arrays, labels, class names, and the pretrained head.
+
+    Raises:
+        CacheError: If there is none, or it is incomplete or damaged.
+    """
+    return read_source(Path(path))
+
+
+def train_heads(
+    base: Cache,
+    new: Cache,
+    study: Studies | None = None,
+    *,
+    out: str | Path | None = None,
+    head: Head | str | Path | None = None,
+    observer: Observer = ignore,
+) -> Runs:
+    """Train linear heads on new classes that arrive in tasks, on cached features.
+
+    Studies of one stream are trained side by side, on the same batches; the numbers are those of
+    `clinit train-head`. Those that `out` holds already are not trained again.
+
+    Args:
+        base: Features of the classes of the pretrained head.
+        new: Features of the classes that arrive.
+        study: What to train; default: random, class-mean and least-square rows.
+        out: Folder to record each run in; default: nothing is written.
+        head: The pretrained head, or its file; default: the one in the base cache.
+        observer: Told what happens as it happens.
+
+    Raises:
+        ValueError: If a setting is wrong, or two studies differ in more than their heads.
+        ClinitError: If the data do not fit together, or a record cannot be written.
+    """
+    old, arriving = _loaded(base), _loaded(new)
+    first, facts = _head(old, head)
+    studies = _studies(study, top=False)
+
+    def train() -> list[RunRecord]:
+        return run_experiment(old, arriving, first, studies, observer=observer, head_facts=facts)
+
+    if out is None:
+        return runs_of(train())
+    folders = [Path(out) / name for name in names_of(studies)]
+    with claim_folder(Path(out)):
+        there = [
+            is_finished(folder, each, old, arriving, first)
+            for each, folder in zip(studies, folders, strict=True)
+        ]
+        if not all(there):
+            fresh = [i for i, found in enumerate(there) if not found]
+            records = train()
+            write_records([records[i] for i in fresh], [folders[i] for i in fresh])
+    return load_runs(*folders)
+
+
+def train_top(
+    base: str | Path,
+    new: str | Path,
+    study: Studies | None = None,
+    *,
+    out: str | Path,
+    head: Head | str | Path | None = None,
+    weights: str | Path | None = None,
+    base_root: str | Path | None = None,
+    new_root: str | Path | None = None,
+    trunk_cache: str | Path | None = None,
+    trunk_budget: int = 20 * 10**9,
+    checkpoint_every: int = 100,
+    observer: Observer = ignore,
+) -> Runs:
+    """Train the top blocks of a backbone and its head on new classes that arrive in tasks.
+
+    Recorded runs are not trained again, and a run that was killed goes on from its checkpoint.
+
+    Args:
+        base: Feature cache of the classes of the pretrained head.
+        new: Feature cache of the classes that arrive.
+        study: What to train, one run after another; default: random, class-mean and least-square
+            rows with low-rank updates.
+        out: Folder to record each run in.
+        head: The pretrained head, or its file; default: the one in the base cache.
+        weights: Of the backbone; default: where they were at extraction.
+        base_root: Images of the base classes; default: where they were at extraction.
+        new_root: Images of the new classes, likewise.
+        trunk_cache: Folder of stored activations; default: `out`/trunk-cache.
+        trunk_budget: Most bytes of activations that are stored; 0 stores none.
+        checkpoint_every: Updates between two checkpoints; 0 keeps one per task.
+        observer: Told what happens as it happens.
+
+    Raises:
+        ValueError: If a setting is wrong, or two studies differ in more than their heads.
+        ClinitError: If the data do not fit together, or a record cannot be written.
+    """
+    folder = Path(out)
+    studies = _studies(study, top=True)
+    folders = [folder / names_of([each])[0] for each in studies]
+    with claim_folder(folder):
+        old, arriving = _side(base, base_root, "base"), _side(new, new_root, "new")
+        first, facts = _head(old.source, head)
+        left = [
+            (each, record)
+            for each, record in zip(studies, folders, strict=True)
+            if not is_finished(record, each, old.source, arriving.source, first)
+        ]
+        if left:
+            device = studies[0].training.device
+            path = None if weights is None else Path(weights)
+            backbone, transform = reload_backbone(old, path, device)
+            trunk = folder / "trunk-cache" if trunk_cache is None else Path(trunk_cache)
+            storage = Storage(folder=trunk, budget=trunk_budget)
+            starts = {each.start.init for each, _ in left}
+            inputs = prepare_inputs(
+                old,
+                arriving,
+                first,
+                backbone,
+                transform,
+                left[0][0],
+                storage,
+                random_only=starts == {"random"},
+            )
+            for each, record in left:
+                checkpoint = record.with_name(f"{record.name}.checkpoint")
+                trained = run_top(
+                    inputs,
+                    each,
+                    checkpoint=checkpoint,
+                    checkpoint_every=checkpoint_every,
+                    observer=observer,
+                    head_facts=facts,
+                )
+                write_record(trained, record)
+                checkpoint.unlink(missing_ok=True)
+                inputs = inputs.reused()
+    return load_runs(*folders)
+
+
+def diagnose(
+    cache: str | Path,
+    head: Head | str | Path | None = None,
+    *,
+    split: str = "val",
+    lam: float = 0.05,
+    per_class: bool = False,
+    device: str = "auto",
+) -> Diagnosis:
+    """Measure neural collapse (NC1 to NC4) and D_LS of a head on a split of a cache.
+
+    Args:
+        cache: Folder of the features.
+        head: Whose rows are matched with the classes by name; default: that of the cache.
+        split: `train` or `val`.
+        lam: Ridge of the least squares that D_LS compares with, >= 0.
+        per_class: Whether to measure each class too.
+        device: `auto`, `cuda` or `cpu`.
+
+    Raises:
+        CacheError: If the cache lacks the split, or is damaged.
+        ExperimentError: If there is no head.
+        HeadError: If the head has another width, or no class of the split.
+    """
+    opened = open_cache(Path(cache))
+    if head is None:
+        head = opened.head
+    if head is None:
+        raise _no_head(cache)
+    chosen = head if isinstance(head, Head) else read_head(Path(head))
+    return diagnose_split(
+        opened.split(split), chosen, lam=lam, per_class=per_class, device=choose_device(device)
+    )
+
+
+def _studies(asked: Studies | None, *, top: bool) -> list[Study]:
+    if asked is None:
+        asked = [{"init": init} for init in PAPER_INITS]
+    several = [asked] if isinstance(asked, Study | Mapping) else asked
+    found = [each if isinstance(each, Study) else Study.of(each, top=top) for each in several]
+    for study in found:
+        if (study.top is not None) != top:
+            raise ValueError(
+                "the study has no settings of top blocks. Give it a part `top`."
+                if top
+                else "the study has settings of top blocks. Call `clinit.train_top` for them."
+            )
+    return list(dict.fromkeys(study.resolved() for study in found))
+
+
+def _loaded(cache: Cache) -> Source:
+    return cache if isinstance(cache, Source) else load_cache(cache)
+
+
+def _head(base: Source, head: Head | str | Path | None) -> tuple[Head, dict[str, Any]]:
+    if isinstance(head, Head):
+        return head, {}
+    if head is not None:
+        return read_base_head(Path(head))
+    if base.head is None:
+        raise _no_head(base.path)
+    return base.head, {}
+
+
+def _no_head(path: object) -> ExperimentError:
+    return ExperimentError(
+        f"{path} holds no pretrained head",
+        remedy="Extract the base classes with a backbone that has a classifier, or give a head.",
+    )
+
+
+def _side(cache: str | Path, root: str | Path | None, name: str) -> Side:
+    path = None if root is None else Path(root)
+    return open_side(Path(cache), path, option=f"{name}_root")
+
+
+__all__ = [
+    "Cache",
+    "Runs",
+    "Source",
+    "Studies",
+    "diagnose",
+    "extract_features",
+    "least_squares",
+    "load_cache",
+    "load_model",
+    "load_runs",
+    "train_heads",
+    "train_top",
+]

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from clinit.cli.main import app
+from clinit.headtrain.record.format import read_info, read_record
+
+
+def rerun(run: Path, *words: str | Path) -> Result:
+    return CliRunner().invoke(app, ["rerun", str(run), *map(str, words)])
+
+
+def test_a_run_of_heads_gives_the_same_bits_and_leaves_nothing(tiny_run: Path) -> None:
+    before = sorted(tiny_run.parent.iterdir())
+    result = rerun(tiny_run)
+    assert result.exit_code == 0, result.output
+    assert "The same bits: every table and the final head are those of" in result.output
+    assert sorted(tiny_run.parent.iterdir()) == before
+
+
+def test_a_run_of_top_blocks_gives_the_same_bits_and_is_recorded(
+    tiny_run: Path, tmp_path: Path
+) -> None:
+    caches = tiny_run.parent / "caches"
+    words = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "runs"]
+    small = [
+        "--tasks=2",
+        "--iterations=3",
+        "--batch-size=6",
+        "--buffer=9",
+        "--rank=3",
+        "--no-probe",
+    ]
+    made = CliRunner().invoke(
+        app, ["train-top", *map(str, words), *small, "--init=least-square", "--device=cpu"]
+    )
+    assert made.exit_code == 0, made.output
+    run = tmp_path / "runs" / "least-square-calibrated"
+    result = rerun(run, "--out", tmp_path / "again")
+    assert result.exit_code == 0, result.output
+    assert "The same bits" in result.output
+    assert read_record(tmp_path / "again").evaluations.equals(read_record(run).evaluations)
+    assert (tmp_path / "again" / "study.toml").read_text() == (run / "study.toml").read_text()
+
+
+def test_what_differs_is_said_with_what_may_be_the_reason(
+    make_run: Callable[..., Path], tmp_path: Path, edit_document: Callable[..., None]
+) -> None:
+    run = make_run(tmp_path)
+    config = {**read_info(run)["config"], "lr": 0.5}
+    edit_document(run / "run.json", config=config, bank_size=3)
+    result = rerun(run)
+    assert result.exit_code == 1
+    said = result.output
+    assert f"Not the same bits as {run}" in said.replace("\n", "")
+    assert "steps: loss, loss_new, loss_old in" in said
+    assert "head weight: by" in said
+    assert "bank size: 3 then, 1 now" in said
+    assert "classes:" not in said
+
+
+def test_caches_that_have_moved_are_asked_for(
+    make_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    run = make_run(tmp_path / "made")
+    shutil.move(run.parent / "caches", tmp_path / "caches")
+    result = rerun(run)
+    assert result.exit_code == 1
+    assert "which is not there" in str(result.exception)
+    assert getattr(result.exception, "remedy", "") == "Say where it is now with --base."
+    result = rerun(
+        run, "--base", tmp_path / "caches" / "base", "--new", tmp_path / "caches" / "new"
+    )
+    assert result.exit_code == 0, result.output
+
+
+def test_other_data_and_a_taken_folder_are_refused(
+    make_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    run = make_run(tmp_path / "made")
+    caches = run.parent / "caches"
+    result = rerun(run, "--new", caches / "base")
+    assert "holds the record of another run: new differs in" in str(result.exception)
+    result = rerun(run, "--out", run)
+    assert "a record is never overwritten" in str(result.exception)
+
+
+@pytest.mark.parametrize("name", ["study.toml", "run.json"])
+def test_the_settings_of_a_run_are_beside_it(name: str, tiny_run: Path) -> None:
+    text = (tiny_run / name).read_text()
+    if name == "run.json":
+        assert json.loads(text)["config"]["buffer"] == 12
+    else:
+        assert "[train-head]" in text
+        assert "buffer = 12\n" in text
+
+
+def test_the_file_of_settings_trains_the_same(tiny_run: Path, tmp_path: Path) -> None:
+    caches = tiny_run.parent / "caches"
+    words = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "runs"]
+    words += ["--config", tiny_run / "study.toml"]
+    result = CliRunner().invoke(app, ["train-head", *map(str, words)])
+    assert result.exit_code == 0, result.output
+    (run,) = [path.parent for path in (tmp_path / "runs").glob("*/run.json")]
+    assert read_info(run)["config"] == read_info(tiny_run)["config"]
+    assert read_record(run).steps.equals(read_record(tiny_run).steps)

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from clinit.cli.main import app
+from clinit.headtrain.record.format import find_records, read_info, read_record
+
+SMALL = ["tasks=2", "iterations=3", "eval_every=3", "batch_size=6", "buffer=9", "probe=false"]
+
+
+@pytest.fixture
+def sweep(tiny_run: Path, tmp_path: Path) -> Callable[..., Result]:
+    caches = tiny_run.parent / "caches"
+    places = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "out"]
+
+    def call(*words: str) -> Result:
+        return CliRunner().invoke(app, ["sweep", *map(str, places), *words])
+
+    return call
+
+
+def test_runs_of_top_blocks_are_those_of_train_top_and_are_not_trained_again(
+    sweep: Callable[..., Result], tiny_run: Path, tmp_path: Path
+) -> None:
+    grid = ["--top", *SMALL, "device=cpu", "rank=2", "init=random,least-square"]
+    result = sweep(*grid)
+    assert result.exit_code == 0, result.output
+    found = {path.name for path in find_records(tmp_path / "out")}
+    assert found == {"random", "least-square-calibrated"}
+    assert not list((tmp_path / "out").glob("*.checkpoint"))
+    caches = tiny_run.parent / "caches"
+    words = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "alone"]
+    options = ["--tasks=2", "--iterations=3", "--eval-every=3", "--batch-size=6", "--buffer=9"]
+    options += ["--no-probe", "--rank=2", "--init=least-square", "--device=cpu"]
+    alone = CliRunner().invoke(app, ["train-top", *map(str, words), *options])
+    assert alone.exit_code == 0, alone.output
+    one = read_record(tmp_path / "alone" / "least-square-calibrated")
+    other = read_record(tmp_path / "out" / "least-square-calibrated")
+    assert one.steps.equals(other.steps)
+    assert one.info["config"] == other.info["config"]
+    more = sweep(*grid, "seed=0:2", "--dry-run")
+    assert "4 runs, 2 recorded already" in more.output
+    assert "least-square-calibrated-seed=1" in more.output
+    assert len(find_records(tmp_path / "out")) == 2
+    assert sweep(*grid).exit_code == 0
+
+
+def test_methods_and_their_settings_are_swept_together(
+    sweep: Callable[..., Result], tmp_path: Path
+) -> None:
+    result = sweep(
+        *("--top", *SMALL, "device=cpu", "init=random"),
+        "method,lr=ewc,1e-3;derpp,2e-3",
+    )
+    assert result.exit_code == 0, result.output
+    configs = [read_info(path)["config"] for path in find_records(tmp_path / "out")]
+    assert {(config["method"], config["lr"]) for config in configs} == {
+        ("ewc", 1e-3),
+        ("derpp", 2e-3),
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["seed=0", "--top", "--bank-size=3"], "--top trains one run after another"),
+        (["seed=0", "--workers=2"], "--workers is for runs of top blocks: add --top"),
+        (["seed=0", "--top", "--no-trunk-cache", "--trunk-budget=1GB"], "does not go with"),
+    ],
+)
+def test_options_of_the_other_kind_of_runs_are_refused(
+    sweep: Callable[..., Result], words: list[str], message: str
+) -> None:
+    result = sweep(*words)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.replace("│", " ").split())
+
+
+def test_a_file_holds_the_settings_of_the_runs(
+    sweep: Callable[..., Result], tmp_path: Path
+) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text(
+        "tasks = 2\n[train-top]\nrank = 3\nlr = 1e-2\niterations = 1\n[train-top.ewc]\nlr = 1e-3\n"
+        '[[sweep.grid]]\nmethod = ["rehearsal", "ewc"]\ninit = "random"\n'
+    )
+    listed = sweep("--top", f"--config={file}", "--dry-run", "device=cpu")
+    assert listed.exit_code == 0, listed.output
+    assert "2 runs, 0 recorded already" in listed.output
+    assert "ewc-random" in listed.output
+    wrong = sweep("--top", f"--config={file}", "ewc_lam=3", "method=rehearsal", "--dry-run")
+    assert "--ewc-lambda does not go with --method rehearsal" in str(wrong.exception)

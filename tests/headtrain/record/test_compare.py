@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from clinit.extract.head import Head
+from clinit.headtrain.record.compare import differences
+from clinit.headtrain.record.format import RunRecord
+
+
+def record(weight: np.ndarray | None = None) -> RunRecord:
+    weight = np.arange(6, dtype=np.float32).reshape(2, 3) if weight is None else weight
+    return RunRecord(
+        path=None,
+        info={},
+        classes=pl.DataFrame({"row": [0, 1]}),
+        steps=pl.DataFrame({"loss": [1.0, float("nan")], "loss_old": [None, 0.5]}),
+        evaluations=pl.DataFrame({"correct": [3, 4]}),
+        points=pl.DataFrame({"loss_new": [0.1], "elapsed_s": [7.0]}),
+        head=Head(weight, np.zeros(2, np.float32), ("a", "b")),
+        top={"blocks.weight": np.ones(3, np.float32)},
+    )
+
+
+def test_a_record_is_as_itself_whatever_it_took() -> None:
+    slower = replace(record(), points=pl.DataFrame({"loss_new": [0.1], "elapsed_s": [9.0]}))
+    assert differences(record(), slower) == []
+
+
+def test_each_part_that_differs_is_named() -> None:
+    steps = pl.DataFrame({"loss": [1.0, float("nan")], "loss_old": [None, 0.25]})
+    longer = pl.DataFrame({"correct": [3, 4, 5]})
+    other = replace(record(), steps=steps, evaluations=longer)
+    assert differences(other, record()) == [
+        "steps: loss_old in 1 of 2 rows",
+        "evaluations: 3 rows, not 2",
+    ]
+
+
+def test_arrays_are_compared_by_their_bits() -> None:
+    near = np.arange(6, dtype=np.float32).reshape(2, 3)
+    near[1, 2] = np.nextafter(np.float32(5), np.float32(6))
+    (found,) = differences(record(near), record())
+    assert found.startswith("head weight: by 4.77e-07 at most")
+    signed = np.arange(6, dtype=np.float32).reshape(2, 3)
+    signed[0, 0] = -0.0
+    assert differences(record(signed), record()) == ["head weight: by 0 at most"]
+    frozen = replace(record(), top=None)
+    assert differences(frozen, record()) == [
+        "blocks.weight: of another shape, or in one of the two alone"
+    ]
