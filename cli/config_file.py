@@ -13,19 +13,15 @@ The narrower section wins, and the command line over all.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 
-from clinit.cli.config_section import GRID, Commands, Section, Settings, kind, section_of, words
+from clinit.cli.config_section import Commands, Section, section_of, words
+from clinit.cli.config_toml import open_config
 from clinit.cli.context import Context
-from clinit.cli.recipes import open_text
-from clinit.errors import ConfigFileError
 
 
 def read_config(context: Context, path: Path | None) -> Path | None:
@@ -39,7 +35,8 @@ def read_config(context: Context, path: Path | None) -> Path | None:
             the wrong place, or a value is of a kind that no option takes.
     """
     if path is not None and not context.resilient_parsing:  # resilient: a shell completes a word
-        command, commands = str(context.command.name), commands_with_files()
+        root = context.find_root().command
+        command, commands = str(context.command.name), commands_with_files(root)
         section = section_of(open_config(path), command, commands)
         context.default_map = cast(Any, Defaults(context, section, commands[command]))
     return path
@@ -58,99 +55,8 @@ ConfigOption = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigFile:
-    """A file as it was read."""
-
-    name: str
-    """As messages call it."""
-    content: Mapping[str, Any]
-
-    @classmethod
-    def parse(cls, name: str, text: str) -> ConfigFile:
-        """Read TOML.
-
-        Raises:
-            ConfigFileError: If it is none, or nested without end.
-        """
-        try:
-            return cls(name, tomllib.loads(text))
-        except tomllib.TOMLDecodeError as error:
-            problem = f"is not TOML: {error}"
-        except RecursionError:
-            problem = "nests lists or tables too deep, expected options of one value or a list"
-        except ValueError:
-            problem = "holds a number of thousands of digits"
-        raise ConfigFileError(
-            f"{name} {problem}",
-            remedy='Write one option a line, as in `iterations = 600` or `init = ["random"]`.',
-        )
-
-    @property
-    def grids(self) -> list[Settings]:
-        """The grids of a sweep: the tables of [[sweep.grid]], or the table [grid].
-
-        Raises:
-            ConfigFileError: If there are both, or one is empty or no table.
-        """
-        given = [
-            (name, where[GRID])
-            for name, where in (("[grid]", self.content), ("[[sweep.grid]]", self._of("sweep")))
-            if GRID in where
-        ]
-        if len(given) > 1:
-            raise ConfigFileError(
-                f"{self.name} has [grid] and [[sweep.grid]]",
-                remedy="Write each grid as a table [[sweep.grid]].",
-            )
-        for name, value in given:
-            tables: list[Settings] = value if isinstance(value, list) else [value]
-            wrong = [each for each in tables if not (isinstance(each, dict) and each)]
-            if wrong or not tables:
-                found = f"a {kind(wrong[0])}" if wrong and wrong[0] != {} else "empty"
-                raise ConfigFileError(
-                    f"{self.name} has a {name} that is {found}, expected fields and their values",
-                    remedy=f'Write {name} and below it lines such as lr = "1e-4..1e-2:log5".',
-                )
-            return tables
-        return []
-
-    def _of(self, command: str) -> Settings:
-        """Return a section.
-
-        Raises:
-            ConfigFileError: If it is no table.
-        """
-        section = self.content.get(command, {})
-        if not isinstance(section, dict):
-            raise ConfigFileError(
-                f"{self.name} gives {command!r} a value, but it is the name of a section",
-                remedy=f"Write [{command}] and its options below it.",
-            )
-        return section
-
-    def own(self, command: str) -> Settings:
-        """Return what stands in the section of a command, sub-sections too; no grids."""
-        section = self._of(command)
-        return {k: v for k, v in section.items() if (command, k) != ("sweep", GRID)}
-
-
-def open_config(path: Path) -> ConfigFile:
-    """Read a file, or the recipe of that name where there is no such file.
-
-    Raises:
-        ConfigFileError: If there is neither, or it is not TOML.
-    """
-    name, text = open_text(path)
-    return ConfigFile.parse(name, text)
-
-
-@cache
-def commands_with_files() -> Commands:
-    """Return the options of every command that takes a file, by command and by key."""
-    from clinit.cli.main import app
-
-    root: Any = typer.main.get_command(app)
+def commands_with_files(root: Any) -> Commands:
+    """Return the options of every command of `root` that takes a file, by command and by key."""
     return {
         name: {
             parameter.opts[0].removeprefix("--"): parameter

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from clinit.cli.config_toml import GRID, ConfigFile, Settings, kind
 from clinit.errors import ConfigFileError
 from clinit.extract.visible import visible
 from clinit.headtrain.study import (
@@ -18,12 +19,8 @@ from clinit.headtrain.study import (
     settings_of,
 )
 
-if TYPE_CHECKING:
-    from clinit.cli.config_file import ConfigFile
-
 Commands = Mapping[str, Mapping[str, Any]]
 """Command -> key -> parameter, of the commands that take a file."""
-Settings = Mapping[str, Any]
 
 NOT_SHARED = frozenset({"batch-size", "head", "loss", "lr", "method", "out", "precision", "views"})
 """Names that are not the same option in every command that has them: their defaults, choices or
@@ -36,8 +33,6 @@ RIVALS = {
 }
 """Options that exclude each other: the one that wins leaves the other unset."""
 _METHODS = {"train-head": HEAD_METHODS, "train-top": TOP_METHODS}
-GRID = "grid"
-"""A section of a sweep that needs none around it."""
 RUNS, TOP_RUNS = "train-head", "train-top"
 """The commands whose sections hold the defaults of a sweep's runs."""
 _DIGITS = 18
@@ -254,12 +249,3 @@ def _nearest(
 def _listed(names: Iterable[str], word: str = "and") -> str:
     *first, last = names
     return f"{', '.join(first)} {word} {last}" if first else last
-
-
-def kind(value: object) -> str:
-    """Return the kind of a TOML value in words."""
-    names: dict[type, str] = {
-        **{dict: "table", list: "list in a list", str: "string", bool: "true or false"},
-        **{int: "number", float: "number"},
-    }
-    return names.get(type(value), type(value).__name__)

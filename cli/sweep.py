@@ -6,16 +6,17 @@ import sys
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clinit.cli.choices import MaxPixels
 from clinit.cli.claim import claimed_folder
-from clinit.cli.config_file import ConfigOption
-from clinit.cli.console import err, note, say
+from clinit.cli.config_file import ConfigOption, commands_with_files
+from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
+from clinit.cli.sweep_data import read_data, show_ranking
 from clinit.cli.sweep_grids import grids_of
 from clinit.cli.sweep_progress import progress
 from clinit.cli.sweep_search import SearchOptions, run_search
@@ -34,10 +35,8 @@ from clinit.cli.top_inputs import (
 from clinit.extract.image_size import MAX_PIXELS
 
 if TYPE_CHECKING:
-    from clinit.extract.head import Head
-    from clinit.headtrain.stream.source import Source
     from clinit.headtrain.study import Study
-    from clinit.headtrain.sweep.folder import SweepData, SweepFolder
+    from clinit.headtrain.sweep.folder import SweepFolder
     from clinit.headtrain.sweep.grid import Choice
     from clinit.headtrain.sweep.runner import SweepPlan
 
@@ -180,6 +179,7 @@ def sweep(
     not trained again, so a grid may grow, and a killed sweep goes on by the same command.
     A file (--config) may hold several grids, as tables [[sweep.grid]]: their union is trained.
     """
+    commands = commands_with_files(context.find_root().command)
     if top:
         if search is not None or ray is not None or bank_size is not None:
             raise typer.BadParameter("--top trains one run after another: no search, banks or Ray")
@@ -196,7 +196,7 @@ def sweep(
             workers=workers,
             max_pixels=max_pixels,
         )
-        runs = _runs(grids_of(config_file, grid or [], top=True), top=True)
+        runs = _runs(grids_of(config_file, grid or [], commands, top=True), top=True)
         sweep_top(runs, images, head or [], out, checkpoint_every=checkpoint_every, dry_run=dry_run)
         return
     _reject_images(context)
@@ -206,7 +206,7 @@ def sweep(
     if search is None:
         asked.reject()
         places = (base, new, head or [])
-        grids = grids_of(config_file, grid or [])
+        grids = grids_of(config_file, grid or [], commands)
         _sweep(grids, places, out, bank_size, ray=ray, dry_run=dry_run)
         return
     if ray is not None:
@@ -214,7 +214,7 @@ def sweep(
     if dry_run:
         raise typer.BadParameter("--dry-run lists the runs of a grid; a search has no list")
     asked.checked_objective()
-    chosen, *others = grids_of(config_file, grid or [])
+    chosen, *others = grids_of(config_file, grid or [], commands)
     if others:
         raise typer.BadParameter(
             f"--search takes one grid, but there are {len(others) + 1}: of tables [[sweep.grid]],"
@@ -282,69 +282,6 @@ def _reject_images(context: Context) -> None:
         if given(context, name) == "commandline":
             option = f"--{name.replace('_', '-')}"
             raise typer.BadParameter(f"{option} is for runs of top blocks: add --top")
-
-
-def read_data(base: Path, new: Path, heads: list[str]) -> SweepData:
-    """Read both caches and the pretrained heads.
-
-    Raises:
-        ExperimentError: If there is no pretrained head, or two for the same runs.
-    """
-    from clinit.headtrain.stream.source import read_source
-    from clinit.headtrain.sweep.folder import SweepData
-
-    with err.status("Reading the feature caches …"):
-        base_source, new_source = read_source(base), read_source(new)
-    found = starting_heads(base_source, heads)
-    start, about = found.pop("")
-    return SweepData(
-        base_source,
-        new_source,
-        start,
-        {loss: head for loss, (head, _) in found.items()},
-        {"": about, **{loss: facts for loss, (_, facts) in found.items()}},
-    )
-
-
-def starting_heads(base: Source, words: list[str]) -> dict[str, tuple[Head, dict[str, Any]]]:
-    """Return the pretrained heads, each with what is known about it, by loss; "" for all others.
-
-    Raises:
-        ExperimentError: If there is none, or two for the same runs.
-    """
-    from clinit.errors import ExperimentError
-    from clinit.headtrain.losses import LOSSES
-    from clinit.headtrain.stream.base_head import read_base_head
-
-    paths: dict[str, Path] = {}
-    for word in words:
-        loss, equals, path = word.partition("=")
-        if not equals or loss not in LOSSES:
-            loss, path = "", word
-        if loss in paths:
-            raise ExperimentError(
-                f"--head is given twice for {f'the loss {loss}' if loss else 'all runs'}",
-                remedy="Name the loss that each head is for: --head mse=aligned.safetensors.",
-            )
-        paths[loss] = Path(path)
-    read = {loss: read_base_head(path) for loss, path in paths.items()}
-    if "" not in read:
-        if base.head is None:
-            raise ExperimentError(
-                f"{base.path} holds no pretrained head to start from",
-                remedy="Extract the base classes with a backbone that has a classifier, or give"
-                " one with --head.",
-            )
-        read[""] = base.head, {}
-    return read
-
-
-def show_ranking(records: list[Path]) -> None:
-    """Print the runs at `records`, the best first, with mean and deviation over seeds."""
-    from clinit.analysis.report import load_report
-    from clinit.cli.console import out
-
-    out.print(load_report(records).ranking(width=out.width))
 
 
 def _announce(plan: SweepPlan, runs: list[Study]) -> None:

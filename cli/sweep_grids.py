@@ -7,19 +7,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clinit.cli.config_file import commands_with_files, open_config
-from clinit.cli.config_section import RUNS, TOP_RUNS, Section, section_of
+from clinit.cli.config_section import RUNS, TOP_RUNS, Commands, Section, section_of
+from clinit.cli.config_toml import open_config
 from clinit.errors import ConfigFileError, ExperimentError
 
 if TYPE_CHECKING:
     from clinit.headtrain.sweep.grid import Choice, Grid
 
 
-def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[dict[str, Choice]]:
+def grids_of(
+    path: Path | None, words: list[str], commands: Commands, *, top: bool = False
+) -> list[dict[str, Choice]]:
     """Return the grids whose union is trained.
 
     The words overlay each table of the file, and each table the file's settings of train-head,
-    or of train-top.
+    or of train-top. `commands` are those that take a file, with their options.
 
     Raises:
         ConfigFileError: If the file cannot be read, there is no grid in it nor in the words, or a
@@ -43,7 +45,7 @@ def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[
             remedy='Write [[sweep.grid]] and below it lines such as lr = "1e-4..1e-2:log5", or'
             " give words such as seed=0:5.",
         )
-    section = section_of(file, TOP_RUNS if top else RUNS, commands_with_files())
+    section = section_of(file, TOP_RUNS if top else RUNS, commands)
     with _told_of(file.name):
         read = [grid_of(table, top=top) for table in tables]
     over = [merge(each, typed) for each in read] or [typed]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from clinit.cli.console import say
+from clinit.cli.sweep_data import show_ranking
 from clinit.cli.sweep_progress import progress
 
 if TYPE_CHECKING:
@@ -120,7 +121,6 @@ def _test(
     runs: list[Study], data: SweepData, out: Path, bank_size: int | None, objective: str
 ) -> list[float | None]:
     """Train the chosen settings on all training rows; return the values on the test rows."""
-    from clinit.cli.sweep import show_ranking
     from clinit.headtrain.sweep.folder import hold_folder
     from clinit.headtrain.sweep.runner import plan_sweep, run_sweep, train_here
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clinit.cli.claim import claimed_folder
 from clinit.cli.console import say
-from clinit.cli.sweep import show_ranking, starting_heads
+from clinit.cli.sweep_data import show_ranking, starting_heads
 from clinit.cli.top_inputs import Images, open_sides, read_inputs
 from clinit.cli.train_top import train_one
 

@@ -2,8 +2,10 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -15,6 +17,13 @@ def test_the_package_links_every_top_level_folder(part: str) -> None:
     link = ROOT / "src" / "clinit" / part
     assert link.resolve() == ROOT / part
     assert not link.readlink().is_absolute()
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Neither where it is loaded nor within a function, nor for types alone."""
+    graph = grimp.build_graph("clinit", cache_dir=None)
+    imports = {each: graph.find_modules_directly_imported_by(each) for each in graph.modules}
+    TopologicalSorter(imports).prepare()  # names the modules of a circle
 
 
 @pytest.mark.slow

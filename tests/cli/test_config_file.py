@@ -44,7 +44,8 @@ def parse(command: str, text: str | None, *words: str, first: bool = True) -> An
         Path("study.toml").write_text(text, encoding="utf-8")
         config = ["--config=study.toml"]
     line = [*config, *PLACES[command], *words] if first else [*PLACES[command], *words, *config]
-    return ROOT.commands[command].make_context(command, line)
+    root = ROOT.context_class(ROOT)
+    return ROOT.commands[command].make_context(command, line, parent=root)
 
 
 def options(command: str, text: str | None, *words: str, first: bool = True) -> dict[str, Any]:
@@ -312,7 +313,9 @@ def test_a_required_option_may_be_in_neither() -> None:
 
 def test_a_required_option_may_be_in_the_file() -> None:
     Path("study.toml").write_text('base = "b"\nnew = "n"\n[train-head]\nout = "o"\n')
-    context = ROOT.commands["train-head"].make_context("train-head", ["--config=study.toml"])
+    root = ROOT.context_class(ROOT)
+    line = ["--config=study.toml"]
+    context = ROOT.commands["train-head"].make_context("train-head", line, parent=root)
     assert [str(context.params[name]) for name in ("base", "new", "out")] == ["b", "n", "o"]
 
 
@@ -366,7 +369,7 @@ def test_a_shell_that_completes_a_word_is_not_told_of_a_bad_file(text: str) -> N
 
 
 def test_the_commands_with_a_file_are_those_of_the_documentation() -> None:
-    assert set(commands_with_files()) == set(PLACES)
+    assert set(commands_with_files(ROOT)) == set(PLACES)
 
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -390,5 +393,5 @@ def test_the_file_of_the_documentation_is_read_by_every_command() -> None:
 def test_the_study_of_the_documentation_has_as_many_runs_as_it_says() -> None:
     Path("study.toml").write_text(example("sweep.md"), encoding="utf-8")
     for words, count in (([], 30), (["seed=0"], 6)):
-        grids = grids_of(Path("study.toml"), words)
+        grids = grids_of(Path("study.toml"), words, commands_with_files(ROOT))
         assert len(distinct(run for grid in grids for run in runs_of(grid))) == count

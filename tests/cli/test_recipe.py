@@ -264,7 +264,9 @@ def test_the_commands_of_a_recipe_are_commands(
     for line in lines:
         for method in ("ewc", "derpp"):
             words = shlex.split(line.replace("$method", method), comments=True)[1:]
-            context = root.commands[words[0]].make_context(words[0], words[1:])
+            parent = root.context_class(root)
+            command = root.commands[words[0]]
+            context = command.make_context(words[0], words[1:], parent=parent)
             if "config_file" in context.params:
                 assert str(context.params["config_file"]) == name
 

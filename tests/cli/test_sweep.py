@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
-from clinit.cli.sweep import sweep
+from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError, ExperimentError
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head, write_head
@@ -28,8 +27,6 @@ from clinit.headtrain.record.format import find_records, read_record
 
 DIM, CLASSES = 8, 4
 SMALL = ("device=cpu", "tasks=2", "iterations=4", "eval_every=2", "batch_size=8", "buffer=10")
-app = typer.Typer()
-app.command()(sweep)
 
 
 def write_cache(cache: Path, seed: int, weights: str = "1") -> Path:
@@ -78,7 +75,7 @@ def caches(tmp_path: Path) -> list[str]:
 
 
 def invoke(caches: list[str], out: Path, *words: str) -> Result:
-    return CliRunner().invoke(app, [*caches, "--out", str(out), *SMALL, *words])
+    return CliRunner().invoke(app, ["sweep", *caches, "--out", str(out), *SMALL, *words])
 
 
 def done(result: Result) -> str:
@@ -135,7 +132,7 @@ def test_tables_of_a_file_are_trained_together(caches: list[str], tmp_path: Path
         """
     )
     words = [*caches, "--out", str(tmp_path / "out"), "--config", str(study), "device=cpu"]
-    text = done(CliRunner().invoke(app, words))
+    text = done(CliRunner().invoke(app, ["sweep", *words]))
     assert "2 runs on 2 streams, 0 recorded already; 2 runs to train in 2 banks" in text
     configs = [read_record(path).info["config"] for path in find_records(tmp_path / "out")]
     budgets = {(config["iterations"], config["buffer"]) for config in configs}
@@ -189,7 +186,7 @@ def test_what_is_no_grid_is_refused_before_a_cache_is_read(tmp_path: Path) -> No
     nothing = ["--base", "absent", "--new", "absent"]
     error = refused(invoke(nothing, tmp_path / "out", "lerning_rate=1"))
     assert "a sweep of train-head has no field 'lerning_rate'" in str(error)
-    error = refused(CliRunner().invoke(app, [*nothing, "--out", str(tmp_path / "out")]))
+    error = refused(CliRunner().invoke(app, ["sweep", *nothing, "--out", str(tmp_path / "out")]))
     assert "the grid is empty" in str(error)
     assert not (tmp_path / "out").exists()
 
@@ -262,8 +259,9 @@ def test_a_sweep_killed_at_several_moments_loses_no_recorded_run(
 ) -> None:
     out = tmp_path / "out"
     grid = ["init=random,class-mean,least-square", "seed=0:6", "--bank-size=3"]
-    code = "from clinit.cli.sweep import sweep; import typer; typer.run(sweep)"
-    command = [sys.executable, "-c", code, *caches, "--out", str(out), *SMALL, *grid]
+    code = "from clinit.cli.main import app; app()"
+    words = ["sweep", *caches, "--out", str(out), *SMALL, *grid]
+    command = [sys.executable, "-c", code, *words]
 
     def recorded() -> dict[Path, bytes]:
         return {path: (path / "run.json").read_bytes() for path in find_records(out)}

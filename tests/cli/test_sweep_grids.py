@@ -7,10 +7,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from clinit.cli.config_file import commands_with_files
 from clinit.cli.main import app
 from clinit.cli.sweep_grids import grids_of
 from clinit.errors import ClinitError, ConfigFileError, ExperimentError
 from clinit.headtrain.sweep.grid import Interval
+
+COMMANDS = commands_with_files(typer.main.get_command(app))
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +23,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def grids(text: str, *words: str) -> list[dict[str, Any]]:
     Path("study.toml").write_text(text, encoding="utf-8")
-    return list(grids_of(Path("study.toml"), list(words)))
+    return list(grids_of(Path("study.toml"), list(words), COMMANDS))
 
 
 BUDGETS = """
@@ -173,7 +176,9 @@ def parse(text: str, *words: str) -> dict[str, Any]:
     Path("study.toml").write_text(text, encoding="utf-8")
     root: Any = typer.main.get_command(app)
     line = ["--config=study.toml", "--out=o", *words]
-    params: dict[str, Any] = root.commands["sweep"].make_context("sweep", line).params
+    parent = root.context_class(root)
+    context = root.commands["sweep"].make_context("sweep", line, parent=parent)
+    params: dict[str, Any] = context.params
     return params
 
 
