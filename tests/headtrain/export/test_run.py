@@ -260,7 +260,7 @@ def test_another_cache_than_the_runs_is_refused(
     base = other.parent / "caches" / "base"
     with pytest.raises(CacheError, match="not the cache that the run was trained on: ") as caught:
         export_run(tiny_run, tmp_path / "model.safetensors", base=base)
-    assert "of another backbone, weights, model_args, transform" in str(caught.value)
+    assert "differ in backbone, weights, model_args, transform" in str(caught.value)
 
 
 def test_other_weights_are_refused(tiny_run: Path, tmp_path: Path) -> None:
