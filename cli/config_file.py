@@ -185,6 +185,8 @@ class Defaults(Mapping[str, Any]):
         method = self._context.params.get("method") or self._section.method
         value = self._section.get(key, str(method))
         if value is None:
+            value = self._section.places.get(bool(self._context.params.get("top")), {}).get(key)
+        if value is None:
             raise KeyError(name)
         return words(self._section.file, key, value, several=option.multiple)
 

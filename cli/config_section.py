@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clinit.errors import ConfigFileError
@@ -44,6 +44,11 @@ _DIGITS = 18
 """Of a whole number at most."""
 _PLACES = ("base", "new", "head")
 """What a sweep takes from that section for itself."""
+OF_IMAGES = (
+    *("weights", "base-root", "new-root", "trunk-cache", "no-trunk-cache", "trunk-budget"),
+    *("workers", "max-pixels", "checkpoint-every"),
+)
+"""What a sweep of train-top takes from its section."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,8 @@ class Section:
     """Top level and section of the command."""
     by_method: Mapping[str, Settings]
     """Sub-sections."""
+    places: Mapping[bool, Settings] = field(default_factory=dict)
+    """What a sweep has from the section of its runs: of heads (False), or of top blocks (True)."""
 
     @property
     def method(self) -> str:
@@ -95,9 +102,13 @@ def section_of(file: ConfigFile, command: str, commands: Commands) -> Section:
     """
     shared = _shared(file, command, commands)
     if command == "sweep":
-        for runs in (TOP_RUNS, RUNS):
-            said = section_of(file, runs, commands).plain
-            shared |= {key: value for key, value in said.items() if key in _PLACES}
+        of_heads, of_tops = (section_of(file, runs, commands).plain for runs in (RUNS, TOP_RUNS))
+        places = {
+            False: {key: value for key, value in of_heads.items() if key in _PLACES},
+            True: {k: value for k, value in of_tops.items() if k in (*_PLACES, *OF_IMAGES)},
+        }
+    else:
+        places = {}
     plain, by_method = {}, {}
     methods = _METHODS.get(command, ())
     for key, value in file.own(command).items():
@@ -115,7 +126,7 @@ def section_of(file: ConfigFile, command: str, commands: Commands) -> Section:
         _check(file, f"[{command}.{method}]", settings, command, commands)
         _check_method(file, command, method, settings, commands)
     kept = {key: value for key, value in shared.items() if RIVALS.get(key) not in plain}
-    return Section(file.name, command, {**kept, **plain}, by_method)
+    return Section(file.name, command, {**kept, **plain}, by_method, places)
 
 
 def _shared(file: ConfigFile, command: str, commands: Commands) -> dict[str, Any]:
@@ -125,6 +136,8 @@ def _shared(file: ConfigFile, command: str, commands: Commands) -> dict[str, Any
         if key in (*commands, GRID):
             continue
         readers = [name for name, options in commands.items() if key in options]
+        if key in OF_IMAGES and command != "sweep":  # a sweep has them for runs of train-top
+            readers = [name for name in readers if name != "sweep"]
         if not readers:
             raise _unknown(file, key, value, command, commands)
         if key in NOT_SHARED:
@@ -197,8 +210,11 @@ def _check_method(
             f"{file.name} sets 'method' in [{command}.{method}], which says it already",
             remedy="Remove it.",
         )
-    # A buffer for initialisation alone may be asked for on the command line.
+    # A buffer for initialisation alone, and an anchor that moves on, may be asked for on the
+    # command line.
     said = {"method": method, "init_rows": "buffer"}
+    if method == "ewc":
+        said["ewc_mode"] = "online"
     names = [str(commands[command][key].name) for key in settings]
     study = Study.of(said, top=command == TOP_RUNS)
     for text in refusals([name for name in names if name in settings_of(top=True)], [study]):

@@ -23,6 +23,7 @@ from clinit.headtrain.setting import Field
 from clinit.headtrain.study import (
     HEAD_METHODS,
     PAPER_INITS,
+    RIVALS,
     TOP_METHODS,
     Study,
     refusals,
@@ -31,8 +32,7 @@ from clinit.headtrain.study import (
 
 SEVERAL: Mapping[str, tuple[str, ...]] = {"init": PAPER_INITS, "scale": ("calibrated",)}
 """Settings of which one command takes several values, a run for each; and their defaults."""
-_RIVALS = {"buffer": "buffer_per_class", "buffer_per_class": "buffer"}
-_GIVES_WAY_TO = ("method", "full_rank", "init_rows")
+_GIVES_WAY_TO = ("method", "full_rank", "init_rows", "ewc_mode")
 """What on the command line may make settings of a file idle."""
 _PANELS = {"stream": "Stream", "start": "Start", "training": "Training", "top": "Top blocks"}
 _INNER_PANELS = {"ewc": "EWC", "derpp": "DER++"}
@@ -172,7 +172,7 @@ def _studies(context: Context, values: dict[str, Any], *, top: bool) -> list[Stu
     """Return the study of every combination of starts; those that are the same once."""
     from clinit.headtrain.stream.tasks import read_class_order
 
-    for name, rival in _RIVALS.items():
+    for name, rival in RIVALS.items():
         if overridden(context, name, rival):
             values[name] = None
     if values["class_order"] is not None:

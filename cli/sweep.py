@@ -13,6 +13,7 @@ import typer
 from clinit.cli.choices import MaxPixels
 from clinit.cli.claim import claimed_folder
 from clinit.cli.config_file import ConfigOption
+from clinit.cli.config_section import OF_IMAGES
 from clinit.cli.console import err, note, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
@@ -40,12 +41,6 @@ if TYPE_CHECKING:
     from clinit.headtrain.sweep.folder import SweepData, SweepFolder
     from clinit.headtrain.sweep.grid import Choice
     from clinit.headtrain.sweep.runner import SweepPlan
-
-
-_OF_IMAGES = (
-    *("weights", "base_root", "new_root", "trunk_cache", "no_trunk_cache", "trunk_budget"),
-    *("workers", "max_pixels", "checkpoint_every"),
-)
 
 
 class Search(StrEnum):
@@ -180,9 +175,13 @@ def sweep(
     not trained again, so a grid may grow, and a killed sweep goes on by the same command.
     A file (--config) may hold several grids, as tables [[sweep.grid]]: their union is trained.
     """
+    asked = SearchOptions(
+        trials, objective, direction.value if direction else None, held_out, search_seed
+    )
     if top:
         if search is not None or ray is not None or bank_size is not None:
             raise typer.BadParameter("--top trains one run after another: no search, banks or Ray")
+        asked.reject()
         from clinit.cli.sweep_top import sweep_top
 
         images = Images(
@@ -200,9 +199,6 @@ def sweep(
         sweep_top(runs, images, head or [], out, checkpoint_every=checkpoint_every, dry_run=dry_run)
         return
     _reject_images(context)
-    asked = SearchOptions(
-        trials, objective, direction.value if direction else None, held_out, search_seed
-    )
     if search is None:
         asked.reject()
         places = (base, new, head or [])
@@ -278,10 +274,9 @@ def _runs(grids: list[dict[str, Choice]], *, top: bool) -> list[Study]:
 
 def _reject_images(context: Context) -> None:
     """Refuse options that only runs of top blocks read."""
-    for name in _OF_IMAGES:
-        if given(context, name) == "commandline":
-            option = f"--{name.replace('_', '-')}"
-            raise typer.BadParameter(f"{option} is for runs of top blocks: add --top")
+    for key in OF_IMAGES:
+        if given(context, key.replace("-", "_")) is not None:
+            raise typer.BadParameter(f"--{key} is for runs of top blocks: add --top")
 
 
 def read_data(base: Path, new: Path, heads: list[str]) -> SweepData:

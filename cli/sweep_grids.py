@@ -32,10 +32,10 @@ def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[
 
     typed = parse_grid(words, top=top)
     if path is None:
-        grids = [merge({}, typed)]
-        refuse_idle(grids[0], names_in(typed), top=top)
-        check_size(grids)
-        return grids
+        alone = [merge({}, typed)]
+        refuse_idle(alone, names_in(typed), top=top)
+        check_size(alone)
+        return alone
     file = open_config(path)
     if not (tables := file.grids) and not typed:
         raise ConfigFileError(
@@ -47,15 +47,15 @@ def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[
     with _told_of(file.name):
         read = [grid_of(table, top=top) for table in tables]
     over = [merge(each, typed) for each in read] or [typed]
-    grids = []
-    for each in over:
+    grids: list[dict[str, Choice]] = []
+    for table, each in zip(read or [{}], over, strict=True):
         laid = _with_settings(section, each, top=top)
         # What a section says for another method gives way to the grid.
-        asked = names_in(each) if "method" in names_in(each) else names_in(laid[0])
+        own = names_in(table) if "method" in names_in(each) else names_in(laid[0])
         with _told_of(file.name):
-            for grid in laid:
-                refuse_idle(grid, asked if len(laid) == 1 else (), top=top)
+            refuse_idle(laid, [name for name in own if name not in names_in(typed)], top=top)
         grids += laid
+    refuse_idle(grids, names_in(typed), top=top)
     check_size(grids)
     return grids
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -147,24 +148,27 @@ def train_one(
     *,
     checkpoint_every: int,
     verbose: bool,
+    checkpoint: Path | None = None,
 ) -> RunRecord:
     """Train one run, or finish a killed one, and write its record."""
     from clinit.headtrain.record.format import write_record
     from clinit.headtrain.top.experiment import run_top
 
+    checkpoint = checkpoint or _checkpoint(folder)
     say(f"{folder.name}:")
     with training_progress(verbose=verbose) as observer:
         record = run_top(
             inputs,
             study,
-            checkpoint=_checkpoint(folder),
+            checkpoint=checkpoint,
             checkpoint_every=checkpoint_every,
             observer=observer,
             head_facts=head_facts,
             command=["clinit", *sys.argv[1:]],
         )
+    record = replace(record, info={**record.info, "id": folder.name})
     write_record(record, folder)
-    _checkpoint(folder).unlink(missing_ok=True)
+    checkpoint.unlink(missing_ok=True)
     return record
 
 

@@ -428,9 +428,11 @@ class Study:
         every = settings_of(top=self.top is not None)
         by_path: dict[tuple[str, ...], dict[str, Any]] = {}
         for name, value in values.items():
-            every[name].check(value)  # here too: it knows the whole name
-            *owner, attribute = every[name].path
-            by_path.setdefault(tuple(owner), {})[attribute] = value
+            setting = every[name]
+            taken = setting.taken(value)
+            setting.check(taken)  # here too: it knows the whole name
+            *owner, attribute = setting.path
+            by_path.setdefault(tuple(owner), {})[attribute] = taken
         study = self
         for path, changes in by_path.items():
             study = _replaced(study, path, changes)
@@ -572,6 +574,8 @@ def settings_of(*, top: bool = False) -> Mapping[str, Field]:
 
 PER_HEAD = ("init", "scale", "lam", "weighting", "class_mean", "bias", "loss", "lr", "weight_decay")
 """Settings in which the heads of one bank may differ; they share all others."""
+RIVALS = {"buffer": "buffer_per_class", "buffer_per_class": "buffer"}
+"""Settings that exclude each other: the one that wins leaves the other unset."""
 BUFFER = ("buffer", "buffer_per_class", "buffer_split")
 LOW_RANK = ("rank", "alpha", "a_init")
 EWC = tuple(f"ewc_{name}" for name in fields_of(EwcConfig))

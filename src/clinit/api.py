@@ -25,7 +25,7 @@ from clinit.headtrain.record.finished import is_finished
 from clinit.headtrain.record.format import RunRecord, write_record, write_records
 from clinit.headtrain.stream.base_head import read_base_head
 from clinit.headtrain.stream.source import Source, read_source
-from clinit.headtrain.study import PAPER_INITS, Study, names_of
+from clinit.headtrain.study import PAPER_INITS, PER_HEAD, Study, names_of, refusals
 from clinit.headtrain.top.experiment import run_top
 from clinit.headtrain.top.images import open_side, reload_backbone
 from clinit.headtrain.top.inputs import Side, Storage, prepare_inputs
@@ -181,7 +181,9 @@ def train_top(
     """
     folder = Path(out)
     studies = _studies(study, top=True)
-    folders = [folder / names_of([each])[0] for each in studies]
+    folders = [folder / name for name in names_of(studies)]
+    if len({each.shared for each in studies}) > 1:
+        raise ValueError(f"runs of one call differ at most in {', '.join(PER_HEAD)}")
     with claim_folder(folder):
         old, arriving = _side(base, base_root, "base"), _side(new, new_root, "new")
         first, facts = _head(old.source, head)
@@ -220,6 +222,8 @@ def train_top(
                 write_record(trained, record)
                 checkpoint.unlink(missing_ok=True)
                 inputs = inputs.reused()
+        for record in folders:  # of a run that was killed after its record was written
+            record.with_name(f"{record.name}.checkpoint").unlink(missing_ok=True)
     return load_runs(*folders)
 
 
@@ -262,7 +266,17 @@ def _studies(asked: Studies | None, *, top: bool) -> list[Study]:
     if asked is None:
         asked = [{"init": init} for init in PAPER_INITS]
     several = [asked] if isinstance(asked, Study | Mapping) else asked
-    found = [each if isinstance(each, Study) else Study.of(each, top=top) for each in several]
+    found = []
+    for each in several:
+        if isinstance(each, Mapping):
+            study = Study.of(each, top=top)
+            if idle := refusals([*each], [study]):
+                raise ValueError(idle[0])
+            found.append(study)
+        else:
+            found.append(each)
+    if not found:
+        raise ValueError("there is no study: give at least one")
     for study in found:
         if (study.top is not None) != top:
             raise ValueError(
