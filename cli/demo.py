@@ -68,7 +68,7 @@ def demo(
         *("--batch-size", 64, "--buffer", 200),
         *("--init", "random", "--init", "class-mean", "--init", "least-square"),
     )
-    _announce("The same answers again, from the records alone, with curves")
+    _announce("The same results again, from the records alone, with curves")
     run("report", runs)
     say()
     for line in _conclusion(load_report([runs]).rows()):
@@ -118,7 +118,7 @@ def _announce(text: str) -> None:
 
 
 def _runner(context: Context) -> Callable[..., None]:
-    """Return what prints a command as a user would type it, then runs it."""
+    """Return a function that prints a command as a user would type it, then runs it."""
     clinit = context.find_root().command
 
     def run(*arguments: object) -> None:

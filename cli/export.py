@@ -1,4 +1,4 @@
-"""`clinit export`: the backbone and the head of a run become one network that timm loads."""
+"""`clinit export`: write the backbone and the head of a run as one network that timm loads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clinit rerun`: a recorded run once more, and whether its numbers are the same bits."""
+"""`clinit rerun`: repeat a recorded run and check that its numbers are the same bits."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _with_arrays(record: RunRecord, head: Any, top: Any) -> RunRecord:
 
 
 def _circumstances(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """Return what else differs and may be the reason."""
+    """Return what else differs and may explain different numbers."""
     found = []
     for name in ("device", "bank_size"):
         if one.get(name) != other.get(name):

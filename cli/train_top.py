@@ -98,7 +98,7 @@ def train_top(
     with claimed_folder(out):
         base_side, new_side = open_sides(images)
         start, head_facts = starting_head(base_side, head)
-        # Before activations are computed: a folder that is taken is told at once.
+        # Before activations are computed: a folder that is taken is refused at once.
         left = [
             (study, folder)
             for study, folder in zip(studies, folders, strict=True)
@@ -125,7 +125,7 @@ def train_top(
 
 
 def _is_there(study: Study, folder: Path, base: Side, new: Side, start: Head) -> bool:
-    """Return whether a run is finished; its checkpoint goes, where the run was killed before."""
+    """Return whether a run is finished; remove a checkpoint that a killed run has left."""
     from clinit.headtrain.record.finished import is_finished
 
     finished = is_finished(folder, study, base.source, new.source, start)
