@@ -49,8 +49,8 @@ def align(
 ) -> None:
     """Align the head of the base classes with a loss, for runs that train with it.
 
-    Squared error aims at logits that a head trained with cross entropy does not have. Use the
-    result with `clinit train-head --loss mse --head FILE`.
+    Squared error aims at logits that a head trained with cross entropy does not
+    have. Use the result with `clinit train-head --loss mse --head FILE`.
     """
     from clinit.extract.cache import open_cache
     from clinit.extract.head import write_head

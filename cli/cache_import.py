@@ -51,8 +51,8 @@ def import_(
     """Make a cache of features that were computed elsewhere: CLIP, DINO, audio, text.
 
     Run it once per split, with the same --backbone and --classes; an import that
-    was killed goes on. Then `clinit train-head` and `clinit diagnose` work as with features
-    of `clinit extract`.
+    was killed goes on. Then `clinit train-head` and `clinit diagnose` work as
+    with features of `clinit extract`.
     """
     from rich.progress import Progress
 

@@ -36,9 +36,9 @@ def demo(
 ) -> None:
     """Run the whole pipeline on handwritten digits, offline, in about a minute.
 
-    A small ConvNeXtV2 learns the digits 0 to 3 on the spot. It is then frozen, and the digits
-    4 to 9 arrive in three tasks of two, with three ways to make the rows of the new classes.
-    Every command is printed as you would type it.
+    A small ConvNeXtV2 learns the digits 0 to 3 on the spot. It is then frozen,
+    and the digits 4 to 9 arrive in three tasks of two, with three ways to make
+    the rows of the new classes. Every command is printed as you would type it.
     """
     from clinit.analysis.report import load_report
 

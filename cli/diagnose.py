@@ -51,8 +51,9 @@ def diagnose(
 ) -> None:
     """Measure how far features and head have collapsed, and how far the head is from W_LS.
 
-    NC1 to NC4 and D_LS, over the classes that both the cache and the head know, all classes
-    weighing the same. Each number comes with its meaning and the least value it can have.
+    NC1 to NC4 and D_LS, over the classes that both the cache and the head know,
+    all classes weighing the same. Each number comes with its meaning and the
+    least value it can have.
     """
     from clinit.analysis.diagnosis import diagnose_split
     from clinit.extract.cache import open_cache

@@ -41,8 +41,9 @@ def export(
 ) -> None:
     """Write the trained classifier, backbone and head, as one file that plain timm loads.
 
-    The file holds the class names and the preprocessing too: `clinit predict` needs nothing else.
-    The network is compared with what was trained before anything is written.
+    The file holds the class names and the preprocessing too: `clinit predict`
+    needs nothing else. The network is compared with what was trained before
+    anything is written.
     """
     from clinit.headtrain.export.run import export_run
 

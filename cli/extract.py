@@ -137,9 +137,10 @@ def extract(
 ) -> None:
     """Run a frozen backbone once over a data set and store its penultimate features.
 
-    An interrupted run goes on when the same command is given again. An unreadable image
-    keeps its row, marked invalid, and is listed at the end. Where the machine fails (memory,
-    rights, storage) the run stops, and no row is marked for it.
+    An interrupted run goes on when the same command is given again. An unreadable
+    image keeps its row, marked invalid, and is listed at the end. Where the
+    machine fails (memory, rights, storage) the run stops, and no row is marked
+    for it.
 
     clinit extract --dataset imagenet1k --root /data/imagenet --out caches/imagenet1k
     """

@@ -52,7 +52,8 @@ def clinit(
 ) -> None:
     """Data-driven initialisation of new classes for continual learning, on cached features.
 
-    Start with `clinit demo`, or: `clinit extract`, `clinit train-head`, `clinit report`.
+    Start with `clinit demo`, or: `clinit extract`, `clinit train-head`,
+    `clinit report`.
     """
 
 

@@ -59,9 +59,10 @@ def predict(
 ) -> None:
     """Name what is in images, with an exported model: the likeliest classes of each.
 
-    Images are prepared as they were when the features were extracted. Classes that the network
-    has learnt after those of its base are marked with their task. A file that is not an image is
-    reported with the reason at the end and does not affect the others; the exit code is then 1.
+    Images are prepared as they were when the features were extracted. Classes
+    that the network has learnt after those of its base are marked with their
+    task. A file that is not an image is reported with the reason at the end and
+    does not affect the others; the exit code is then 1.
     """
     from clinit.headtrain.export.classifier import find_images, load_model
 

@@ -52,8 +52,9 @@ def rerun(
 ) -> None:
     """Repeat a recorded run from its settings, and compare every number with its record.
 
-    Reads the settings, the places of the caches and the head from the record. On the same device
-    the numbers are the same bits; the exit code is 1 where they are not.
+    Reads the settings, the places of the caches and the head from the record. On
+    the same device the numbers are the same bits; the exit code is 1 where they
+    are not.
     """
     from clinit.headtrain.record.compare import differences
     from clinit.headtrain.record.format import (

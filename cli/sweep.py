@@ -178,9 +178,10 @@ def sweep(
 ) -> None:
     """Train every combination of a grid in banks of heads; go on where an earlier call stopped.
 
-    Runs of one stream and seed share their batches. A run that is recorded in the folder is
-    not trained again, so a grid may grow, and the same command resumes a killed sweep.
-    A file (--config) may hold several grids, as tables [[sweep.grid]]: their union is trained.
+    Runs of one stream and seed share their batches. A run that is recorded in the
+    folder is not trained again, so a grid may grow, and the same command resumes
+    a killed sweep. A file (--config) may hold several grids, as tables
+    [[sweep.grid]]: their union is trained.
     """
     if top:
         if search is not None or ray is not None or bank_size is not None:

@@ -65,9 +65,10 @@ def train_head(
 ) -> None:
     """Train heads on new classes that arrive in tasks, with a frozen backbone.
 
-    Heads of one call share class order and batches, so that their initialisations are compared
-    on the same samples. Writes a record per head and prints the table of their results; what an
-    earlier call with the same command has recorded stays as it is.
+    Heads of one call share class order and batches, so that their initialisations
+    are compared on the same samples. Writes a record per head and prints the
+    table of their results; what an earlier call with the same command has
+    recorded stays as it is.
     """
     from clinit.extract.device import choose_device
     from clinit.headtrain.bank.precision import check_precision

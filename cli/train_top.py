@@ -78,9 +78,10 @@ def train_top(
 ) -> None:
     """Train the top blocks of a backbone, and its head, on new classes that arrive in tasks.
 
-    Reads the caches of `clinit extract` for rows, backbone and images, so that a run sees the
-    same stream as `clinit train-head`. Everything below the top blocks is frozen: its output is
-    computed once and stored. A killed run goes on when the same command is given again.
+    Reads the caches of `clinit extract` for rows, backbone and images, so that a
+    run sees the same stream as `clinit train-head`. Everything below the top
+    blocks is frozen: its output is computed once and stored. A killed run goes on
+    when the same command is given again.
     """
     images = Images(
         base=base,
