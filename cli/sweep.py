@@ -180,8 +180,8 @@ def sweep(
 
     Runs of one stream and seed share their batches. A run that is recorded in the
     folder is not trained again, so a grid may grow, and the same command resumes
-    a killed sweep. A file (--config) may hold several grids, as tables
-    [[sweep.grid]]: their union is trained.
+    a killed sweep. A file (--config) may hold several grids, as an array of
+    tables `sweep.grid`: their union is trained.
     """
     if top:
         if search is not None or ray is not None or bank_size is not None:
