@@ -32,11 +32,11 @@ def read_config(context: Context, path: Path | None) -> Path | None:
     """Take what the file says to the command as the defaults of its options.
 
     For an eager option: the values are there before the other options are read, and are
-    checked like words of the command line.
+    checked like values from the command line.
 
     Raises:
-        ConfigFileError: If the file is missing or no TOML, a section or a key is unknown or in
-            the wrong place, or a value is of a kind that no option takes.
+        ConfigFileError: If the file is missing or not TOML, a section or a key is unknown or in
+            the wrong place, or a value has a type that no option takes.
     """
     if path is not None and not context.resilient_parsing:  # resilient: a shell completes a word
         command, commands = str(context.command.name), commands_with_files()
@@ -63,15 +63,15 @@ class ConfigFile:
     """A file as it was read."""
 
     name: str
-    """As messages call it."""
+    """The name that messages give it."""
     content: Mapping[str, Any]
 
     @classmethod
     def parse(cls, name: str, text: str) -> ConfigFile:
-        """Read TOML.
+        """Parse TOML.
 
         Raises:
-            ConfigFileError: If it is none, or nested without end.
+            ConfigFileError: If the text is not TOML, or nests too deep.
         """
         try:
             return cls(name, tomllib.loads(text))
@@ -83,7 +83,7 @@ class ConfigFile:
             problem = "holds a number of thousands of digits"
         raise ConfigFileError(
             f"{name} {problem}",
-            remedy='Write one option a line, as in `iterations = 600` or `init = ["random"]`.',
+            remedy='Write one option per line, as in `iterations = 600` or `init = ["random"]`.',
         )
 
     @property
@@ -91,7 +91,7 @@ class ConfigFile:
         """The grids of a sweep: the tables of [[sweep.grid]], or the table [grid].
 
         Raises:
-            ConfigFileError: If there are both, or one is empty or no table.
+            ConfigFileError: If there are both, or one is empty or not a table.
         """
         given = [
             (name, where[GRID])
@@ -119,7 +119,7 @@ class ConfigFile:
         """Return a section.
 
         Raises:
-            ConfigFileError: If it is no table.
+            ConfigFileError: If it is not a table.
         """
         section = self.content.get(command, {})
         if not isinstance(section, dict):
@@ -130,7 +130,7 @@ class ConfigFile:
         return section
 
     def own(self, command: str) -> Settings:
-        """Return what stands in the section of a command, sub-sections too; no grids."""
+        """Return the content of the section of a command with its sub-sections, without grids."""
         section = self._of(command)
         return {k: v for k, v in section.items() if (command, k) != ("sweep", GRID)}
 
@@ -167,7 +167,7 @@ def commands_with_files() -> Commands:
 class Defaults(Mapping[str, Any]):
     """Defaults by parameter name, looked up one by one while a command line is read.
 
-    Words of the command line are read before what is not on it, wherever they stand. So the
+    Options on the command line are read before those that are not, in any order. So the
     method is known at every look-up, and an option that is on the command line has none.
     """
 
@@ -177,7 +177,7 @@ class Defaults(Mapping[str, Any]):
 
     @property
     def file(self) -> str:
-        """The file that they are from."""
+        """The file that the defaults come from."""
         return self._section.file
 
     def __getitem__(self, name: str) -> str | list[str]:

@@ -1,4 +1,4 @@
-"""`clinit rerun`: a recorded run once more, and whether its numbers are the same bits."""
+"""`clinit rerun`: repeat a recorded run and check that its numbers are the same bits."""
 
 from __future__ import annotations
 
@@ -65,9 +65,10 @@ def rerun(
 ) -> None:
     """Repeat a recorded run from its settings, and compare it with its record.
 
-    Reads the settings, the places of the caches and the head from the record, and trains the heads
-    of its bank beside it. Every table, the final head and the parameters that were changed are
-    compared: on the same device they are the same bits. The exit code is 1 where they are not.
+    Reads the settings, the places of the caches and the head from the record, and
+    trains the heads of its bank beside it. Every table, the final head and the
+    parameters that were changed are compared: on the same device they are the
+    same bits. The exit code is 1 where they are not.
     """
     from clinit.headtrain.record.compare import differences
     from clinit.headtrain.record.format import (
@@ -191,7 +192,7 @@ def _with_arrays(record: RunRecord, head: Any, top: Any) -> RunRecord:
 
 
 def _circumstances(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return what else differs and may be the reason."""
+    """Return what else differs and may explain different numbers."""
     found = []
     for name in ("device", "bank_size"):
         if one.get(name) != other.get(name):

@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 
 
 class Search(StrEnum):
-    """Who proposes settings."""
+    """Libraries that propose settings."""
 
     optuna = "optuna"
 
 
 class Direction(StrEnum):
-    """Which direction of the objective is better."""
+    """Directions of the objective."""
 
     maximize = "maximize"
     minimize = "minimize"
@@ -67,7 +67,9 @@ def sweep(
     ],
     out: Annotated[
         Path,
-        typer.Option(help="Folder of the sweep, one run record a sub-folder.", show_default=False),
+        typer.Option(
+            help="Folder of the sweep, one sub-folder per run record.", show_default=False
+        ),
     ],
     grid: Annotated[
         list[str] | None,
@@ -93,7 +95,7 @@ def sweep(
         int | None,
         typer.Option(
             min=1,
-            help="Most runs trained together. A kill loses at most the bank in training.",
+            help="Most runs that are trained together. A kill loses at most the bank in training.",
             show_default="what fits into half of the free memory; 12 on a CPU",
         ),
     ] = None,
@@ -169,11 +171,12 @@ def sweep(
     max_pixels: MaxPixels = MAX_PIXELS,
     checkpoint_every: CheckpointEvery = 100,
 ) -> None:
-    """Train every combination of a grid in banks of heads; continue where an earlier call was.
+    """Train every combination of a grid in banks of heads; go on where an earlier call stopped.
 
-    Runs of one stream and seed share their batches. A run that is recorded in the folder is
-    not trained again, so a grid may grow, and a killed sweep goes on by the same command.
-    A file (--config) may hold several grids, as tables [[sweep.grid]]: their union is trained.
+    Runs of one stream and seed share their batches. A run that is recorded in the
+    folder is not trained again, so a grid may grow, and the same command resumes
+    a killed sweep. A file (--config) may hold several grids, as an array of
+    tables `sweep.grid`: their union is trained.
     """
     asked = SearchOptions(
         trials, objective, direction.value if direction else None, held_out, search_seed

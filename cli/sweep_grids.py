@@ -24,8 +24,8 @@ def grids_of(path: Path | None, words: list[str], *, top: bool = False) -> list[
     Raises:
         ConfigFileError: If the file cannot be read, there is no grid in it nor in the words, or a
             grid in it holds what its fields do not take.
-        ExperimentError: If the words do, no run reads a field of a grid, a grid is empty, or there
-            are too many combinations.
+        ExperimentError: If the words hold what their fields do not take, no run reads a field of a
+            grid, a grid is empty, or there are too many combinations.
     """
     from clinit.headtrain.sweep.grid import check_size, grid_of, merge, names_in, parse_grid
     from clinit.headtrain.sweep.run import refuse_idle
