@@ -1,7 +1,7 @@
 """Choose the ridge from data: the error of W_LS on rows held out, for many lambdas.
 
 A fifth of the rows of each class is held out, at random. W_LS of the others comes from one
-eigendecomposition for all lambdas; its squared error on the held-out rows, averaged likewise,
+eigendecomposition for all lambdas; its squared error on the held-out rows, averaged as there and
 over the head rows that will be written, follows from their statistics alone:
 
     1/2 Ave |V h + b - y|^2 = 1/2 [tr(V Sigma_T V^T) + |V mu + b|^2
@@ -56,14 +56,14 @@ def lambda_curve(
     """Return the held-out error of W_LS over the head rows `classes`.
 
     Args:
-        features: Of shape (rows, dim): buffer and new task together.
+        features: Those of buffer and new task together, of shape (rows, dim).
         labels: In [0, num_classes).
         num_classes: Classes of W_LS, those without rows included.
         classes: The head rows that will be written, and so are judged.
         weighting: What an average is, in the solution and in the error.
         lams: Default: half decades around the mean eigenvalue of the total covariance, from
             1e-6 to 1e2 times its power of ten.
-        seed: Of the draw of the held-out rows.
+        seed: Seed of the draw of the held-out rows.
 
     Raises:
         StatisticsError: If none of `classes` has two rows.

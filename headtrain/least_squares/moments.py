@@ -26,7 +26,7 @@ from clinit.headtrain.feature_rows import FeatureRows, take
 Block = tuple[Any, Any]
 """Features (rows, dim) and their labels (rows,), which are a NumPy array."""
 CPU_BLOCK_BYTES = 2**21
-"""Of a block of features in float64: it stays in the caches."""
+"""Size of a block of features in float64 that stays in the caches."""
 GPU_BLOCK_BYTES = 2**26
 """On a GPU: products of 20,000 rows keep it busy, and the block is a small part of its memory."""
 ONES_ROWS = 2048

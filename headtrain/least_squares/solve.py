@@ -41,7 +41,7 @@ def least_squares_head(statistics: ClassStatistics, lam: float) -> Rows:
     """Solve for W_LS = (weight, bias) by a Cholesky factorisation, O(d^3 + C d^2).
 
     Args:
-        statistics: Of the whole set; on the GPU if they are CuPy arrays.
+        statistics: Statistics of the whole set; on the GPU if they are CuPy arrays.
         lam: Ridge of Eq. 1, beside averages: the usual ridge of sums is N lam.
 
     Raises:

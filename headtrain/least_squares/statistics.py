@@ -67,7 +67,7 @@ class ClassStatistics:
         """Return the statistics of NumPy or CuPy arrays, or of rows that are streamed to a GPU.
 
         Args:
-            features: Of shape (rows, dim), in float16, float32 or float64; widened to float64
+            features: Rows of shape (rows, dim), in float16, float32 or float64; widened to float64
                 block by block.
             labels: In [0, num_classes).
             num_classes: Default: that of `totals`, or the largest label + 1.
