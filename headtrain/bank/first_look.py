@@ -30,7 +30,7 @@ _SLACK = 1.01
 Lead = tuple[Float[Tensor, "rows heads"], Float[Tensor, "rows heads"]]
 """Logit of the label minus that of its best rival, and by how much this may be off."""
 FirstLook = Callable[[Tensor, Tensor, slice], Lead]
-"""Of float32 features (rows, dim), labels (rows,) and the heads that look."""
+"""Takes float32 features (rows, dim), labels (rows,) and the heads that look."""
 
 
 def first_look(bank: Bank) -> FirstLook:

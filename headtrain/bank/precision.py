@@ -51,7 +51,7 @@ def check_precision(precision: str, device: torch.device) -> None:
 
 
 def cpu_has_bf16() -> bool:
-    """Tell whether the CPU multiplies bfloat16."""
+    """Return whether the CPU multiplies bfloat16."""
     capabilities = torch.cpu.get_capabilities()
     return any(capabilities.get(name, False) for name in _CPU_WITH_BF16)
 

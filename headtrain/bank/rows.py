@@ -80,7 +80,7 @@ class Feed(Protocol):
     """In their stored type."""
     labels: Int[Tensor, " stored"]
     batches: Int[Tensor, "iterations batch"]
-    """Indices into both, a line a step."""
+    """Indices into both, one line per step."""
 
     def prepare(self, start: int, stop: int) -> None:
         """Make the steps `start` to `stop` - 1 readable, and these alone."""
@@ -133,8 +133,8 @@ def feed_of(rows: LabelledRows, schedule: Int[Tensor, "iterations batch"], most_
     """Return the feed for where the features are.
 
     Args:
-        rows: Of the task.
-        schedule: Indices into them, a line a step.
+        rows: Rows of the task.
+        schedule: Indices into them, one line per step.
         most_steps: Most steps that are announced at a time.
     """
     if rows.is_resident:

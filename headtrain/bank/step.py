@@ -89,7 +89,7 @@ class _HeadGroup:
     bias_gradient: Float[Tensor, " rows"]
     logits: Float[Tensor, "batch rows"]
     gradient: Float[Tensor, "batch rows"]
-    """Of the logits."""
+    """Gradient of the loss in the logits."""
     ones: Float[Tensor, "1 batch"]
     labels: Int[Tensor, "batch heads"]
     losses: Float[Tensor, "batch heads"]
@@ -115,10 +115,10 @@ class Updates:
     """Steps of a bank whose number of rows stays as it is."""
 
     features: Float[Tensor, "batch dim"]
-    """Of the next update, float32."""
+    """Features of the next update, in float32."""
     labels: Int[Tensor, " batch"]
     losses: Float[Tensor, "batch heads"]
-    """Of the last update, before it."""
+    """Losses of the last update, from before it."""
 
     def __init__(self, bank: Bank, batch_size: int) -> None:
         check_precision(bank.precision, bank.device)
