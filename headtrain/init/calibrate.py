@@ -12,7 +12,7 @@ diag(d) - p p^T the Hessian of a loss in the new logits,
     dF = sum_i w (q.g, q.1),    d2F = sum_i w [[d.g^2 - (p.g)^2,  d.g - (p.g)(p.1)],
                                                [ symmetric,       d.1 - (p.1)^2   ]].
 
-Where the data are separable, as with few images a class, F falls for ever as s grows, and the
+Where the data are separable, as with few images per class, F falls for ever as s grows, and the
 rows would outgrow all that come after them. A prior ends that: F is minimised together with
 
     (PRIOR / 2) (s / s_0)^2,
@@ -77,7 +77,7 @@ class Calibration:
     loss_before: float
     """With the raw rows: factor 1, shift 0; the prior left out."""
     loss_after: float
-    """Likewise, with the factor and the shift."""
+    """With the factor and the shift; the prior left out."""
     steps: int
 
 

@@ -70,10 +70,10 @@ class TaskStart:
             task: Whose classes arrive.
             features: Returns those of the old and new rows that may be looked at; it is called
                 where rows are computed, and not for random rows.
-            labels: Of these rows.
+            labels: Labels of these rows.
             solved: How the head is solved; None where rows are initialised.
             device: Where the work that is timed is done.
-            chosen: Told the curve by which lambda is chosen, where it is.
+            chosen: Called with the curve by which lambda is chosen, where it is.
         """
         self._task = task
         self._read = features
