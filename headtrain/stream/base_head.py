@@ -20,7 +20,7 @@ from clinit.headtrain.examples import examples
 from clinit.headtrain.stream.source import Source
 
 NAMES_REMEDY = (
-    "Give one class name a row: run `clinit extract` with --head-classes FILE, or"
+    "Give one class name per row: run `clinit extract` with --head-classes FILE, or"
     " `clinit cache import` with --classes FILE."
 )
 
@@ -29,7 +29,7 @@ def check_head(head: Head, base: Source, new: Source) -> None:
     """Check that the head reads the features of both sides.
 
     Raises:
-        HeadError: If its width or its backbone is another.
+        HeadError: If its width or its backbone differs from theirs.
         CacheError: If the two sides differ in width.
     """
     if new.train.dim != base.train.dim:
@@ -107,7 +107,7 @@ class AlignmentFacts(TypedDict, total=False):
     top1_after: Number | None
     started_from: str
     digest: str
-    """Of the aligned head."""
+    """Digest of the aligned head."""
 
 
 def head_digest(head: Head) -> str:

@@ -56,11 +56,11 @@ class TaskRows:
     """Rows of the base classes, of earlier new classes and of the task's classes, in this order."""
 
     number: int
-    """Of the task."""
+    """Number of the task."""
     rows: Int[np.ndarray, " rows"]
-    """Of the pool of training rows."""
+    """Rows of the pool of training data."""
     labels: Int[np.ndarray, " rows"]
-    """Head rows."""
+    """Their head rows."""
     num_base: int
     """Rows of base classes."""
     num_old: int

@@ -24,7 +24,7 @@ class Scenario:
     """Rows of the pretrained head."""
     tasks: tuple[Task, ...]
     class_names: tuple[str, ...]
-    """One a head row."""
+    """One name per head row."""
     train: Pool
     val: Pool
 

@@ -46,7 +46,7 @@ class Source:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """One name a class; a class may have no row."""
+        """One name per class; a class may have no row."""
         return self.train.class_names
 
     @property
