@@ -177,7 +177,7 @@ def read_record(folder: Path) -> RunRecord:
     """Read the record in `folder`, its tables compared with their digests and checked.
 
     Raises:
-        RecordError: If there is none, or it is incomplete, damaged or of another layout.
+        RecordError: If there is none, or it is incomplete, damaged or has another layout.
     """
     info, digests = _read_info(folder)
     strangers = _strangers(folder, digests)
@@ -193,7 +193,7 @@ def read_info(folder: Path) -> RunInfo:
     """Read run.json of the record in `folder`, not its tables.
 
     Raises:
-        RecordError: If there is none, or it is damaged or of another layout.
+        RecordError: If there is none, or it is damaged or has another layout.
     """
     return _read_info(folder)[0]
 

@@ -46,7 +46,7 @@ class TaskEntry:
     start_seconds: list[Mapping[str, float]] = field(default_factory=list)
     """By what they were spent on; one per head."""
     diagnoses: list[dict[str, Any]] | None = None
-    """One a head, at the end of the task; None unless asked for."""
+    """One per head, at the end of the task; None unless asked for."""
     points: list[Point] = field(default_factory=list)
     losses: Float[np.ndarray, "iterations heads 2"] | None = None
     """Mean losses of the new and the old rows of each batch; NaN where there is none."""
@@ -151,8 +151,8 @@ def run_record(
 
     Args:
         scenario: The stream that it learnt.
-        entries: What was written down, one a task.
-        index: Of the head.
+        entries: What was written down, one entry per task.
+        index: Index of the head.
         info: What run.json says, but for the tasks.
         head: As it is after the last task.
         top: The backbone's parameters that training has changed, by name.
@@ -176,7 +176,7 @@ def run_record(
 
 
 def class_table(scenario: Scenario) -> pl.DataFrame:
-    """Return the classes of the experiment, one a head row."""
+    """Return the classes of the experiment, one per head row."""
     return _table(
         "classes",
         row=np.arange(scenario.num_classes),
