@@ -42,7 +42,7 @@ class Guess:
     probability: float
     """Softmax of the logits, in [0, 1]."""
     row: int
-    """Of the classifier."""
+    """Row of the classifier."""
     task: int
     """The task in which the class arrived; 0 for the classes of the base."""
 

@@ -46,7 +46,7 @@ class ModelFacts:
     model_args: Mapping[str, Any]
     """Keyword arguments of `timm.create_model`, the number of classes left out."""
     class_names: tuple[str, ...]
-    """One a row of the classifier."""
+    """One per row of the classifier."""
     tasks: tuple[int, ...]
     """The task in which each class arrived; 0 for the classes of the base."""
     transform: Transform

@@ -41,9 +41,9 @@ class Export:
     path: Path
     facts: ModelFacts
     base: Top1
-    """Test images of base classes, and how many of them the run had right at its end."""
+    """Correct count of the run at its end on the test images of base classes, and their number."""
     new: Top1
-    """Likewise of the classes that arrived."""
+    """The same on those of the classes that arrived."""
     num_parameters: int
     num_changed: int
     """Parameters of the backbone that training has changed; 0 where it was frozen."""
@@ -65,8 +65,8 @@ def export_run(
         ModelError: If there is something at `out` already.
         RecordError: If there is no record at `run`, it is damaged or holds no head.
         HeadError: If the head is damaged, or its training has diverged.
-        CacheError: If the cache is not there or of another backbone, its features were imported,
-            or the weights are gone or others.
+        CacheError: If the cache is not there or is that of another backbone, its features were
+            imported, or the weights are gone or others.
         BackboneError: If the weights cannot be had or do not fit the network.
     """
     if out.exists():
