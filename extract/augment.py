@@ -23,7 +23,7 @@ from torchvision.transforms.v2 import functional
 from clinit.extract.transform import Transform
 
 AREA = (0.08, 1.0)
-"""Of a crop, as a share of the image's."""
+"""Area of a crop as a share of the image's area."""
 ASPECT = (3 / 4, 4 / 3)
 """Width / height of a crop."""
 FLIP = 0.5
@@ -100,8 +100,8 @@ def crop_box(height: int, width: int, draw: Callable[[], float]) -> Box:
     many times longer than wide, it is the largest centred one of an allowed aspect.
 
     Args:
-        height: Of the image, in pixels.
-        width: Likewise.
+        height: Height of the image in pixels.
+        width: Width of the image in pixels.
         draw: Returns numbers uniform in [0, 1).
     """
     for _ in range(_ATTEMPTS):

@@ -75,7 +75,7 @@ class Backbone:
     data_config: Mapping[str, Any]
     """timm's preprocessing of this model."""
     weights_sha256: str
-    """Over the names, types and bytes of the state dict: independent of the file format."""
+    """SHA-256 over the names, types and bytes of the state dict, whatever the file format."""
 
     @property
     def dim(self) -> int:
@@ -104,9 +104,9 @@ def load_backbone(config: BackboneConfig) -> Backbone:
     """Build the network, load its weights and set its classifier apart.
 
     Raises:
-        BackboneError: If timm does not know the name, an argument is none of an architecture, the
-            weights cannot be had, do not fit or are not finite, or the classifier is not one
-            linear layer.
+        BackboneError: If timm does not know the name, an argument does not belong to an
+            architecture, the weights cannot be had, do not fit or are not finite, or the
+            classifier is not one linear layer.
         MachineError: If the memory does not suffice.
         DeviceError: If the device is absent.
     """
@@ -201,7 +201,7 @@ def check_penultimate(backbone: Backbone, batch: Float[Tensor, "batch 3 height w
     if features.ndim != 2 or features.shape[1] != backbone.dim:
         raise BackboneError(
             f"{backbone.config.name} gives penultimate features of shape {tuple(features.shape)},"
-            f" its classifier reads {backbone.dim} numbers an image",
+            f" its classifier reads {backbone.dim} numbers per image",
             remedy="Choose another backbone: this one has no penultimate vector.",
         )
     if not torch.isfinite(features).all():
@@ -315,7 +315,7 @@ def _stored_names(path: Path, rows: int) -> tuple[str, ...] | None:
     if names is not None and len(names) != rows:
         raise BackboneError(
             f"{path} names {len(names)} classes, its classifier has {rows} rows",
-            remedy="Give the right names with `--head-classes FILE`, one a line.",
+            remedy="Give the right names with `--head-classes FILE`, one per line.",
         )
     return None if names is None else tuple(map(str, names))
 

@@ -91,7 +91,7 @@ class CacheSplit:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """One name a class; a class may have no row."""
+        """One name per class; a class may have no row."""
         return self.manifest.class_names
 
     @cached_property
@@ -114,7 +114,7 @@ class CacheSplit:
         """Yield the shards in order, verified.
 
         Raises:
-            CacheError: If one is missing, damaged or of another plan.
+            CacheError: If a shard is missing, damaged or belongs to another plan.
         """
         for index in range(self.plan.num_shards):
             yield self.shard(index)
@@ -175,7 +175,7 @@ class CacheSplit:
         """Read the features and labels of all valid rows, in order, into memory.
 
         Raises:
-            CacheError: If a shard is missing, damaged or of another plan.
+            CacheError: If a shard is missing, damaged or belongs to another plan.
         """
         self.check_size()
         features = np.empty((self.num_valid, self.dim), dtype=self.dtype)

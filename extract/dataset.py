@@ -37,9 +37,9 @@ class Dataset:
     name: str
     title: str
     classes: tuple[str, ...]
-    """In label order."""
+    """Class names in label order."""
     layouts: tuple[Layout, ...]
-    """In the order in which they are tried."""
+    """Layouts in the order in which they are tried."""
     images: dict[str, int] = field(default_factory=dict)
     """Split -> number of images; a split whose number nobody fixed is absent."""
     total: int | None = None

@@ -61,7 +61,7 @@ def read_image_file(
     Args:
         path: The file.
         root: The folder that a link may not leave.
-        size: In bytes, as the manifest has it; None where it is unknown.
+        size: Size of the file in bytes, as the manifest has it; None where it is unknown.
         need_rights: Whether a file that may not be read stops everything, as it should among the
             images of a data set. Otherwise it is one bad image.
 
@@ -128,7 +128,7 @@ def decode(content: bytes, *, max_pixels: int = MAX_PIXELS) -> UInt8[Tensor, "3 
     """Decode an image to RGB, upright.
 
     Args:
-        content: Of the file.
+        content: Content of the file.
         max_pixels: Width times height that is still decoded; what is larger is a bad image.
 
     Raises:

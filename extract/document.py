@@ -40,16 +40,16 @@ class DocumentKind:
     """One kind of document, and what is said where it is not as it should be."""
 
     title: str
-    """With its article: `the plan of a feature cache`."""
+    """Name with its article: `the plan of a feature cache`."""
     format: str
     """The format that is written; it is sealed."""
     older: tuple[str | None, ...] = ()
     """Formats that are read too, from before there was a seal; None: without any format."""
     error: type[ClinitError]
     remedy: str
-    """What to do about a damaged one."""
+    """What to do about a damaged document."""
     max_bytes: int = 2**24
-    """Of a document in a file; reading takes some twenty times as much memory."""
+    """Largest document in a file; reading it takes some twenty times as much memory."""
 
     def seal(self, content: Mapping[str, Any]) -> dict[str, Any]:
         """Return `content` with its format before it and its digest behind it."""
@@ -74,7 +74,7 @@ class DocumentKind:
         """Read the document at `path` as `content`, a dataclass or a typed dictionary.
 
         Raises:
-            ClinitError: Of this kind's type, if it is absent, damaged or of another format.
+            ClinitError: The `error` of this kind, if it is absent, damaged or has another format.
             StorageError: If it is there and cannot be read.
         """
         return self.convert(self.load(path), content, origin=str(path))
@@ -134,7 +134,7 @@ class DocumentKind:
         """Return the fields of a document in their types.
 
         Raises:
-            ClinitError: If a field is missing, of another type or out of range.
+            ClinitError: If a field is missing, has another type or is out of range.
         """
         try:
             return msgspec.convert(content, kind)
@@ -156,7 +156,7 @@ def content_sha256(content: Any) -> str:
 
 
 def described(error: Exception, content: Any) -> str:
-    """Say which field of `content` is wrong, what it holds and what is expected."""
+    """Return which field of `content` is wrong, what it holds and what is expected."""
     what, _, place = str(error).partition(" - at `$")
     field = place.rstrip("`").lstrip(".")
     if lacking := _LACKING.fullmatch(what):

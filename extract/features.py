@@ -21,7 +21,7 @@ class FeatureSet:
     labels: Int[np.ndarray, " rows"]
     """int64, in [0, number of classes)."""
     class_names: tuple[str, ...]
-    """One name a class; a class may have no row."""
+    """One name per class; a class may have no row."""
 
     def __post_init__(self) -> None:
         if len(self.features) != len(self.labels):

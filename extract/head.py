@@ -1,4 +1,4 @@
-"""Classifier heads: what their rows stand for, how right they are, and their file format.
+"""Classifier heads: what their rows stand for, their accuracy, and their file format.
 
 A head file is a safetensors file with `weight` (classes, dim) and `bias` (classes,) in
 float32; its metadata holds, under `clinit_head`, a sealed JSON document with the class names,
@@ -114,7 +114,7 @@ def name_rows(head: Head, class_names: tuple[str, ...], choice: str | None) -> t
     Args:
         head: The pretrained classifier, with the names stored in its weights file, if any.
         class_names: The classes of the data set that is extracted.
-        choice: A file with one name a line; `dataset` for the classes of the data set, in their
+        choice: A file with one name per line; `dataset` for the classes of the data set, in their
             order; None for the names stored with the weights or, for a classifier of 1,000
             rows, those of ImageNet-1K.
 
@@ -137,7 +137,7 @@ def _named(head: Head, names: tuple[str, ...], source: str) -> tuple[Head, str]:
     if len(names) != head.num_classes:
         raise HeadError(
             f"{source}: {len(names):,} names for a classifier of {head.num_classes:,} rows",
-            remedy="Give one name a row with `--head-classes FILE`.",
+            remedy="Give one name per row with `--head-classes FILE`.",
         )
     return replace(head, class_names=names), source
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 MAX_PIXELS = 100_000_000
-"""Of one image. Pillow warns from 89 million on; 100 million are 300 MB in RGB."""
+"""Most pixels of one image. Pillow warns from 89 million on; 100 million are 300 MB in RGB."""
 _FRAME_HEADERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """JPEG markers that a size follows. The others of their row are tables."""
 _SEGMENT = re.compile(rb"\xff[^\xff\x00\x01\xd0-\xd8]")
@@ -25,8 +25,8 @@ _SEGMENT = re.compile(rb"\xff[^\xff\x00\x01\xd0-\xd8]")
 passed over, and so is a run of 0xFF before a marker."""
 _START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
 MAX_SCANS = 500
-"""Of a progressive JPEG; encoders write about ten. Each passes over all pixels, whatever it says
-of them: the decoder takes 2 ns per pixel even for a scan of 53 bytes."""
+"""Most scans of a progressive JPEG; encoders write about ten. Each passes over all pixels, whatever
+it says of them: the decoder takes 2 ns per pixel even for a scan of 53 bytes."""
 _MAX_PARTS = 4096
 """Segments before the size in a JPEG file; boxes in a box. Photographs have tens of them."""
 _ISO_BRANDS = tuple(b"avif avis heic heix heim heis hevc hevx mif1 msf1".split())

@@ -1,6 +1,6 @@
 """Features that somebody else computed become a cache.
 
-Any extractor serves (CLIP, DINO, audio, text): what counts is a row of numbers and a label a
+Any extractor serves (CLIP, DINO, audio, text): what counts is a row of numbers and a label per
 sample. Rows are put into the order of a manifest, by label and then as they came; the path of
 a row in the manifest is its number in the file.
 """
@@ -45,7 +45,7 @@ class ImportConfig:
     split: str = "train"
     dataset: str = "imported"
     classes: Path | None = None
-    """A file with a class name a line; default: the labels themselves."""
+    """A file with one class name per line; default: the labels themselves."""
     head: Path | None = None
     """A head file, to be stored as the pretrained head."""
 
@@ -77,7 +77,7 @@ def import_features(
         out: The folder of the cache.
         config: Names.
         on_rows: Called with the rows written so far and their number, after every shard.
-        on_note: Told what the user may want to know of the storage.
+        on_note: Called with what the user may want to know of the storage.
 
     Raises:
         CacheError: If a file is not as described, or the split is there already.

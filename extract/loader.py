@@ -59,11 +59,11 @@ def load_batches(
 
     Args:
         root: The folder that the paths start from.
-        paths: Of all images.
-        batches: Which of them.
+        paths: Paths of all images.
+        batches: Which of them to load, and in which batches.
         transform: What they go through, where no `view` is given.
-        workers: Threads.
-        sizes: Of the files in bytes; 0 is unknown, and None where none is known.
+        workers: Number of threads.
+        sizes: Sizes of the files in bytes; 0 is unknown, and None where none is known.
         max_pixels: What is larger, decoded or resized, is a bad image.
         need_rights: See `read_image_file`.
         pin_memory: Whether the batches are for a CUDA device.

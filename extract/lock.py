@@ -46,7 +46,8 @@ def claim_folder(
             link, or whoever made the folder would say where this command writes.
         on_busy: Called if another process holds the claim, before this one waits for it; None
             does not wait.
-        on_unlocked: Told why where the storage cannot lock: the folder is then not claimed.
+        on_unlocked: Called with the reason where the storage cannot lock: the folder is then
+            not claimed.
 
     Raises:
         ClinitError: If another process holds it and nobody waits, the folder cannot be written,

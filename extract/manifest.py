@@ -30,7 +30,7 @@ from clinit.extract.parquet_size import parquet_size
 
 FORMAT = "clinit-manifest/2"
 OLDER = "clinit-manifest/1"
-"""Without `sha256`."""
+"""Format of manifests of earlier versions, without `sha256`."""
 SCHEMA = pl.Schema(
     {"path": pl.String, "label": pl.Int64, "class_name": pl.String, "size_bytes": pl.Int64}
 )
@@ -99,7 +99,7 @@ class Manifest:
     def limit_per_class(self, n: int) -> Manifest:
         """Return a manifest of the first `n` images of each class, in manifest order."""
         if n < 1:
-            raise ValueError(f"the limit must be at least 1 image a class, got {n}")
+            raise ValueError(f"the limit must be at least 1 image per class, got {n}")
         return replace(self, table=self.table.filter(pl.int_range(pl.len()).over("label") < n))
 
 
@@ -164,7 +164,7 @@ def read_manifest(path: Path) -> Manifest:
         if problem := _wrong_columns(columns):
             raise ValueError(problem)
         table = pl.read_parquet(content)
-        # Each path is another one: if they are longer than the pages, some come again and again.
+        # All paths differ: if they are longer than the pages, some come again and again.
         if table["path"].str.len_bytes().sum() > page_bytes:
             raise ValueError("a path occurs twice")
         manifest, written = _of(table, metadata), metadata["digest"]

@@ -20,10 +20,10 @@ MAX_TEXT = 4096
 """Characters of arguments that are written as text."""
 MAX_INTEGER = 2**16
 MAX_CLASSES = 2**22
-"""Of `num_classes`: every other integer is a width, a depth or a size in pixels."""
+"""Largest `num_classes`: every other integer is a width, a depth or a size in pixels."""
 MAX_FLOAT = 1e6
 MAX_LENGTH, MAX_NESTING = 128, 3
-"""Of a list; of lists in lists."""
+"""Of a list, and of lists within lists."""
 _WORD = re.compile(r"[A-Za-z0-9_+-]{0,40}")
 """Strings choose a layer, a mode or a kind of pooling. No path and no address is one of these."""
 

@@ -20,7 +20,7 @@ from typing import Any
 _MAGIC = b"PAR1"
 _DELTA_BYTE_ARRAY = 7
 _MAX_VALUES = 2**20
-"""In a footer, and in the headers of all pages."""
+"""Most values in a footer, and in the headers of all pages."""
 _MAX_DEPTH = 12
 _FREE_ROWS, _ROWS_PER_BYTE = 2**20, 8
 _FREE_BYTES, _EXPANSION = 2**28, 256

@@ -34,7 +34,8 @@ def features_of(
     """Yield each batch with its features on the host, in order.
 
     Args:
-        batches: None larger than the first; on a CUDA device their pixels are in pinned memory.
+        batches: Batches, none larger than the first; on a CUDA device their pixels are in pinned
+            memory.
         compute: Must not wait for the device, or nothing overlaps.
         device: Where to compute.
         timing: Adds up the phases `transfer` and `forward`.
@@ -90,7 +91,7 @@ class _Flight:
 
     batch: ImageBatch
     features: Float[Tensor, "batch ..."]
-    """Pinned; to be read after `done`."""
+    """Features in pinned memory, to be read after `done`."""
     sent: _Mark
     arrived: _Mark
     begun: _Mark

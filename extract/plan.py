@@ -22,7 +22,7 @@ WRITE_AGAIN = (
     "Run the command that wrote this cache again (`clinit extract` or `clinit cache import`): it"
     " writes anew what is damaged and keeps the rest."
 )
-"""Remedy for what a cache loses without loss."""
+"""Remedy for what can be computed again."""
 
 _DOCUMENT = DocumentKind(
     title="the plan of a feature cache",

@@ -45,7 +45,7 @@ def pretrain(
         model_args: Keyword arguments of `timm.create_model`.
         input_size: Height and width of the input in pixels.
         epochs: Passes over the images.
-        seed: Of the weights, the order and the shifts.
+        seed: Seed of the weights, the order and the shifts.
         on_epoch: Called with the number of finished epochs.
     """
     with torch.random.fork_rng(devices=[]):

@@ -16,7 +16,7 @@ def check_readable(path: Path, error: type[ClinitError]) -> None:
 
     Raises:
         StorageError: If the system does not let it be read.
-        ClinitError: Of the type `error`, if it is no file.
+        ClinitError: The given `error`, if it is not a file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

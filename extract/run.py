@@ -39,17 +39,17 @@ class ExtractConfig:
     input_size: int | None = None
     """Height and width of the network's input in pixels; the model's own when None."""
     mean: tuple[float, ...] | None = None
-    """Pixel mean in [0, 1], one number or one a channel; the model's own when None."""
+    """Pixel mean in [0, 1], one number or one per channel; the model's own when None."""
     std: tuple[float, ...] | None = None
-    """Likewise."""
+    """Standard deviation of a pixel, one number or one per channel; the model's own when None."""
     batch_size: int = 64
-    """Images a forward pass."""
+    """Images per forward pass."""
     workers: int = field(default_factory=cpu_count)
     """Threads that read and decode."""
     dtype: str = "float16"
     """How features are stored; float16 keeps three digits and halves the file."""
     shard_rows: int = 4096
-    """Rows a shard: what a killed run loses at most."""
+    """Rows per shard: what a killed run loses at most."""
     strict: bool = False
     """Stop at the first unreadable image instead of marking its row invalid."""
     max_pixels: int = MAX_PIXELS
@@ -61,7 +61,7 @@ class ExtractConfig:
     views: int = 0
     """Random views of the training images, beside the plain features."""
     view_seed: int = 0
-    """Of the views, in [0, 2^32)."""
+    """Seed of the views, in [0, 2^32)."""
 
     def __post_init__(self) -> None:
         if self.views < 0:
@@ -80,18 +80,18 @@ def extract(
     on_progress: Callable[[Progress], None] = lambda progress: None,
     on_note: Callable[[str], None] = lambda note: None,
 ) -> Iterator[SplitResult]:
-    """Extract the splits of a data set into the cache `out`; yield a result a split and view.
+    """Extract the splits of a data set into the cache `out`; yield one result per split and view.
 
     An interrupted extraction is resumed: the shards that verify are kept, and the result is
     bit-identical to an uninterrupted one on the same device.
 
     Args:
-        manifests: A manifest a split (`train`, `val`); at least one.
+        manifests: One manifest per split (`train`, `val`); at least one.
         root: The folder that the paths in the manifests start from.
         out: The folder of the cache.
-        config: How.
+        config: How features are extracted.
         on_progress: Called after every batch.
-        on_note: Told what the user may want to know of the storage.
+        on_note: Called with what the user may want to know of the storage.
 
     Raises:
         ClinitError: If the backbone does not serve, the cache belongs to another extraction,

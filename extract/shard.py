@@ -35,7 +35,7 @@ from clinit.extract.plan import WRITE_AGAIN, Plan
 
 _FLOAT16 = np.finfo(np.float16)
 _REASON_BYTES = 2**28
-"""Of reasons, read at a time."""
+"""Bytes of reasons that are read at a time."""
 _SEAL = b"clinit-shard/2 sha256 "
 _BLOCK = 512
 """Bytes of the user block, the least that HDF5 has."""
@@ -46,7 +46,8 @@ _CHUNK_BYTES = 2**31
 _COUNTS_BLOCK = (1, 14, 4)
 """From this HDF5 on the place of a chunk counts the user block (HDFGroup/hdf5 #3003)."""
 _ALIGNMENT = 64
-"""Of the features in the file, so that they can be used where they are read to."""
+"""The place of the features in the file is a multiple of this, so that they can be used where they
+are read to."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,7 +163,7 @@ def read_shard(path: Path, plan: Plan, index: int) -> Shard:
     """Read and verify shard `index` of a plan; no other file is opened, whatever it says.
 
     Raises:
-        CacheError: If it is absent, truncated, changed or of another plan.
+        CacheError: If it is absent, truncated, changed or belongs to another plan.
         StorageError: If it is there and cannot be read.
     """
     # Earlier versions had chunks of 16 MB, of which the last one may be nearly empty.
@@ -289,13 +290,13 @@ def _dataset(
 
     Args:
         file: The file.
-        name: Of the data set.
-        types: Those that it may have.
-        shape: Which it must have; None for one axis that is no longer than the file has bytes.
-        size: Of the file, in bytes.
+        name: Name of the data set.
+        types: Types that it may have.
+        shape: Shape that it must have; None for one axis that is no longer than the file has bytes.
+        size: Size of the file in bytes.
 
     Raises:
-        ValueError: If it is another, or its numbers are not in this file as they are.
+        ValueError: If it differs from that, or its numbers are not in this file as they are.
     """
     if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
         raise ValueError(f"`{name}` is a link to somewhere else")

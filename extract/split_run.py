@@ -49,9 +49,9 @@ class Progress:
     """Rows in finished batches, those found in earlier shards included."""
     rows_total: int
     images_per_s: float
-    """Of this run."""
+    """Rate of this run."""
     shares: Mapping[str, float]
-    """Share of the time a phase, in [0, 1]."""
+    """Share of each phase in the time, in [0, 1]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class SplitRun:
     workers: int
     strict: bool
     max_pixels: int = MAX_PIXELS
-    """Of an image; see `decode`."""
+    """Largest image that is decoded, in pixels; see `decode`."""
     retry_invalid: bool = False
     """Whether shards with invalid rows are computed again."""
     on_progress: Callable[[Progress], None]
@@ -227,9 +227,9 @@ class SplitRun:
         """Compute shards and write them.
 
         Args:
-            shards: Which.
-            batches: Their images.
-            replaced: Those that are whole, and get other content.
+            shards: Which ones.
+            batches: The images of their rows.
+            replaced: Those of them that are whole, and get other content.
         """
         labels = self.manifest.table["label"].to_numpy()
         todo = sum(len(self.plan.rows(shard)) for shard in shards)

@@ -45,10 +45,10 @@ class ShardFacts:
     name: str
     rows: _Count
     sha256: str
-    """Of the file."""
+    """Digest of the file."""
     dtype: _Type
     min: float | None
-    """Of the features of valid rows; None where there are none."""
+    """Least value of the features of valid rows, as `max` is their largest; None without any."""
     max: float | None
     non_finite: _Count
     """Rows that are invalid because their features are not finite."""
@@ -68,7 +68,7 @@ class HeadFacts:
     """The stored head on the features of the split."""
 
     class_names: str
-    """Where they came from."""
+    """Where the class names came from."""
     correct: _Count
     total: _Count
     """Valid rows whose class is among those of the head."""
@@ -105,20 +105,21 @@ class RunFacts:
     device: str = ""
     workers: _Count | None = None
     max_pixels: _Count | None = None
-    """Above which an image was invalid; None for an import, and where earlier versions wrote it."""
+    """Size above which an image was invalid; None for an import, and in summaries of earlier
+    versions."""
     computed_rows: _Count | None = None
     images_per_s: _Amount | None = None
     seconds: Mapping[str, _Amount] = field(default_factory=dict)
-    """By phase."""
+    """Seconds of each phase."""
     shares: Mapping[str, _Amount] = field(default_factory=dict)
-    """Of the time, by phase, in [0, 1]."""
+    """Share of each phase in the time, in [0, 1]."""
     bound: str = ""
     """The phase that took most of it."""
     features: FileFacts | None = None
-    """Of an import."""
+    """File of the features, for an import."""
     labels: FileFacts | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Of the packages that took part."""
+    """Versions of the packages that took part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +136,7 @@ class Summary:
     """The widest of the shards."""
     shards: tuple[ShardFacts, ...]
     invalid: tuple[InvalidRow, ...]
-    """In order."""
+    """Rows without features, in order."""
     head: HeadFacts
     run: RunFacts
 
@@ -155,14 +156,14 @@ class Summary:
                 f"the head was judged on {self.head.total:,} of {self.num_valid:,} valid rows"
             )
         if self.dtype != max((shard.dtype for shard in self.shards), default=self.dtype):
-            raise ValueError(f"dtype is {self.dtype}, that of the shards is another")
+            raise ValueError(f"dtype is {self.dtype}, which differs from that of the shards")
 
 
 def read_summary(folder: Path, plan: Plan) -> Summary:
     """Read the summary of a complete split, and compare it with its plan.
 
     Raises:
-        CacheError: If it is absent, damaged or of another plan.
+        CacheError: If it is absent, damaged or belongs to another plan.
     """
     path = folder / FILE
     summary = _DOCUMENT.read(path, Summary)

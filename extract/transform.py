@@ -52,7 +52,7 @@ class Transform:
     mean: tuple[float, ...]
     """A value for each of three channels, of pixels in [0, 1]; finite."""
     std: tuple[float, ...]
-    """Likewise, positive."""
+    """A positive deviation for each of the channels, of pixels in [0, 1]; finite."""
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -84,7 +84,7 @@ class Transform:
         """Return the transform that `describe` gave as `text`.
 
         Raises:
-            ValueError: If the text is of another form, or what it says is beyond reason.
+            ValueError: If the text has another form, or what it says is beyond reason.
         """
         match = _DESCRIPTION.fullmatch(text) if len(text) <= _MAX_TEXT else None
         if match is None:
@@ -148,8 +148,8 @@ def make_transform(
         kind: `timm` or `paper`.
         config: timm's data configuration of the model (`timm.data.resolve_model_data_config`).
         input_size: Height and width in pixels; the model's own when None.
-        mean: One value or one a channel; the model's own when None.
-        std: Likewise.
+        mean: One value or one per channel; the model's own when None.
+        std: One value or one per channel; the model's own when None.
 
     Raises:
         BackboneError: If the model's own preprocessing is none that `timm` covers here.

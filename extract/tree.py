@@ -58,9 +58,9 @@ class Tree:
     """A root folder and what may be read under it."""
 
     root: Path
-    """As it was given."""
+    """The root as it was given."""
     real: Path
-    """The same without symbolic links."""
+    """The root without symbolic links."""
 
     @classmethod
     def at(cls, root: Path) -> Tree:
@@ -82,7 +82,7 @@ class Tree:
             raise _unreadable(root, error) from error
 
     def has_folder(self, relative: str) -> bool:
-        """Say whether there is a folder at `relative`, following links under the root."""
+        """Return whether there is a folder at `relative`, following links under the root."""
         folder = self.root / relative
         try:
             if not folder.is_dir():
@@ -135,7 +135,7 @@ class Tree:
             return list(pool.map(lambda relative: self.images(relative, deep=True), relatives))
 
     def has_image(self, relative: str) -> bool:
-        """Say whether an image lies directly in the folder `relative`."""
+        """Return whether an image lies directly in the folder `relative`."""
         folder = self.root / relative
         try:
             with os.scandir(folder) as entries:

@@ -37,7 +37,7 @@ class Checked:
 def verify(
     path: Path, *, on_shard: Callable[[str, int, int], None] = lambda title, done, total: None
 ) -> Iterator[Checked]:
-    """Compare all of a cache with its digests, byte by byte; yield a part after the other.
+    """Compare all of a cache with its digests, byte by byte; yield one part after the other.
 
     Args:
         path: The cache.

@@ -11,7 +11,7 @@ from clinit.extract.fingerprint import Fingerprint
 VIEWS_FOLDER = "views"
 """Beside the splits; view k of the training images is the split folder `views/<k>`."""
 _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
-"""Of views and their seeds, as texts."""
+"""Numbers of views and their seeds, as texts."""
 
 
 def view_folders(cache: Path) -> list[Path]:
@@ -28,10 +28,10 @@ def check_view(
     """Check that the split in `folder` is the view that its name says.
 
     Args:
-        folder: Of the view.
-        fingerprint: Of the view.
-        plain: Of the split whose images it shows.
-        first: Of the first view, whose seed and augmentation all others share.
+        folder: Folder of the view.
+        fingerprint: Fingerprint of the view.
+        plain: Fingerprint of the split whose images it shows.
+        first: Fingerprint of the first view, whose seed and augmentation all others share.
 
     Raises:
         CacheError: If it is not.

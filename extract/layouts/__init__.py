@@ -1,4 +1,4 @@
-"""How data sets lie on the disk: one file a layout, found under the names used in the TOML files.
+"""How data sets lie on the disk: one file per layout, found under the names used in the TOML files.
 
 A layout is a function from a `Search` to a `Reader`; it raises `DoesNotFitError` where the
 disk looks different.

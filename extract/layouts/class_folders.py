@@ -1,4 +1,4 @@
-"""One folder a class, named like the class: `train/n01440764/…`."""
+"""One folder per class, named like the class: `train/n01440764/…`."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def label_flat(
         search: Where the folder lies.
         folder: The folder, relative to the root.
         key: What of `path` the list calls an image.
-        lines: The list: `key` and `label`, one row an image.
+        lines: The list: `key` and `label`, one row per image.
         source: The file that the list was read from, for messages.
 
     Raises:

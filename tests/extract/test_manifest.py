@@ -99,7 +99,7 @@ def test_limiting_keeps_the_first_images_of_each_class() -> None:
 
 
 def test_a_limit_below_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1 image a class, got 0"):
+    with pytest.raises(ValueError, match="at least 1 image per class, got 0"):
         make().limit_per_class(0)
 
 

@@ -67,7 +67,7 @@ DAMAGES = [
     (changed(num_valid=-1), "num_valid is -1, expected `int` >= 0"),
     (changed(num_rows=21, num_valid=18), "num_rows is 21, planned were 20"),
     (changed(dim=5), "dim is 5, planned were 6"),
-    (changed(dtype="float16"), "dtype is float16, that of the shards is another"),
+    (changed(dtype="float16"), "dtype is float16, which differs from that of the shards"),
     (changed(dtype="int8"), "dtype is 'int8', expected another value"),
     (changed(shards=[]), "it lists 0 of 3 shards"),
     (changed(shards=[3]), "shards[0] is 3, expected `object`, got `int`"),
