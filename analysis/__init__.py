@@ -1,1 +1,1 @@
-"""Records to answers: metrics, tables and curves of saved runs."""
+"""From records to results: metrics, tables and curves of saved runs."""

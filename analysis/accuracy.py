@@ -1,7 +1,7 @@
 """Continual-learning accuracies as queries over a run record.
 
-The record holds counts (how many test images of each class are right, at each evaluation);
-every accuracy here pools test images, in percent:
+The record holds correct counts (of the test images of each class, at each evaluation); every
+accuracy here pools test images, in percent:
 
     acc_pre   classes of the base data set
     acc_new   classes of the current task

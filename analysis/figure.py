@@ -75,7 +75,7 @@ def save_figure(runs: Sequence[RunSummary], path: Path) -> None:
     """Write the figure to `path`; its suffix says the format: png, pdf or svg.
 
     Raises:
-        RecordError: If the suffix is another one.
+        RecordError: If the suffix is none of these.
         ClinitError: If the file cannot be written.
     """
     if path.suffix.lower() not in FORMATS:

@@ -198,7 +198,7 @@ def _notes(runs: Sequence[RunSummary]) -> tuple[str, ...]:
 
 
 def _tasks_without_level(random: str, own: Gain) -> list[str]:
-    """Say why tasks have no gain over the run named `random`, whose gain over itself is `own`."""
+    """Return notes on tasks without a gain over the run `random`, whose own gain is `own`."""
     notes = []
     for reason in dict.fromkeys(reason for _, reason in own.left_out):
         tasks = [str(task) for task, other in own.left_out if other is reason]
