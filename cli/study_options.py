@@ -192,7 +192,13 @@ def _studies(context: Context, values: dict[str, Any], *, top: bool) -> list[Stu
         # Random rows have no scale, solved heads no start: once is enough.
         return list(dict.fromkeys(study.resolved() for study in asked))
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise typer.BadParameter(_with_option(str(error), settings_of(top=top))) from error
+
+
+def _with_option(message: str, every: Mapping[str, Field]) -> str:
+    """Return a message that begins with the name of a setting with its option instead."""
+    name, _, rest = message.partition(" ")
+    return f"{every[name].option} {rest}" if name in every else message
 
 
 def _refuse_idle(context: Context, studies: list[Study], names: Iterable[str]) -> None:

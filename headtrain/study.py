@@ -201,9 +201,7 @@ class Start(Part):
 class Training(Part):
     """Loss, optimizer and arithmetic."""
 
-    loss: Annotated[Loss, Setting("Training loss: cross entropy, squared error or squentropy.")] = (
-        "ce"
-    )
+    loss: Annotated[Loss, _LOSS] = "ce"
     lr: Annotated[
         float | None,
         Setting(
@@ -221,16 +219,8 @@ class Training(Part):
             least=0,
         ),
     ] = 0.05
-    precision: Annotated[
-        Precision,
-        Setting(
-            "Arithmetic of an update: float32, tf32 (CUDA) or bf16. Weights are always float32,"
-            " and so are evaluations of heads alone."
-        ),
-    ] = "float32"
-    device: Annotated[
-        Device, Setting("Device to compute on; auto takes CUDA where there is one.")
-    ] = "auto"
+    precision: Annotated[Precision, _PRECISION] = "float32"
+    device: Annotated[Device, _DEVICE] = "auto"
 
     @property
     def rate(self) -> float:

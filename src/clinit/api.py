@@ -120,9 +120,9 @@ def train_heads(
         ValueError: If a setting is wrong, or two studies differ in more than their heads.
         ClinitError: If the data do not fit together, or a record cannot be written.
     """
+    studies = _studies(study, top=False)
     old, arriving = _loaded(base), _loaded(new)
     first, facts = _head(old, head)
-    studies = _studies(study, top=False)
 
     def train() -> list[RunRecord]:
         return run_experiment(old, arriving, first, studies, observer=observer, head_facts=facts)
