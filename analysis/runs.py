@@ -43,9 +43,10 @@ class Runs:
         for run in self.report.runs:
             row = {k: v for k, v in run.row().items() if not isinstance(v, dict | list)}
             rows.append({**run.config, **row})
-        names = [*_FIRST, *(name for name in rows[0] if name not in _FIRST)] if rows else []
-        table = pl.DataFrame(rows, infer_schema_length=None, strict=False)
-        return table.select(name for name in names if name in table.columns)
+        names = dict.fromkeys(name for row in rows for name in row)
+        first = [name for name in _FIRST if name in names]
+        table = pl.DataFrame(rows, schema=list(names), infer_schema_length=None, strict=False)
+        return table.select(*first, *(name for name in names if name not in first))
 
     @property
     def steps(self) -> pl.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,8 +12,7 @@ from typing import Any, Literal
 
 from clinit.analysis.efficiency import INIT_SETTINGS, PLACE_SETTINGS
 from clinit.analysis.run_summary import RunSummary
-from clinit.errors import RecordError
-from clinit.headtrain.record.info import study_of_run
+from clinit.headtrain.study import Study
 
 NOTHING = "-"
 """Printed where there is no value."""
@@ -145,14 +145,19 @@ def _value(run: RunSummary, name: str) -> str | None:
     return None if value is None else _text(value)
 
 
-@lru_cache(maxsize=10_000)
 def _idle(run: RunSummary) -> frozenset[str]:
     """Return the settings of the initialisation that mean nothing to the run."""
+    return _idle_in(json.dumps(run.config, sort_keys=True))
+
+
+@lru_cache(maxsize=10_000)
+def _idle_in(config: str) -> frozenset[str]:
+    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(config).items()}
     try:
-        study = study_of_run(run.record.info, str(run.path))
-    except RecordError:  # settings of another version
+        study = Study.of(settings, top="top_blocks" in settings)
+    except ValueError:  # settings of another version
         return frozenset()
-    return frozenset(INIT_SETTINGS & study.idle().keys())
+    return frozenset(INIT_SETTINGS & study.resolved().idle().keys())
 
 
 def _text(value: object) -> str:

@@ -41,16 +41,16 @@ def align(
         int | None,
         typer.Option(
             min=0,
-            help="Train on so many views of `clinit extract --views` in turn; 0: plain features.",
+            help="Views (`clinit extract --views`) to train on in turn; 0: plain features.",
             show_default="all in the cache",
         ),
     ] = None,
     config_file: ConfigOption = None,
 ) -> None:
-    """Align the head of the base classes with a loss before runs that train with it.
+    """Align the head of the base classes with a loss, for runs that train with it.
 
-    Squared error aims at logits that a head trained with cross entropy does not have. Use the
-    result with `clinit train-head --loss mse --head FILE`.
+    Squared error aims at logits that a head trained with cross entropy does not
+    have. Use the result with `clinit train-head --loss mse --head FILE`.
     """
     from clinit.extract.cache import open_cache
     from clinit.extract.head import write_head

@@ -1,4 +1,4 @@
-"""`clinit cache import`: features that somebody else computed become a cache."""
+"""`clinit cache import`: make a cache of features that were computed elsewhere."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def import_(
     backbone: Annotated[
         str,
         typer.Option(
-            help="Name of what computed the features, such as clip-vit-b-32. Caches of equal"
-            " names can be used together, so name the weights too.",
+            help="Name of what computed the features, such as clip-vit-b-32. Caches of the same"
+            " name can be used together, so name the weights too.",
             show_default=False,
             callback=_name_of_an_extractor,
         ),
     ],
-    split: Annotated[Split, typer.Option(help="Which split these rows are.")] = Split.train,
+    split: Annotated[Split, typer.Option(help="Split that the rows belong to.")] = Split.train,
     classes: Annotated[
         Path | None,
         typer.Option(help="Class names, one per line.", show_default="the labels themselves"),
@@ -50,9 +50,9 @@ def import_(
 ) -> None:
     """Make a cache of features that were computed elsewhere: CLIP, DINO, audio, text.
 
-    Run it once per split, with the same --backbone and --classes; killed, it
-    goes on. Then `clinit train-head` and `clinit diagnose` work as with features
-    of `clinit extract`.
+    Run it once per split, with the same --backbone and --classes; an import that
+    was killed goes on. Then `clinit train-head` and `clinit diagnose` work as
+    with features of `clinit extract`.
     """
     from rich.progress import Progress
 

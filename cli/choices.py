@@ -1,4 +1,4 @@
-"""What options can be set to."""
+"""Types and values that several commands share."""
 
 from __future__ import annotations
 

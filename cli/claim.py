@@ -14,12 +14,12 @@ from clinit.extract.lock import claim_file, claim_folder
 
 
 def claimed_folder(out: Path) -> AbstractContextManager[None]:
-    """Be the only process that writes into the folder `out`; see `claim_folder`."""
+    """Claim the folder `out` as the only process that writes into it; see `claim_folder`."""
     return claim_folder(out, on_unlocked=_say)
 
 
 def claimed_file(out: Path) -> AbstractContextManager[None]:
-    """Be the only process that writes the file `out`; see `claim_file`."""
+    """Claim the file `out` as the only process that writes it; see `claim_file`."""
     return claim_file(out, on_unlocked=_say)
 
 

@@ -28,11 +28,11 @@ def read_config(context: Context, path: Path | None) -> Path | None:
     """Take what the file says to the command as the defaults of its options.
 
     For an eager option: the values are there before the other options are read, and are
-    checked like words of the command line.
+    checked like values from the command line.
 
     Raises:
-        ConfigFileError: If the file is missing or no TOML, a section or a key is unknown or in
-            the wrong place, or a value is of a kind that no option takes.
+        ConfigFileError: If the file is missing or not TOML, a section or a key is unknown or in
+            the wrong place, or a value has a type that no option takes.
     """
     if path is not None and not context.resilient_parsing:  # resilient: a shell completes a word
         root = context.find_root().command
@@ -73,7 +73,7 @@ def commands_with_files(root: Any) -> Commands:
 class Defaults(Mapping[str, Any]):
     """Defaults by parameter name, looked up one by one while a command line is read.
 
-    Words of the command line are read before what is not on it, wherever they stand. So the
+    Options on the command line are read before those that are not, in any order. So the
     method is known at every look-up, and an option that is on the command line has none.
     """
 
@@ -83,13 +83,15 @@ class Defaults(Mapping[str, Any]):
 
     @property
     def file(self) -> str:
-        """The file that they are from."""
+        """The file that the defaults come from."""
         return self._section.file
 
     def __getitem__(self, name: str) -> str | list[str]:
         key, option = self._options[name]
         method = self._context.params.get("method") or self._section.method
         value = self._section.get(key, str(method))
+        if value is None:
+            value = self._section.places.get(bool(self._context.params.get("top")), {}).get(key)
         if value is None:
             raise KeyError(name)
         return words(self._section.file, key, value, several=option.multiple)

@@ -1,10 +1,10 @@
-"""What a file of options says to one command."""
+"""The options that a file gives to one command."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from clinit.cli.config_toml import GRID, ConfigFile, Settings, kind
@@ -23,8 +23,8 @@ Commands = Mapping[str, Mapping[str, Any]]
 """Command -> key -> parameter, of the commands that take a file."""
 
 NOT_SHARED = frozenset({"batch-size", "head", "loss", "lr", "method", "out", "precision", "views"})
-"""Names that are not the same option in every command that has them: their defaults, choices or
-files differ. They are refused outside of a section."""
+"""Options that differ between the commands that have them, in their defaults, choices or files.
+They are refused outside of a section."""
 RIVALS = {
     "buffer": "buffer-per-class",
     "buffer-per-class": "buffer",
@@ -36,21 +36,28 @@ _METHODS = {"train-head": HEAD_METHODS, "train-top": TOP_METHODS}
 RUNS, TOP_RUNS = "train-head", "train-top"
 """The commands whose sections hold the defaults of a sweep's runs."""
 _DIGITS = 18
-"""Of a whole number at most."""
+"""Most digits of an integer."""
 _PLACES = ("base", "new", "head")
-"""What a sweep takes from that section for itself."""
+"""Options that a sweep takes from such a section for itself."""
+OF_IMAGES = (
+    *("weights", "base-root", "new-root", "trunk-cache", "no-trunk-cache", "trunk-budget"),
+    *("workers", "max-pixels", "checkpoint-every"),
+)
+"""What a sweep of train-top takes from its section."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What a file says to one command."""
+    """The options that a file gives to one command."""
 
     file: str
     command: str
     plain: Settings
-    """Top level and section of the command."""
+    """Options at the top level and in the section of the command."""
     by_method: Mapping[str, Settings]
-    """Sub-sections."""
+    """Options in the sub-sections, by method."""
+    places: Mapping[bool, Settings] = field(default_factory=dict)
+    """What a sweep has from the section of its runs: of heads (False), or of top blocks (True)."""
 
     @property
     def method(self) -> str:
@@ -77,22 +84,26 @@ class Section:
         return self.plain.get(key)
 
     def keys(self, method: str) -> list[str]:
-        """Return the options that have a value with this method in force, or a rival's."""
+        """Return the options that have a value with this method in force, or a rival with one."""
         return list(dict.fromkeys([*self.plain, *self.by_method.get(method, {})]))
 
 
 def section_of(file: ConfigFile, command: str, commands: Commands) -> Section:
-    """Return what a file says to a command.
+    """Return the options that a file gives to a command.
 
     Raises:
-        ConfigFileError: If a section or a key is unknown or in the wrong place, or a value is of
-            a kind that no option takes.
+        ConfigFileError: If a section or a key is unknown or in the wrong place, or a value has
+            a type that no option takes.
     """
     shared = _shared(file, command, commands)
     if command == "sweep":
-        for runs in (TOP_RUNS, RUNS):
-            said = section_of(file, runs, commands).plain
-            shared |= {key: value for key, value in said.items() if key in _PLACES}
+        of_heads, of_tops = (section_of(file, runs, commands).plain for runs in (RUNS, TOP_RUNS))
+        places = {
+            False: {key: value for key, value in of_heads.items() if key in _PLACES},
+            True: {k: value for k, value in of_tops.items() if k in (*_PLACES, *OF_IMAGES)},
+        }
+    else:
+        places = {}
     plain, by_method = {}, {}
     methods = _METHODS.get(command, ())
     for key, value in file.own(command).items():
@@ -110,16 +121,18 @@ def section_of(file: ConfigFile, command: str, commands: Commands) -> Section:
         _check(file, f"[{command}.{method}]", settings, command, commands)
         _check_method(file, command, method, settings, commands)
     kept = {key: value for key, value in shared.items() if RIVALS.get(key) not in plain}
-    return Section(file.name, command, {**kept, **plain}, by_method)
+    return Section(file.name, command, {**kept, **plain}, by_method, places)
 
 
 def _shared(file: ConfigFile, command: str, commands: Commands) -> dict[str, Any]:
-    """Return what stands outside of all sections and is for the command."""
+    """Return the options outside of all sections that the command takes."""
     found = {}
     for key, value in file.content.items():
         if key in (*commands, GRID):
             continue
         readers = [name for name, options in commands.items() if key in options]
+        if key in OF_IMAGES and command != "sweep":  # a sweep has them for runs of train-top
+            readers = [name for name in readers if name != "sweep"]
         if not readers:
             raise _unknown(file, key, value, command, commands)
         if key in NOT_SHARED:
@@ -152,7 +165,7 @@ def _unknown(
         )
     known = [*commands[command], *(each for options in commands.values() for each in options)]
     return ConfigFileError(
-        f"{file.name} sets {key!r}, which is no option",
+        f"{file.name} sets {key!r}, which is not an option",
         remedy=_nearest(key, dict.fromkeys(known), "{!r}", shown=commands[command]),
     )
 
@@ -160,13 +173,13 @@ def _unknown(
 def _check(
     file: ConfigFile, where: str, settings: Settings, command: str, commands: Commands
 ) -> None:
-    """Refuse keys that are no option of the command, and kinds that they do not take."""
+    """Refuse keys that are not options of the command, and types that these do not take."""
     options = commands[command]
     for key, value in settings.items():
         if key not in options:
             others = [name for name, its in commands.items() if key in its]
             raise ConfigFileError(
-                f"{file.name} sets {key!r} in {where}, which is no option of {command}",
+                f"{file.name} sets {key!r} in {where}, which is not an option of {command}",
                 remedy=f"It is one of {_listed(others)}."
                 if others
                 else _nearest(key, [*options, GRID] if command == "sweep" else options, "{!r}"),
@@ -186,14 +199,17 @@ def _default(command: str, key: str, method: str) -> Any:
 def _check_method(
     file: ConfigFile, command: str, method: str, settings: Settings, commands: Commands
 ) -> None:
-    """Refuse what a sub-section says for nothing."""
+    """Refuse options of a sub-section that have no effect there."""
     if "method" in settings:
         raise ConfigFileError(
             f"{file.name} sets 'method' in [{command}.{method}], which says it already",
             remedy="Remove it.",
         )
-    # A buffer for initialisation alone may be asked for on the command line.
+    # A buffer for initialisation alone, and an anchor that moves on, may be asked for on the
+    # command line.
     said = {"method": method, "init_rows": "buffer"}
+    if method == "ewc":
+        said["ewc_mode"] = "online"
     names = [str(commands[command][key].name) for key in settings]
     study = Study.of(said, top=command == TOP_RUNS)
     for text in refusals([name for name in names if name in settings_of(top=True)], [study]):
@@ -204,11 +220,11 @@ def _check_method(
 
 
 def words(file: str, key: str, value: object, *, several: bool) -> str | list[str]:
-    """Return a value as on the command line, so that it is checked like there.
+    """Return a value as on the command line, so that it is checked in the same way.
 
     Raises:
-        ConfigFileError: If it is of a kind that no option takes, or not to be printed: the help
-            shows it as a default.
+        ConfigFileError: If its type is one that no option takes, or it cannot be printed in the
+            help, which shows it as a default.
     """
     values = value if isinstance(value, list) else [value]
     if not several and isinstance(value, list):
@@ -220,7 +236,7 @@ def words(file: str, key: str, value: object, *, several: bool) -> str | list[st
         if not isinstance(each, str | int | float):
             raise ConfigFileError(
                 f"{file} gives {key!r} a {kind(each)}, expected a string, a number, true or false",
-                remedy="Write options one a line, at the top of the file or in a section.",
+                remedy="Write one option per line, at the top of the file or in a section.",
             )
         if isinstance(each, int) and abs(each) >= 10**_DIGITS:
             raise ConfigFileError(

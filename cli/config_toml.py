@@ -13,7 +13,7 @@ from clinit.errors import ConfigFileError
 
 Settings = Mapping[str, Any]
 GRID = "grid"
-"""A section of a sweep that needs none around it."""
+"""A section of a sweep that may stand outside of [sweep]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +21,15 @@ class ConfigFile:
     """A file as it was read."""
 
     name: str
-    """As messages call it."""
+    """The name that messages give it."""
     content: Mapping[str, Any]
 
     @classmethod
     def parse(cls, name: str, text: str) -> ConfigFile:
-        """Read TOML.
+        """Parse TOML.
 
         Raises:
-            ConfigFileError: If it is none, or nested without end.
+            ConfigFileError: If the text is not TOML, or nests too deep.
         """
         try:
             return cls(name, tomllib.loads(text))
@@ -41,7 +41,7 @@ class ConfigFile:
             problem = "holds a number of thousands of digits"
         raise ConfigFileError(
             f"{name} {problem}",
-            remedy='Write one option a line, as in `iterations = 600` or `init = ["random"]`.',
+            remedy='Write one option per line, as in `iterations = 600` or `init = ["random"]`.',
         )
 
     @property
@@ -49,7 +49,7 @@ class ConfigFile:
         """The grids of a sweep: the tables of [[sweep.grid]], or the table [grid].
 
         Raises:
-            ConfigFileError: If there are both, or one is empty or no table.
+            ConfigFileError: If there are both, or one is empty or not a table.
         """
         given = [
             (name, where[GRID])
@@ -77,7 +77,7 @@ class ConfigFile:
         """Return a section.
 
         Raises:
-            ConfigFileError: If it is no table.
+            ConfigFileError: If it is not a table.
         """
         section = self.content.get(command, {})
         if not isinstance(section, dict):
@@ -88,7 +88,7 @@ class ConfigFile:
         return section
 
     def own(self, command: str) -> Settings:
-        """Return what stands in the section of a command, sub-sections too; no grids."""
+        """Return the content of the section of a command with its sub-sections, without grids."""
         section = self._of(command)
         return {k: v for k, v in section.items() if (command, k) != ("sweep", GRID)}
 
@@ -104,7 +104,7 @@ def open_config(path: Path) -> ConfigFile:
 
 
 def kind(value: object) -> str:
-    """Return the kind of a TOML value in words."""
+    """Return the type of a TOML value in words."""
     names: dict[type, str] = {
         **{dict: "table", list: "list in a list", str: "string", bool: "true or false"},
         **{int: "number", float: "number"},

@@ -1,7 +1,7 @@
-"""The two consoles of the command line: the one door of everything that it prints.
+"""The two consoles of the command line, through which everything is printed.
 
-No control character of the data passes it, see `clinit.extract.visible`. Text, not markup: a path
-may contain [brackets], and a long one must not be wrapped.
+They let no control character of the data pass, see `clinit.extract.visible`. Text, not markup: a
+path may contain [brackets], and a long one must not be wrapped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from clinit.extract.visible import OBEYED, visible
 _JSON_UNSAFE = re.compile(f"(?![\\n\\t])[{OBEYED}]")
 _NOT_ASCII = re.compile("[^\\n\\t -~]")
 _WIDTHS = range(20, 1001)
-"""Columns of terminals. Tables of fewer show nothing, and those of more are mostly blanks."""
+"""Widths that terminals have. Narrower tables show nothing, and wider ones are mostly blank."""
 _USUAL = 80
 
 
@@ -41,7 +41,7 @@ class Console(RichConsole):
 
     @property
     def size(self) -> ConsoleDimensions:
-        """The size; a width that no terminal has is taken for none."""
+        """The size; a width that no terminal has is ignored."""
         width, height = super().size
         return ConsoleDimensions(width if width in _WIDTHS else _USUAL, height)
 
@@ -108,7 +108,7 @@ def print_json(text: str) -> None:
 
 
 def print_csv(text: str) -> None:
-    """Print CSV for programs: as it is into a file or a pipe, visible on a terminal."""
+    """Print CSV for programs: as it is into a file or a pipe, escaped on a terminal."""
     on_terminal = sys.stdout is not None and sys.stdout.isatty()
     _write(visible(text, lines=True) if on_terminal else text)
 

@@ -36,9 +36,9 @@ def demo(
 ) -> None:
     """Run the whole pipeline on handwritten digits, offline, in about a minute.
 
-    A small ConvNeXtV2 learns the digits 0 to 3 on the spot. It is then frozen, and the digits
-    4 to 9 arrive in three tasks of two, with three ways to make the rows of the new classes.
-    Every command is printed as you would type it.
+    A small ConvNeXtV2 learns the digits 0 to 3 on the spot. It is then frozen,
+    and the digits 4 to 9 arrive in three tasks of two, with three ways to make
+    the rows of the new classes. Every command is printed as you would type it.
     """
     from clinit.analysis.report import load_report
 
@@ -68,7 +68,7 @@ def demo(
         *("--batch-size", 64, "--buffer", 200),
         *("--init", "random", "--init", "class-mean", "--init", "least-square"),
     )
-    _announce("The same answers again, from the records alone, with curves")
+    _announce("The same results again, from the records alone, with curves")
     run("report", runs)
     say()
     for line in _conclusion(load_report([runs]).rows()):
@@ -118,7 +118,7 @@ def _announce(text: str) -> None:
 
 
 def _runner(context: Context) -> Callable[..., None]:
-    """Return what prints a command as a user would type it, then runs it."""
+    """Return a function that prints a command as a user would type it, then runs it."""
     clinit = context.find_root().command
 
     def run(*arguments: object) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """How to print."""
+    """Formats of the output."""
 
     table = "table"
     json = "json"
@@ -38,18 +38,22 @@ def diagnose(
         str, typer.Option(help="A head file, or the pretrained head stored with the cache.")
     ] = "pretrained",
     per_class: Annotated[
-        bool, typer.Option("--per-class", help="A line per class too; reads the cache twice.")
+        bool,
+        typer.Option("--per-class", help="Also print a line per class; reads the cache twice."),
     ] = False,
     lam: Annotated[
         float, typer.Option("--lambda", min=0, help="Ridge of the least squares in D_LS.")
     ] = 0.05,
     device: DeviceOption = "auto",
-    output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.table,
+    output: Annotated[
+        Format, typer.Option("--format", help="Table, or JSON for programs.")
+    ] = Format.table,
 ) -> None:
     """Measure how far features and head have collapsed, and how far the head is from W_LS.
 
-    NC1 to NC4 and D_LS, over the classes that both the cache and the head know, all classes
-    weighing the same. Each number comes with what it means and the least value it can have.
+    NC1 to NC4 and D_LS, over the classes that both the cache and the head know,
+    all classes weighing the same. Each number comes with its meaning and the
+    least value it can have.
     """
     from clinit.analysis.diagnosis import diagnose_split
     from clinit.extract.cache import open_cache

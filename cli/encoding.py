@@ -1,6 +1,6 @@
-"""What becomes of characters that the encoding of the output lacks: they are replaced.
+"""Replacement of characters that the encoding of the output lacks.
 
-An answer with a question mark in it is better than none, and most of what is drawn has a likeness
+A result with a question mark in it is better than none, and most of what is drawn has a likeness
 in ASCII. A Latin-1 terminal, `LC_ALL=C` and `PYTHONIOENCODING=ascii` are such outputs.
 """
 
@@ -22,7 +22,7 @@ _LIKENESSES = {
 
 
 def replace_what_cannot_be_printed() -> None:
-    """Let no character stop the standard outputs."""
+    """Make the standard outputs replace the characters that they lack."""
     codecs.register_error(_ERRORS, _replaced)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # not what a test or a notebook puts there

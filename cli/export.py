@@ -1,4 +1,4 @@
-"""`clinit export`: the backbone and the head of a run become one network that timm loads."""
+"""`clinit export`: write the backbone and the head of a run as one network that timm loads."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ def export(
 ) -> None:
     """Write the trained classifier, backbone and head, as one file that plain timm loads.
 
-    The file holds the class names and the preprocessing too: `clinit predict` needs nothing else.
-    The network is compared with what was trained before anything is written.
+    The file holds the class names and the preprocessing too: `clinit predict`
+    needs nothing else. The network is compared with what was trained before
+    anything is written.
     """
     from clinit.headtrain.export.run import export_run
 

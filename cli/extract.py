@@ -43,7 +43,7 @@ def extract(
         ),
     ] = None,
     split: Annotated[
-        Split | None, typer.Option(help="Only this split.", show_default="all there are")
+        Split | None, typer.Option(help="Extract only this split.", show_default="all there are")
     ] = None,
     backbone: Annotated[
         str, typer.Option(help="timm's name of the network, with its tag.")
@@ -64,8 +64,8 @@ def extract(
     head_classes: Annotated[
         str | None,
         typer.Option(
-            help="What the rows of the pretrained classifier stand for: a file with one name a"
-            " line, or `dataset` for the classes of this data set in order.",
+            help="What the rows of the pretrained classifier stand for: a file with one name"
+            " per line, or `dataset` for the classes of this data set in order.",
             show_default="stored with the weights; ImageNet-1K for 1,000 rows",
         ),
     ] = None,
@@ -84,9 +84,11 @@ def extract(
         typer.Option(help="Pixel mean in [0, 1]: 0.5 or 0.5,0.5,0.5.", show_default="model's"),
     ] = None,
     std: Annotated[
-        str | None, typer.Option(help="Pixel deviation, likewise.", show_default="model's")
+        str | None, typer.Option(help="Pixel deviation, in the same form.", show_default="model's")
     ] = None,
-    batch_size: Annotated[int, typer.Option(min=1, max=10**9, help="Images a forward pass.")] = 64,
+    batch_size: Annotated[
+        int, typer.Option(min=1, max=10**9, help="Images per forward pass.")
+    ] = 64,
     workers: Annotated[
         int | None,
         typer.Option(min=1, help="Threads that read and decode.", show_default="usable CPUs"),
@@ -98,10 +100,12 @@ def extract(
     ] = Autocast.off,
     limit_per_class: Annotated[
         int | None,
-        typer.Option(min=1, help="Only the first images of each class.", show_default="all"),
+        typer.Option(
+            min=1, help="Most images per class; the first ones are taken.", show_default="all"
+        ),
     ] = None,
     shard_rows: Annotated[
-        int, typer.Option(min=1, max=10**9, help="Rows a shard: what a killed run loses at most.")
+        int, typer.Option(min=1, max=10**9, help="Rows per shard: what a killed run loses at most.")
     ] = 4096,
     views: Annotated[
         int,
@@ -112,14 +116,14 @@ def extract(
             " the plain features for `clinit align`; those that are there are kept.",
         ),
     ] = 0,
-    view_seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the views.")] = 0,
+    view_seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the views.")] = 0,
     max_pixels: MaxPixels = MAX_PIXELS,
     retry_invalid: Annotated[
         bool,
         typer.Option(
             "--retry-invalid",
-            help="Read the images of invalid rows again, once what kept them from being read is"
-            " mended; their shards are computed anew.",
+            help="Read the images of invalid rows again, once they can be read; their shards"
+            " are computed anew.",
         ),
     ] = False,
     strict: Annotated[
@@ -133,9 +137,10 @@ def extract(
 ) -> None:
     """Run a frozen backbone once over a data set and store its penultimate features.
 
-    Killed or interrupted, it goes on when the same command is run again. An unreadable image
-    keeps its row, marked invalid, and is listed at the end. Where the machine fails (memory,
-    rights, storage) the run stops, and no row is marked for it.
+    An interrupted run goes on when the same command is given again. An unreadable
+    image keeps its row, marked invalid, and is listed at the end. Where the
+    machine fails (memory, rights, storage) the run stops, and no row is marked
+    for it.
 
     clinit extract --dataset imagenet1k --root /data/imagenet --out caches/imagenet1k
     """

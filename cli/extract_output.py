@@ -1,4 +1,4 @@
-"""What `clinit extract` shows: a bar while it runs, and what came of each split and view."""
+"""Output of `clinit extract`: a bar while it runs, and the result of each split and view."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BAD_IMAGES_SHOWN = 20
 
 @contextmanager
 def progress_bars() -> Iterator[Callable[[Progress], None]]:
-    """Show a bar a split, and one for the view that is being computed."""
+    """Show a bar per split, and one for the view that is being computed."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -61,7 +61,7 @@ def progress_bars() -> Iterator[Callable[[Progress], None]]:
 
 
 def print_split(result: SplitResult) -> None:
-    """Say what a split holds, how fast it came about, and how well the stored head does on it."""
+    """Print what a split holds, how fast it was computed, and the accuracy of the stored head."""
     split = result.split
     shards = split.plan.num_shards
     say(
@@ -82,7 +82,7 @@ def print_split(result: SplitResult) -> None:
 
 
 def print_view(result: SplitResult, plain: SplitResult) -> None:
-    """Say in a line what came of a view, and which images only it could not read."""
+    """Print the result of a view in one line, and the images that only this view could not read."""
     split, percent = result.split, result.top1.percent
     done = _rate(result) if result.computed_rows else "already complete, every shard verified"
     accuracy = f"; stored head: top-1 {percent:.2f} %" if percent is not None else ""
@@ -134,7 +134,7 @@ def _print_replaced(result: SplitResult) -> None:
 
 
 def _print_retried(result: SplitResult) -> None:
-    """Say what became of the invalid rows that were to be read again."""
+    """Print how many of the invalid rows could be read again."""
     if result.retried_rows is None:
         return
     if not result.retried_rows:

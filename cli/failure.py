@@ -1,4 +1,4 @@
-"""What is said when a command fails, in one message without a traceback, and its exit code."""
+"""The message, without a traceback, and the exit code of a command that fails."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from clinit.extract.machine import error_number, out_of_memory
 from clinit.extract.visible import visible
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__
-"""Of words that cannot be a command; typer brings this class without naming it."""
+"""Raised for words that are not a command; typer does not export this class."""
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NEED_MEMORY = ("--batch-size", "--bank-size", "--workers")
-"""Options of which less needs less memory."""
+"""Options whose smaller values need less memory."""
 
 
 def fail(error: BaseException, app: typer.Typer) -> int:
-    """Say what has happened in a command of `app`; return the exit code."""
-    raise_no_more()  # a signal that arrives while it is said
+    """Print what has happened in a command of `app`; return the exit code."""
+    raise_no_more()  # a signal that arrives while the message is printed
     if (stopped := arrived()) is not None:
-        with suppress(OSError):  # a terminal that has gone
+        with suppress(OSError):  # a terminal that was closed
             err.print(Text(visible(str(stopped))), soft_wrap=True)
         return stopped.exit_code
     if isinstance(error, SystemExit):
         raise error
     assert not isinstance(error, Interruption)
     if isinstance(error, BrokenPipeError):
-        return 1  # whoever read the output has enough
+        return 1  # whoever read the output has stopped
     if isinstance(error, _USAGE_ERROR):
         return _refuse_usage(error)
     told = _told(error, app)
@@ -54,7 +54,7 @@ def fail(error: BaseException, app: typer.Typer) -> int:
 
 
 def _refuse_usage(error: Any) -> int:
-    """Say what is wrong with the words of the command, as typer does, but on our console."""
+    """Print what is wrong with the command line, as typer does, but on our console."""
     message = error.format_message()
     if message:  # none: the help has been printed instead
         if error.ctx is not None:
@@ -67,7 +67,7 @@ def _refuse_usage(error: Any) -> int:
 
 
 def _origin(error: Any) -> str:
-    """Say which file of options a refused value is from; nothing of the command line's own."""
+    """Return which file of options a refused value is from; empty for the command line."""
     context, parameter = error.ctx, getattr(error, "param", None)
     if context is None or parameter is None or not isinstance(context.default_map, Defaults):
         return ""
@@ -78,7 +78,7 @@ def _origin(error: Any) -> str:
 
 def _told(error: BaseException, app: typer.Typer) -> tuple[str, str] | None:
     """Return message and remedy of an error that is the user's or the machine's; else None."""
-    if isinstance(error, ClinitError):  # knows best, whatever it came of
+    if isinstance(error, ClinitError):  # knows best, whatever caused it
         return str(error) or _type_in_words(error), error.remedy
     if short := _shortage(error, app):
         return short
@@ -121,7 +121,7 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 def _less(app: typer.Typer) -> str:
-    """Return what to do, in the options of the command that was typed."""
+    """Return what to do, in terms of the options of the command that was typed."""
     options: list[str] = []
     with suppress(MemoryError):  # there may still be none
         command = typer.main.get_command(app)

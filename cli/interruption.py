@@ -20,7 +20,7 @@ _WORDS = {
     **({signal.SIGHUP: "Hung up"} if hasattr(signal, "SIGHUP") else {}),
 }
 _GRACE_S = 1.0
-"""For so long after the first signal the next ones belong to it."""
+"""Seconds after the first signal in which further ones belong to it."""
 
 
 class Interruption(BaseException):
@@ -30,14 +30,14 @@ class Interruption(BaseException):
         super().__init__(number)
         self.number = number
         self.kept = ""
-        """What the command says about it."""
+        """What the command says it keeps."""
 
     def __str__(self) -> str:
         return f"{_WORDS[signal.Signals(self.number)]}. {self.kept}".rstrip()
 
     @property
     def exit_code(self) -> int:
-        """128 and the number of the signal, as shells have it."""
+        """128 plus the number of the signal, as in shells."""
         return 128 + self.number
 
 
@@ -45,7 +45,7 @@ class Interruption(BaseException):
 def keeps(what: str) -> Iterator[None]:
     """Let an interruption within say `what` is kept; also a decorator of commands.
 
-    Where one is within another, the outer one speaks: it knows what becomes of the whole.
+    Of nested ones the outer one speaks: it knows what is kept of the whole.
     """
     try:
         yield
@@ -56,11 +56,11 @@ def keeps(what: str) -> Iterator[None]:
 
 _arrived: Interruption | None = None
 _ending_since: float | None = None
-"""By the monotonic clock; None: a signal still raises."""
+"""Time of the monotonic clock; None while a signal still raises."""
 
 
 def arrived() -> Interruption | None:
-    """Return the interruption that has begun, whatever error came of the clean-up since."""
+    """Return the interruption that has begun, whatever error the clean-up has raised since."""
     return _arrived
 
 

@@ -12,14 +12,14 @@ from clinit.extract.visible import visible
 
 
 class _ConsoleHandler(logging.Handler):
-    """For records that no handler of the library's own takes."""
+    """Handler of records that no handler of the library takes."""
 
     def emit(self, record: logging.LogRecord) -> None:
         err.print(Text(visible(self.format(record))), soft_wrap=True)
 
 
 def show_messages_of_libraries() -> None:
-    """Print them as our own: in one line, without the line of code that a warning comes from."""
+    """Print them like our own: in one line, without the line of code that caused a warning."""
     warnings.showwarning = _show
     logging.lastResort = _ConsoleHandler(logging.WARNING)
 

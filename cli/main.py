@@ -52,7 +52,8 @@ def clinit(
 ) -> None:
     """Data-driven initialisation of new classes for continual learning, on cached features.
 
-    Start with `clinit demo`, or: `clinit extract`, `clinit train-head`, `clinit report`.
+    Start with `clinit demo`, or: `clinit extract`, `clinit train-head`,
+    `clinit report`.
     """
 
 
@@ -74,7 +75,7 @@ app.command()(predict)
 
 
 def main() -> None:
-    """Run the command line; whatever ends it is told in words, not in a traceback."""
+    """Run the command line; whatever ends it is reported in words, without a traceback."""
     set_thread_defaults(os.environ)  # before anything loads PyTorch
     heed_signals()
     replace_what_cannot_be_printed()

@@ -1,4 +1,4 @@
-"""`clinit manifest`: list the images of a data set, once, in the order that caches keep."""
+"""`clinit manifest`: list the images of a data set in the order that caches keep."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def build(
         Path, typer.Option(help="Parquet file to write.", dir_okay=False, show_default=False)
     ],
     strict: Annotated[
-        bool, typer.Option("--strict", help="Stop at what would be a warning.")
+        bool, typer.Option("--strict", help="Stop at anything that would be a warning.")
     ] = False,
 ) -> None:
     """List the images of a split with their labels, and check their number."""

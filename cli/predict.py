@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from clinit.headtrain.export.classifier import Classifier, Guess, Prediction
 
 COLUMNS = ("image", "rank", "class", "title", "probability", "task", "error")
-"""Of the CSV file."""
+"""Header of the CSV file."""
 
 
 @keeps("No half of a file is left: it is written whole or not at all.")
@@ -40,12 +40,12 @@ def predict(
             help="Images, or folders to search for some.", metavar="IMAGE...", show_default=False
         ),
     ],
-    top: Annotated[int, typer.Option(min=1, help="Classes an image.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Classes per image.")] = 5,
     csv_file: Annotated[
         Path | None,
         typer.Option(
             "--csv",
-            help="Write a line an image and class into this .csv file instead of printing a table.",
+            help="Write a line per image and class into this .csv file, and print no table.",
             metavar="FILE",
             dir_okay=False,
         ),
@@ -54,14 +54,15 @@ def predict(
         bool, typer.Option("--json", help="Print JSON for programs instead of a table.")
     ] = False,
     device: DeviceOption = "auto",
-    batch_size: Annotated[int, typer.Option(min=1, help="Images a forward pass.")] = 64,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images per forward pass.")] = 64,
     max_pixels: MaxPixels = MAX_PIXELS,
 ) -> None:
     """Name what is in images, with an exported model: the likeliest classes of each.
 
-    Images are prepared as they were when the features were extracted. Classes that the network
-    has learnt later than those of its base are marked with their task. A file that is no image
-    is reported with its reason at the end, the others are not affected; the exit code is 1 then.
+    Images are prepared as they were when the features were extracted. Classes
+    that the network has learnt after those of its base are marked with their
+    task. A file that is not an image is reported with the reason at the end and
+    does not affect the others; the exit code is then 1.
     """
     from clinit.headtrain.export.classifier import find_images, load_model
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from clinit.analysis.report import Report
 
 WIDEST_PLOT = 120
-"""Beyond this many characters a wider plot shows nothing more."""
+"""Most columns of a plot: a wider one shows nothing more."""
 
 
 class Format(StrEnum):
-    """How the report is printed."""
+    """Formats of the report."""
 
     TABLE = "table"
     JSON = "json"
@@ -29,7 +29,7 @@ class Format(StrEnum):
 
 
 class GainReading(StrEnum):
-    """What the random run has to reach where the efficiency gain counts its iterations."""
+    """The accuracy that the random run has to reach for the efficiency gain."""
 
     EQUAL_LEVEL = "equal-level"
     RANDOM_BEST = "random-best"
@@ -45,7 +45,8 @@ def report(
         Format, typer.Option("--format", "-f", help="Table, or plain JSON or CSV for programs.")
     ] = Format.TABLE,
     per_task: Annotated[
-        bool, typer.Option("--per-task", help="Each task too (CSV: one line per run and task).")
+        bool,
+        typer.Option("--per-task", help="Show each task too (CSV: one line per run and task)."),
     ] = False,
     by_seed: Annotated[
         bool,
@@ -75,7 +76,7 @@ def report(
     ] = GainReading.EQUAL_LEVEL,
     skip_start: Annotated[
         bool,
-        typer.Option("--skip-start", help="Average without the point before the first step."),
+        typer.Option("--skip-start", help="Leave the point before the first step out of averages."),
     ] = False,
 ) -> None:
     """Print accuracies, loss and efficiency gain of runs, from their records alone."""

@@ -1,9 +1,10 @@
-"""`clinit rerun`: a recorded run once more, and whether its numbers are the same bits."""
+"""`clinit rerun`: repeat a recorded run and check that its numbers are the same bits."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ import typer
 from clinit.cli.claim import claimed_folder
 from clinit.cli.console import say
 from clinit.cli.interruption import keeps
+from clinit.cli.top_inputs import BaseRoot, NewRoot, Weights
 from clinit.cli.training_progress import training_progress
 
 if TYPE_CHECKING:
@@ -20,6 +22,19 @@ if TYPE_CHECKING:
     from clinit.headtrain.study import Study
 
 _OTHER_PLACE = "where it was recorded"
+_REMEDY = "Give what the run read: --base, --new and --head."
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the data of a run are."""
+
+    base: Path
+    new: Path
+    head: Path | None
+    weights: Path | None = None
+    base_root: Path | None = None
+    new_root: Path | None = None
 
 
 @keeps("The recorded run is as it was; the new one is lost.")
@@ -44,18 +59,16 @@ def rerun(
         Path | None,
         typer.Option(help="Head of the base classes that it starts from.", show_default="the same"),
     ] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(
-            help="Top blocks: weights of the backbone.",
-            show_default="where they were at extraction",
-        ),
-    ] = None,
+    weights: Weights = None,
+    base_root: BaseRoot = None,
+    new_root: NewRoot = None,
 ) -> None:
-    """Repeat a recorded run from its settings, and compare every number with its record.
+    """Repeat a recorded run from its settings, and compare it with its record.
 
-    Reads the settings, the places of the caches and the head from the record. On the same device
-    the numbers are the same bits; the exit code is 1 where they are not.
+    Reads the settings, the places of the caches and the head from the record, and
+    trains the heads of its bank beside it. Every table, the final head and the
+    parameters that were changed are compared: on the same device they are the
+    same bits. The exit code is 1 where they are not.
     """
     from clinit.headtrain.record.compare import differences
     from clinit.headtrain.record.format import (
@@ -70,13 +83,14 @@ def rerun(
     record = read_record(run)
     study = study_of_run(record.info, str(run))
     places = _places(record.info, base, new, head)
+    places = replace(places, weights=weights, base_root=base_root, new_root=new_root)
     if out is not None:
         check_free([out])
         with claimed_folder(out.absolute().parent):
-            again = _train(record, study, places, weights)
+            again = _train(record, study, places)
             write_record(again, out)
     else:
-        again = _train(record, study, places, weights)
+        again = _train(record, study, places)
     stored = _with_arrays(record, final_head(record), changed_parameters(record))
     found = differences(again, stored)
     if out is not None:
@@ -92,9 +106,7 @@ def rerun(
     raise typer.Exit(1)
 
 
-def _places(
-    info: RunInfo, base: Path | None, new: Path | None, head: Path | None
-) -> tuple[Path, Path, Path | None]:
+def _places(info: RunInfo, base: Path | None, new: Path | None, head: Path | None) -> _Places:
     """Return the caches and the head file; those of the record where none are given.
 
     Raises:
@@ -111,36 +123,35 @@ def _places(
                 f"the run read {path}, which is not there",
                 remedy=f"Say where it is now with {option}.",
             )
-    return *found, head
+    return _Places(*found, head)
 
 
-def _train(
-    record: RunRecord, study: Study, places: tuple[Path, Path, Path | None], weights: Path | None
-) -> RunRecord:
+def _train(record: RunRecord, study: Study, places: _Places) -> RunRecord:
     if study.top is not None:
-        return _train_top(record, study, places, weights)
+        return _train_top(record, study, places)
     from clinit.cli.train_head import read_data
     from clinit.headtrain.experiment import run_experiment
     from clinit.headtrain.record.finished import check_data
 
-    data = read_data(*places)
-    check_data(record.path, record.info, data.base, data.new, data.head)
+    data = read_data(places.base, places.new, places.head)
+    check_data(record.path, record.info, data.base, data.new, data.head, remedy=_REMEDY)
+    # Last bits of a loss may depend on the heads that were trained beside this one.
+    bank = [study.changed(each).resolved() for each in record.info.get("bank", ())]
+    place = bank.index(study) if study in bank else None
     with training_progress(verbose=False) as observer:
-        (again,) = run_experiment(
+        records = run_experiment(
             data.base,
             data.new,
             data.head,
-            [study],
+            [study] if place is None else bank,
             observer=observer,
             head_facts=data.head_facts,
             command=["clinit", *sys.argv[1:]],
         )
-    return again
+    return records[place or 0]
 
 
-def _train_top(
-    record: RunRecord, study: Study, places: tuple[Path, Path, Path | None], weights: Path | None
-) -> RunRecord:
+def _train_top(record: RunRecord, study: Study, places: _Places) -> RunRecord:
     import tempfile
 
     from clinit.cli.top_inputs import Images, open_sides, read_inputs, starting_head
@@ -148,22 +159,23 @@ def _train_top(
     from clinit.headtrain.record.finished import check_data
     from clinit.headtrain.top.experiment import run_top
 
-    base, new, head = places
     with tempfile.TemporaryDirectory(prefix="clinit-rerun-") as folder:
         images = Images(
-            base=base,
-            new=new,
-            base_root=None,
-            new_root=None,
-            weights=weights,
+            base=places.base,
+            new=places.new,
+            base_root=places.base_root,
+            new_root=places.new_root,
+            weights=places.weights,
             trunk_cache=Path(folder),
             budget=0,  # activations are computed from the images: nothing is left behind
             workers=None,
             max_pixels=MAX_PIXELS,
         )
         sides = open_sides(images)
-        start, facts = starting_head(sides[0], head)
-        check_data(record.path, record.info, sides[0].source, sides[1].source, start)
+        start, facts = starting_head(sides[0], places.head)
+        check_data(
+            record.path, record.info, sides[0].source, sides[1].source, start, remedy=_REMEDY
+        )
         inputs = read_inputs(images, *sides, start, facts, [study])
         with training_progress(verbose=False) as observer:
             return run_top(
@@ -176,13 +188,11 @@ def _train_top(
 
 
 def _with_arrays(record: RunRecord, head: Any, top: Any) -> RunRecord:
-    from dataclasses import replace
-
     return replace(record, head=head, top=top or None)
 
 
 def _circumstances(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return what else differs and may be the reason."""
+    """Return what else differs and may explain different numbers."""
     found = []
     for name in ("device", "bank_size"):
         if one.get(name) != other.get(name):

@@ -23,6 +23,7 @@ from clinit.headtrain.setting import Field
 from clinit.headtrain.study import (
     HEAD_METHODS,
     PAPER_INITS,
+    RIVALS,
     TOP_METHODS,
     Study,
     refusals,
@@ -30,10 +31,9 @@ from clinit.headtrain.study import (
 )
 
 SEVERAL: Mapping[str, tuple[str, ...]] = {"init": PAPER_INITS, "scale": ("calibrated",)}
-"""Settings of which one command takes several values, a run for each; and their defaults."""
-_RIVALS = {"buffer": "buffer_per_class", "buffer_per_class": "buffer"}
-_GIVES_WAY_TO = ("method", "full_rank", "init_rows")
-"""What on the command line may make settings of a file idle."""
+"""Settings of which one command takes several values, one run for each; and their defaults."""
+_GIVES_WAY_TO = ("method", "full_rank", "init_rows", "ewc_mode")
+"""Settings that, given on the command line, may make settings of a file idle."""
 _PANELS = {"stream": "Stream", "start": "Start", "training": "Training", "top": "Top blocks"}
 _INNER_PANELS = {"ewc": "EWC", "derpp": "DER++"}
 _TOP_PRECISIONS = ("float32", "bf16")
@@ -83,7 +83,7 @@ def _expand(
     defaults: Mapping[str, Any],
     build: Callable[[Mapping[str, Any]], Any],
 ) -> Callable[[Command], Command]:
-    """Put options in the place of a parameter; `build` makes its value of all that was given."""
+    """Replace a parameter with options; `build` makes its value from all that was given."""
 
     def decorate(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
@@ -131,7 +131,7 @@ def _annotation(field: Field, *, top: bool) -> Any:
 
 
 def _type(field: Field, words: Iterable[str]) -> Any:
-    """Return what Typer is to read: what words and numbers have in common is a text."""
+    """Return the type that Typer reads; a mixture of words and numbers is read as text."""
     if field.setting.file:
         return Path | None
     if field.words and field.is_number:
@@ -169,10 +169,10 @@ def _option(field: Field, kind: Any, panel: str) -> Any:
 
 
 def _studies(context: Context, values: dict[str, Any], *, top: bool) -> list[Study]:
-    """Return the study of every combination of starts; those that are the same once."""
+    """Return the distinct studies of all combinations of starts."""
     from clinit.headtrain.stream.tasks import read_class_order
 
-    for name, rival in _RIVALS.items():
+    for name, rival in RIVALS.items():
         if overridden(context, name, rival):
             values[name] = None
     if values["class_order"] is not None:
@@ -192,7 +192,13 @@ def _studies(context: Context, values: dict[str, Any], *, top: bool) -> list[Stu
         # Random rows have no scale, solved heads no start: once is enough.
         return list(dict.fromkeys(study.resolved() for study in asked))
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise typer.BadParameter(_with_option(str(error), settings_of(top=top))) from error
+
+
+def _with_option(message: str, every: Mapping[str, Field]) -> str:
+    """Return a message that begins with the name of a setting with its option instead."""
+    name, _, rest = message.partition(" ")
+    return f"{every[name].option} {rest}" if name in every else message
 
 
 def _refuse_idle(context: Context, studies: list[Study], names: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ import typer
 from clinit.cli.choices import MaxPixels
 from clinit.cli.claim import claimed_folder
 from clinit.cli.config_file import ConfigOption, commands_with_files
+from clinit.cli.config_section import OF_IMAGES
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
@@ -41,20 +42,14 @@ if TYPE_CHECKING:
     from clinit.headtrain.sweep.runner import SweepPlan
 
 
-_OF_IMAGES = (
-    *("weights", "base_root", "new_root", "trunk_cache", "no_trunk_cache", "trunk_budget"),
-    *("workers", "max_pixels", "checkpoint_every"),
-)
-
-
 class Search(StrEnum):
-    """Who proposes settings."""
+    """Libraries that propose settings."""
 
     optuna = "optuna"
 
 
 class Direction(StrEnum):
-    """Which direction of the objective is better."""
+    """Directions of the objective."""
 
     maximize = "maximize"
     minimize = "minimize"
@@ -71,7 +66,9 @@ def sweep(
     ],
     out: Annotated[
         Path,
-        typer.Option(help="Folder of the sweep, one run record a sub-folder.", show_default=False),
+        typer.Option(
+            help="Folder of the sweep, one sub-folder per run record.", show_default=False
+        ),
     ],
     grid: Annotated[
         list[str] | None,
@@ -97,7 +94,7 @@ def sweep(
         int | None,
         typer.Option(
             min=1,
-            help="Most runs trained together. A kill loses at most the bank in training.",
+            help="Most runs that are trained together. A kill loses at most the bank in training.",
             show_default="what fits into half of the free memory; 12 on a CPU",
         ),
     ] = None,
@@ -173,16 +170,21 @@ def sweep(
     max_pixels: MaxPixels = MAX_PIXELS,
     checkpoint_every: CheckpointEvery = 100,
 ) -> None:
-    """Train every combination of a grid in banks of heads; continue where an earlier call was.
+    """Train every combination of a grid in banks of heads; go on where an earlier call stopped.
 
-    Runs of one stream and seed share their batches. A run that is recorded in the folder is
-    not trained again, so a grid may grow, and a killed sweep goes on by the same command.
-    A file (--config) may hold several grids, as tables [[sweep.grid]]: their union is trained.
+    Runs of one stream and seed share their batches. A run that is recorded in the
+    folder is not trained again, so a grid may grow, and the same command resumes
+    a killed sweep. A file (--config) may hold several grids, as an array of
+    tables `sweep.grid`: their union is trained.
     """
     commands = commands_with_files(context.find_root().command)
+    asked = SearchOptions(
+        trials, objective, direction.value if direction else None, held_out, search_seed
+    )
     if top:
         if search is not None or ray is not None or bank_size is not None:
             raise typer.BadParameter("--top trains one run after another: no search, banks or Ray")
+        asked.reject()
         from clinit.cli.sweep_top import sweep_top
 
         images = Images(
@@ -200,9 +202,6 @@ def sweep(
         sweep_top(runs, images, head or [], out, checkpoint_every=checkpoint_every, dry_run=dry_run)
         return
     _reject_images(context)
-    asked = SearchOptions(
-        trials, objective, direction.value if direction else None, held_out, search_seed
-    )
     if search is None:
         asked.reject()
         places = (base, new, head or [])
@@ -278,10 +277,9 @@ def _runs(grids: list[dict[str, Choice]], *, top: bool) -> list[Study]:
 
 def _reject_images(context: Context) -> None:
     """Refuse options that only runs of top blocks read."""
-    for name in _OF_IMAGES:
-        if given(context, name) == "commandline":
-            option = f"--{name.replace('_', '-')}"
-            raise typer.BadParameter(f"{option} is for runs of top blocks: add --top")
+    for key in OF_IMAGES:
+        if given(context, key.replace("-", "_")) is not None:
+            raise typer.BadParameter(f"--{key} is for runs of top blocks: add --top")
 
 
 def _announce(plan: SweepPlan, runs: list[Study]) -> None:

@@ -26,18 +26,18 @@ def grids_of(
     Raises:
         ConfigFileError: If the file cannot be read, there is no grid in it nor in the words, or a
             grid in it holds what its fields do not take.
-        ExperimentError: If the words do, no run reads a field of a grid, a grid is empty, or there
-            are too many combinations.
+        ExperimentError: If the words hold what their fields do not take, no run reads a field of a
+            grid, a grid is empty, or there are too many combinations.
     """
     from clinit.headtrain.sweep.grid import check_size, grid_of, merge, names_in, parse_grid
     from clinit.headtrain.sweep.run import refuse_idle
 
     typed = parse_grid(words, top=top)
     if path is None:
-        grids = [merge({}, typed)]
-        refuse_idle(grids[0], names_in(typed), top=top)
-        check_size(grids)
-        return grids
+        alone = [merge({}, typed)]
+        refuse_idle(alone, names_in(typed), top=top)
+        check_size(alone)
+        return alone
     file = open_config(path)
     if not (tables := file.grids) and not typed:
         raise ConfigFileError(
@@ -49,15 +49,15 @@ def grids_of(
     with _told_of(file.name):
         read = [grid_of(table, top=top) for table in tables]
     over = [merge(each, typed) for each in read] or [typed]
-    grids = []
-    for each in over:
+    grids: list[dict[str, Choice]] = []
+    for table, each in zip(read or [{}], over, strict=True):
         laid = _with_settings(section, each, top=top)
         # What a section says for another method gives way to the grid.
-        asked = names_in(each) if "method" in names_in(each) else names_in(laid[0])
+        own = names_in(table) if "method" in names_in(each) else names_in(laid[0])
         with _told_of(file.name):
-            for grid in laid:
-                refuse_idle(grid, asked if len(laid) == 1 else (), top=top)
+            refuse_idle(laid, [name for name in own if name not in names_in(typed)], top=top)
         grids += laid
+    refuse_idle(grids, names_in(typed), top=top)
     check_size(grids)
     return grids
 

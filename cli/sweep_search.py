@@ -29,12 +29,12 @@ DIRECTIONS = {
     "forgetting": "minimize",
     "loss_new": "minimize",
 }
-"""Objectives, and which direction is better."""
+"""Objectives, and their better direction."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """Options of the search as typed; None where they were not."""
+    """Options of the search as typed; None for those that were not given."""
 
     trials: int | None
     objective: str | None
@@ -43,7 +43,7 @@ class SearchOptions:
     search_seed: int | None
 
     def reject(self) -> None:
-        """Refuse all of them: there is no search."""
+        """Refuse all options that are given, where there is no search."""
         for name in ("trials", "objective", "direction", "held_out", "search_seed"):
             if getattr(self, name) is not None:
                 option = name.replace("_", "-")

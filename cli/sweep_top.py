@@ -38,6 +38,7 @@ def sweep_top(
     dry_run: bool,
 ) -> None:
     """Train the runs that the folder does not hold; print all of them, ranked."""
+    from clinit.headtrain.record.format import check_free
     from clinit.headtrain.sweep.folder import SweepData, open_folder
     from clinit.headtrain.sweep.plan import run_names
 
@@ -55,7 +56,12 @@ def sweep_top(
         folder = open_folder(out, data, {run.training.loss for run in runs})
         names = dict(zip(runs, run_names(runs, folder.configs), strict=True))
         left = [run for run in runs if folder.record_of(run) is None]
-        say(f"{len(runs):,} runs, {len(runs) - len(left):,} recorded already")
+        check_free(out / names[run] for run in left)
+        for run in runs:
+            if run not in left:  # a run that was killed after its record was written
+                _checkpoint(folder, run).unlink(missing_ok=True)
+        count = "1 run" if len(runs) == 1 else f"{len(runs):,} runs"
+        say(f"{count}, {len(runs) - len(left):,} recorded already")
         if dry_run:
             for run in left:
                 say(f"  {names[run]}")
@@ -70,6 +76,13 @@ def sweep_top(
         records = [path for run in runs if (path := folder.record_of(run)) is not None]
     show_ranking(records)
     say(f"{len(runs):,} run records at {out}; each run: clinit report --by-seed {out}")
+
+
+def _checkpoint(folder: SweepFolder, run: Study) -> Path:
+    """Return the checkpoint of a run: its name does not change where the grid grows."""
+    from clinit.headtrain.sweep.folder import run_digest
+
+    return folder.path / f"{run_digest(run)}.checkpoint"
 
 
 def _train(
@@ -90,6 +103,7 @@ def _train(
             group.facts,
             checkpoint_every=checkpoint_every,
             verbose=False,
+            checkpoint=_checkpoint(folder, run),
         )
         folder.add(run, place)
         inputs = inputs.reused()

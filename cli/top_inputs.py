@@ -1,4 +1,4 @@
-"""The data sets of `clinit train-top`, their activations, and what is said about them."""
+"""The data sets of `clinit train-top`, their activations, and the notes about them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ TrunkBudget = Annotated[
     str,
     typer.Option(
         metavar="SIZE",
-        help="Most that is stored; the rest is computed from the images each time.",
+        help="Most bytes that are stored; the rest is computed from the images each time.",
         rich_help_panel=_STORAGE,
     ),
 ]
@@ -94,7 +94,7 @@ CheckpointEvery = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
-    """Where everything that is read and stored lies."""
+    """Places of everything that is read and stored."""
 
     base: Path
     new: Path
@@ -112,7 +112,7 @@ def trunk_budget_of(context: Context, budget: str, *, no_trunk_cache: bool) -> i
     """Return the bytes that may be stored.
 
     Raises:
-        BadParameter: If `budget` is no size, or given beside --no-trunk-cache.
+        BadParameter: If `budget` is not a size, or given beside --no-trunk-cache.
     """
     if given(context, "no_trunk_cache") == "commandline":
         for name in ("trunk_cache", "trunk_budget"):
@@ -216,7 +216,7 @@ def _say_parts(parts: tuple[StoredPart, ...], folder: Path) -> None:
 
 
 def cost_line(parts: Sequence[StoredPart], runs: Sequence[str]) -> str | None:
-    """Say in one line what the stored activations cost, and which run pays it.
+    """Print in one line what the stored activations cost, and which run pays for them.
 
     Args:
         parts: As the first run finds them.

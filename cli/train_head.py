@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _DIAGNOSIS_LAMBDA = 0.05
-"""Ridge of the W_LS that heads are compared with: the paper's."""
+"""Ridge of the W_LS that heads are compared with, as in the paper."""
 
 
 @keeps("Heads in training are lost; written records are kept, and the same command skips them.")
@@ -65,9 +65,10 @@ def train_head(
 ) -> None:
     """Train heads on new classes that arrive in tasks, with a frozen backbone.
 
-    Heads of one call share class order and batches, so that their initialisations are compared
-    on the same samples. Writes a record per head and prints the table of their results; what an
-    earlier call with the same command has recorded stays as it is.
+    Heads of one call share class order and batches, so that their initialisations
+    are compared on the same samples. Writes a record per head and prints the
+    table of their results; what an earlier call with the same command has
+    recorded stays as it is.
     """
     from clinit.extract.device import choose_device
     from clinit.headtrain.bank.precision import check_precision
@@ -77,7 +78,7 @@ def train_head(
     check_precision(training.precision, choose_device(training.device))
     folders = [out / name for name in names_of(studies)]
     with claimed_folder(out):
-        # Before anything is read: what is no record is in the way.
+        # Before anything is read: a folder that is not a record is in the way.
         check_free(folder for folder in folders if not (folder / INFO).is_file())
         data = read_data(base, new, head)
         left = _missing(data, studies, folders, diagnose=diagnose)
@@ -91,7 +92,7 @@ def train_head(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadData:
-    """What all heads of a call read."""
+    """The data that all heads of a call read."""
 
     base: Source
     new: Source
@@ -129,7 +130,7 @@ def _missing(
     *,
     diagnose: bool,
 ) -> set[Path]:
-    """Return the folders that do not hold the record of their head yet."""
+    """Return the folders that do not yet hold the record of their head."""
     from clinit.headtrain.record.finished import is_finished
 
     left = {

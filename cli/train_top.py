@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,9 +79,10 @@ def train_top(
 ) -> None:
     """Train the top blocks of a backbone, and its head, on new classes that arrive in tasks.
 
-    Reads the caches of `clinit extract` for rows, backbone and images, so that a run sees the
-    same stream as `clinit train-head`. Everything below the top blocks is frozen: its output is
-    computed once and stored. A killed run goes on when the same command is given again.
+    Reads the caches of `clinit extract` for rows, backbone and images, so that a
+    run sees the same stream as `clinit train-head`. Everything below the top
+    blocks is frozen: its output is computed once and stored. A killed run goes on
+    when the same command is given again.
     """
     images = Images(
         base=base,
@@ -98,7 +100,7 @@ def train_top(
     with claimed_folder(out):
         base_side, new_side = open_sides(images)
         start, head_facts = starting_head(base_side, head)
-        # Before activations are computed: a folder that is taken is told at once.
+        # Before activations are computed: a folder that is taken is refused at once.
         left = [
             (study, folder)
             for study, folder in zip(studies, folders, strict=True)
@@ -125,7 +127,7 @@ def train_top(
 
 
 def _is_there(study: Study, folder: Path, base: Side, new: Side, start: Head) -> bool:
-    """Return whether a run is finished; its checkpoint goes, where the run was killed before."""
+    """Return whether a run is finished; remove a checkpoint that a killed run has left."""
     from clinit.headtrain.record.finished import is_finished
 
     finished = is_finished(folder, study, base.source, new.source, start)
@@ -147,24 +149,27 @@ def train_one(
     *,
     checkpoint_every: int,
     verbose: bool,
+    checkpoint: Path | None = None,
 ) -> RunRecord:
     """Train one run, or finish a killed one, and write its record."""
     from clinit.headtrain.record.format import write_record
     from clinit.headtrain.top.experiment import run_top
 
+    checkpoint = checkpoint or _checkpoint(folder)
     say(f"{folder.name}:")
     with training_progress(verbose=verbose) as observer:
         record = run_top(
             inputs,
             study,
-            checkpoint=_checkpoint(folder),
+            checkpoint=checkpoint,
             checkpoint_every=checkpoint_every,
             observer=observer,
             head_facts=head_facts,
             command=["clinit", *sys.argv[1:]],
         )
+    record = replace(record, info={**record.info, "id": folder.name})
     write_record(record, folder)
-    _checkpoint(folder).unlink(missing_ok=True)
+    checkpoint.unlink(missing_ok=True)
     return record
 
 

@@ -1,4 +1,4 @@
-"""The progress bar of a training, and what is said beside it."""
+"""The progress bar of training, and the notes beside it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def training_progress(*, verbose: bool) -> Iterator[Observer]:
-    """Show what an experiment tells; `verbose` shows what each initialisation chose too."""
+    """Show the events of an experiment; with `verbose`, what each initialisation chose too."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -60,7 +60,7 @@ def training_progress(*, verbose: bool) -> Iterator[Observer]:
 
 
 def _chosen(task: int, curve: LambdaCurve) -> str:
-    """Say which lambda was chosen, with the curve from the least lambda to the largest."""
+    """Print which lambda was chosen, with the curve from the least lambda to the largest."""
     low, high = min(curve.errors), max(curve.errors)
     steps = [int(7 * (error - low) / (high - low or 1)) for error in curve.errors]
     drawn = "".join("▁▂▃▄▅▆▇█"[step] for step in steps)

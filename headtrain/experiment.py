@@ -88,7 +88,7 @@ def run_experiment(
             seconds=float(learner.seconds[index]),
             timings_s=timings,
             optimizer={"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"},
-            bank_size=len(studies),
+            bank=studies,
             device=learner.device,
             started=started,
             command=command,

@@ -95,6 +95,24 @@ class Field:
         kinds = [word for kind, word in _WORDS.items() if kind in self.types]
         return " or ".join([*kinds, *map(repr, self.words)]) or "a list of words"
 
+    def taken(self, value: Any) -> Any:
+        """Return a value as the field holds it: a list as a tuple, a whole number as a float."""
+        if isinstance(value, list) and self.is_list:
+            return tuple(value)
+        if isinstance(value, int) and not isinstance(value, bool) and self.is_float:
+            return float(value)
+        return value
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it takes numbers of which none needs to be whole."""
+        return float in self.types
+
+    @property
+    def is_list(self) -> bool:
+        """Whether its values are lists."""
+        return any(get_origin(kind) is tuple for kind in self.types)
+
     def check(self, value: Any) -> None:
         """Refuse a value that the field does not take.
 
@@ -112,7 +130,8 @@ class Field:
         if isinstance(value, bool) and bool in self.types:
             return
         plain = isinstance(value, str) and str in self.types
-        several = isinstance(value, tuple) and any(get_origin(kind) is tuple for kind in self.types)
+        words = isinstance(value, tuple) and all(isinstance(each, str) for each in value)
+        several = words and self.is_list
         if plain or several:
             return
         if self.words and not self.is_number:

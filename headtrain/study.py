@@ -201,9 +201,7 @@ class Start(Part):
 class Training(Part):
     """Loss, optimizer and arithmetic."""
 
-    loss: Annotated[Loss, Setting("Training loss: cross entropy, squared error or squentropy.")] = (
-        "ce"
-    )
+    loss: Annotated[Loss, _LOSS] = "ce"
     lr: Annotated[
         float | None,
         Setting(
@@ -221,16 +219,8 @@ class Training(Part):
             least=0,
         ),
     ] = 0.05
-    precision: Annotated[
-        Precision,
-        Setting(
-            "Arithmetic of an update: float32, tf32 (CUDA) or bf16. Weights are always float32,"
-            " and so are evaluations of heads alone."
-        ),
-    ] = "float32"
-    device: Annotated[
-        Device, Setting("Device to compute on; auto takes CUDA where there is one.")
-    ] = "auto"
+    precision: Annotated[Precision, _PRECISION] = "float32"
+    device: Annotated[Device, _DEVICE] = "auto"
 
     @property
     def rate(self) -> float:
@@ -428,9 +418,11 @@ class Study:
         every = settings_of(top=self.top is not None)
         by_path: dict[tuple[str, ...], dict[str, Any]] = {}
         for name, value in values.items():
-            every[name].check(value)  # here too: it knows the whole name
-            *owner, attribute = every[name].path
-            by_path.setdefault(tuple(owner), {})[attribute] = value
+            setting = every[name]
+            taken = setting.taken(value)
+            setting.check(taken)  # here too: it knows the whole name
+            *owner, attribute = setting.path
+            by_path.setdefault(tuple(owner), {})[attribute] = taken
         study = self
         for path, changes in by_path.items():
             study = _replaced(study, path, changes)
@@ -572,6 +564,8 @@ def settings_of(*, top: bool = False) -> Mapping[str, Field]:
 
 PER_HEAD = ("init", "scale", "lam", "weighting", "class_mean", "bias", "loss", "lr", "weight_decay")
 """Settings in which the heads of one bank may differ; they share all others."""
+RIVALS = {"buffer": "buffer_per_class", "buffer_per_class": "buffer"}
+"""Settings that exclude each other: the one that wins leaves the other unset."""
 BUFFER = ("buffer", "buffer_per_class", "buffer_split")
 LOW_RANK = ("rank", "alpha", "a_init")
 EWC = tuple(f"ewc_{name}" for name in fields_of(EwcConfig))

@@ -107,6 +107,29 @@ def test_top_blocks_go_on_from_what_a_killed_call_left(tiny_run: Path, tmp_path:
     assert not list((tmp_path / "cut").glob("*.checkpoint"))
 
 
+def test_several_runs_of_top_blocks_have_folders_of_their_own(
+    tiny_run: Path, tmp_path: Path
+) -> None:
+    small = {**ALONE, "rank": 3, "probe": False, "init": "random", "tasks": 1, "iterations": 1}
+    two = [{**small, "lr": 0.05}, {**small, "lr": 0.5}]
+    runs = clinit.train_top(*caches(tiny_run), two, out=tmp_path / "runs")
+    assert sorted(runs.table()["lr"].to_list()) == [0.05, 0.5]
+    with pytest.raises(ValueError, match="runs of one call differ at most in init"):
+        clinit.train_top(*caches(tiny_run), [small, {**small, "rank": 2}], out=tmp_path / "other")
+    assert not (tmp_path / "other" / "trunk-cache").exists()
+
+
+def test_the_table_has_the_settings_of_every_run(tiny_run: Path, tmp_path: Path) -> None:
+    for settings in ({"method": "ncm"}, {"init": "least-square"}):
+        study = {**settings, "tasks": 1, "device": "cpu"}
+        if "init" in settings:
+            study |= {"iterations": 2, "batch_size": 4, "buffer": 9}
+        clinit.train_heads(*caches(tiny_run), study, out=tmp_path / settings.get("method", "ls"))
+    both = clinit.load_runs(tmp_path / "ncm", tmp_path / "ls").table()
+    assert {"lr", "lam", "acc_all"} <= set(both.columns)
+    assert sorted(both["lr"].to_list(), key=str) == [0.001, None]
+
+
 def test_a_head_is_diagnosed_as_by_the_command(tiny_run: Path) -> None:
     base, _ = caches(tiny_run)
     found = clinit.diagnose(base, split="train").content()
@@ -120,6 +143,10 @@ def test_wrong_calls_are_told(tiny_run: Path, tmp_path: Path) -> None:
     base, new = caches(tiny_run)
     with pytest.raises(ValueError, match="there is no setting 'bufer'"):
         clinit.train_heads(base, new, {"bufer": 3})
+    with pytest.raises(ValueError, match="--lr does not go with --method ncm"):
+        clinit.train_heads(base, new, {"method": "ncm", "lr": 3.0})
+    with pytest.raises(ValueError, match="there is no study: give at least one"):
+        clinit.train_heads(base, new, [])
     with pytest.raises(ValueError, match=r"the study has settings of top blocks\. Call"):
         clinit.train_heads(base, new, clinit.Study(top=clinit.Top()))
     with pytest.raises(ValueError, match=r"the study has no settings of top blocks\. Give"):

@@ -18,7 +18,7 @@ def differences(one: RunRecord, other: RunRecord) -> list[str]:
 
     Args:
         one: With its head, and the parameters that it changed.
-        other: Likewise, to be compared with it.
+        other: The record to compare it with, with its head and changed parameters too.
     """
     return [
         *_of_tables(one, other),
@@ -29,17 +29,27 @@ def differences(one: RunRecord, other: RunRecord) -> list[str]:
 def _of_tables(one: RunRecord, other: RunRecord) -> Iterator[str]:
     for name in ("classes", "steps", "evaluations", "points"):
         ours, theirs = (_without_times(getattr(record, name)) for record in (one, other))
-        if ours.equals(theirs):
-            continue
         if ours.shape != theirs.shape or ours.columns != theirs.columns:
             yield f"{name}: {ours.height:,} rows, not {theirs.height:,}"
             continue
-        columns = [column for column in ours.columns if not ours[column].equals(theirs[column])]
-        rows = sum(
-            any(a != b for a, b in zip(mine, its, strict=True))
-            for mine, its in zip(ours.iter_rows(), theirs.iter_rows(), strict=True)
-        )
-        yield f"{name}: {', '.join(columns)} in {rows:,} of {ours.height:,} rows"
+        same = {column: _same(ours[column], theirs[column]) for column in ours.columns}
+        rows = int((~np.logical_and.reduce(list(same.values()))).sum())
+        if rows:
+            columns = ", ".join(column for column, each in same.items() if not each.all())
+            yield f"{name}: {columns} in {rows:,} of {ours.height:,} rows"
+
+
+def _same(one: pl.Series, other: pl.Series) -> np.ndarray:
+    """Return for each row whether two columns hold the same bits."""
+    if not one.dtype.is_float():
+        plain: np.ndarray = one.eq_missing(other).to_numpy()
+        return plain
+    found: np.ndarray = (one.is_null() == other.is_null()).to_numpy()
+    values = [each.fill_null(0.0).to_numpy() for each in (one, other)]
+    width = values[0].dtype.itemsize
+    equal: np.ndarray = values[0].view(f"u{width}") == values[1].view(f"u{width}")
+    both: np.ndarray = found & equal
+    return both
 
 
 def _without_times(table: pl.DataFrame) -> pl.DataFrame:
@@ -58,5 +68,7 @@ def _of_arrays(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -
         if name not in one or name not in other or one[name].shape != other[name].shape:
             yield f"{name}: of another shape, or in one of the two alone"
         elif one[name].tobytes() != other[name].tobytes():
-            most = np.abs(one[name].astype(np.float64) - other[name].astype(np.float64)).max()
-            yield f"{name}: by {most:.3g} at most"
+            with np.errstate(invalid="ignore"):
+                most = np.abs(one[name].astype(np.float64) - other[name].astype(np.float64))
+            known = most[np.isfinite(most)]
+            yield f"{name}: by {known.max() if known.size else np.nan:.3g} at most"

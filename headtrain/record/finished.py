@@ -54,9 +54,15 @@ def is_finished(
 
 
 def check_data(
-    folder: Path | None, stored: Mapping[str, Any], base: Source, new: Source, head: Head
+    folder: Path | None,
+    stored: Mapping[str, Any],
+    base: Source,
+    new: Source,
+    head: Head,
+    *,
+    remedy: str = _REMEDY,
 ) -> None:
-    """Check that a record is of these data and this head.
+    """Check that a record is of these data and this head; `remedy` is what to do otherwise.
 
     Raises:
         RecordError: If one of them is another.
@@ -69,18 +75,22 @@ def check_data(
     found = {name: _without_path(stored.get(name) or {}) for name in where}
     found["head"] = {"digest": found["head"].get("digest")}  # what else is known is no matter
     for name, value in where.items():
-        _compare(folder, name, finite(value), found[name])
+        _compare(folder, name, finite(value), found[name], remedy)
 
 
 def _compare(
-    folder: Path | None, name: str, wanted: Mapping[str, Any], found: Mapping[str, Any]
+    folder: Path | None,
+    name: str,
+    wanted: Mapping[str, Any],
+    found: Mapping[str, Any],
+    remedy: str = _REMEDY,
 ) -> None:
     if wanted == found:
         return
     differing = sorted(k for k in {*wanted, *found} if wanted.get(k) != found.get(k))
     raise RecordError(
         f"{folder} holds the record of another run: {name} differs in {', '.join(differing)}",
-        remedy=_REMEDY,
+        remedy=remedy,
     )
 
 

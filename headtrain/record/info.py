@@ -16,8 +16,10 @@ from clinit.extract.document import Count, Digest, DocumentKind, Number, Seconds
 from clinit.headtrain.record.provenance import git_commit, versions
 from clinit.headtrain.stream.pool import LOSS_SAMPLE_ROWS
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import Study
+from clinit.headtrain.study import PER_HEAD, Study
 
+MOST_IN_BANK = 100
+"""Heads that each record of a bank names: a larger one would fill its records with them."""
 DOCUMENT = DocumentKind(
     title="the record of a run",
     format="clinit-run/2",
@@ -149,6 +151,9 @@ class RunInfo(TypedDict, total=False):
     timings_s: dict[str, Any]
     """Seconds of each phase, of the whole bank."""
     bank_size: Count
+    bank: list[dict[str, Any]]
+    """What tells the heads of a bank apart, in their order: last bits may depend on all of them.
+    Absent of a head alone, and of a bank of more than `MOST_IN_BANK`."""
     loss_sample_rows: Count | None
     optimizer: dict[str, Any]
     versions: dict[str, Any]
@@ -177,7 +182,7 @@ def run_info(
     seconds: float,
     timings_s: Mapping[str, float],
     optimizer: Mapping[str, Any],
-    bank_size: int,
+    bank: Sequence[Study],
     device: torch.device,
     started: str,
     command: Sequence[str],
@@ -194,12 +199,12 @@ def run_info(
         seconds: Of the run alone.
         timings_s: Of each phase, of the whole bank.
         optimizer: Its name and what of it is no setting.
-        bank_size: Number of runs that were trained together.
+        bank: The studies that were trained together, this one among them.
         device: Where it was trained.
         started: Time, in ISO format.
         command: What the user typed.
     """
-    return {
+    info: RunInfo = {
         "id": name,
         "config": cast(Settings, study.settings()),
         "seconds": seconds,
@@ -208,7 +213,7 @@ def run_info(
         "head": cast(BaseHead, dict(head)),
         "notes": list(notes),
         "timings_s": dict(timings_s),
-        "bank_size": bank_size,
+        "bank_size": len(bank),
         "optimizer": dict(optimizer),
         "loss_sample_rows": LOSS_SAMPLE_ROWS,
         "versions": versions(),
@@ -218,6 +223,9 @@ def run_info(
         "command": list(command),
         "tasks": [],
     }
+    if 1 < len(bank) <= MOST_IN_BANK:
+        info["bank"] = [{name: each.value(name) for name in PER_HEAD} for each in bank]
+    return info
 
 
 def check_info(info: Mapping[str, Any], origin: str) -> None:

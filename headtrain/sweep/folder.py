@@ -25,6 +25,7 @@ from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
 from clinit.extract.lock import claim_folder
 from clinit.headtrain.record.format import find_records, read_info
+from clinit.headtrain.record.info import settings_of
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study, Training, identity_of
@@ -176,7 +177,7 @@ def open_folder(path: Path, data: SweepData, losses: set[str]) -> SweepFolder:
             raise _replaced(where, [f"the head that {loss} starts from"], len(found))
     return SweepFolder(
         path,
-        {identity_of(info["config"]): folder for folder, info in found},
+        {identity_of(settings_of(info)): folder for folder, info in found},
         [info["config"] for _, info in found],
         _settle(path / SWEEP, data, heads, len(found)),
     )

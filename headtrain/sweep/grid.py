@@ -22,12 +22,12 @@ import numpy as np
 
 from clinit.errors import ExperimentError
 from clinit.headtrain.setting import Field
+from clinit.headtrain.study import RIVALS
 from clinit.headtrain.sweep.fields import Value, example, field_named, parse, typed
 
 # No more digits than 64 bits hold: Python refuses to read thousands of them.
 _INTEGERS = re.compile(r"(-?\d{1,18}):(-?\d{1,18})")
 _NUMBERS = re.compile(r"([^:]+?)\.\.([^:]+):(lin|log)(\d{0,18})")
-_RIVALS = {"buffer": "buffer_per_class", "buffer_per_class": "buffer"}
 LIMIT = 100_000
 """Most combinations, and most values per field: more is a typing error. Each is a run of its
 own with a folder of six files; to list so many took 24 s and 0.6 GB (2026-11-21, one core of an
@@ -108,12 +108,7 @@ def parse_grid(words: Sequence[str], *, top: bool = False) -> dict[str, Choice]:
                 remedy="Write for example lr=1e-4,1e-3 or seed=0:5.",
             )
         fields = [field_named(each, top=top) for each in name.split(",")]
-        for field in fields:
-            if [*names_in(grid), *(each.name for each in fields)].count(field.name) > 1:
-                raise ExperimentError(
-                    f"{field.name} is given twice",
-                    remedy=f"Give all its values at once: {field.name}=first,second.",
-                )
+        _check_once(grid, [field.name for field in fields])
         key = ",".join(field.name for field in fields)
         grid[key] = (
             _together(fields, values.split(";"))
@@ -132,10 +127,16 @@ def grid_of(table: Mapping[str, Any], *, top: bool = False) -> dict[str, Choice]
     grid: dict[str, Choice] = {}
     for name, content in table.items():
         if "," in name:
-            rows = ";".join(map(str, content)) if isinstance(content, list) else str(content)
-            grid |= parse_grid([f"{name.replace(' ', '')}={rows}"], top=top)
+            rows = content if isinstance(content, list) else [content]
+            words = ";".join(
+                ",".join(map(str, row)) if isinstance(row, list) else str(row) for row in rows
+            )
+            (found,) = parse_grid([f"{name.replace(' ', '')}={words}"], top=top).items()
+            _check_once(grid, found[0].split(","))
+            grid |= dict([found])
             continue
         field = field_named(name, top=top)
+        _check_once(grid, [field.name])
         if isinstance(content, str):
             grid[field.name] = _choice(field, content.split(","))
             continue
@@ -150,8 +151,17 @@ def merge(under: Grid, over: Grid) -> dict[str, Choice]:
     Raises:
         ExperimentError: If neither holds a field.
     """
-    taken = {rival for name in names_in(over) for rival in (name, _RIVALS.get(name))}
+    named = {*names_in(over)}
+    taken = named | {RIVALS[name] for name in named if name in RIVALS}
     kept = {key: choice for key, choice in under.items() if taken.isdisjoint(key.split(","))}
+    for key in under:
+        together = key.split(",")
+        if len(together) > 1 and not taken.isdisjoint(together) and not named.issuperset(together):
+            raise ExperimentError(
+                f"{key} vary together, but only {', '.join(sorted(named & {*together}))} is given"
+                " anew",
+                remedy=f"Give all of them: {key}=... with a value for each.",
+            )
     if not (merged := {**kept, **over}):
         raise ExperimentError(
             "the grid is empty",
@@ -183,6 +193,15 @@ def check_size(grids: Sequence[Grid]) -> None:
             remedy="Give fewer values, split the grid into several sweeps, or let"
             " `--search optuna` choose among them.",
         )
+
+
+def _check_once(grid: Grid, names: Sequence[str]) -> None:
+    for name in names:
+        if [*names_in(grid), *names].count(name) > 1:
+            raise ExperimentError(
+                f"{name} is given twice",
+                remedy=f"Give all its values at once: {name}=first,second.",
+            )
 
 
 def _together(fields: Sequence[Field], rows: Sequence[str]) -> Together:

@@ -146,7 +146,9 @@ def run_names(runs: Sequence[Study], recorded: Iterable[Mapping[str, Any]] = ())
     too: a name never means two things there.
     """
     configs = [run.values() for run in runs]
-    known = [*configs, *({**configs[0], **config} for config in recorded)] if configs else []
+    # Heads alone have no plastic block: beside runs of top blocks that tells them apart.
+    known = [{**configs[0], "top_blocks": 0, **config} for config in recorded] if configs else []
+    known += configs
     varied = [
         name
         for name in (configs[0] if configs else {})

@@ -56,24 +56,26 @@ def _combinations(grid: Grid) -> Iterator[dict[str, Value]]:
         yield {name: value for part in parts for name, value in part.items()}
 
 
-def refuse_idle(grid: Grid, asked: Iterable[str], *, top: bool = False) -> None:
-    """Check that some run of a grid reads each of its fields.
+def refuse_idle(grids: Iterable[Grid], asked: Iterable[str], *, top: bool = False) -> None:
+    """Check that some run of some grid reads each of the fields.
 
     Args:
-        grid: The grid, with the fields that decide what is read: method, init_rows, full_rank.
+        grids: With the fields that decide what is read: method, init_rows, full_rank.
         asked: Names of the fields to check.
         top: Whether the runs are of top blocks.
 
     Raises:
         ExperimentError: If the method of every run ignores one of them.
     """
-    deciding = {
-        name: values
-        for name in ("method", "init_rows", "full_rank", "ewc_mode")
-        if (values := values_in(grid, name)) is not None
-    }
+    studies: list[Study] = []
     try:
-        studies = [Study.of(settings, top=top) for settings in _combinations(deciding)]
+        for grid in grids:
+            deciding = {
+                name: values
+                for name in ("method", "init_rows", "full_rank", "ewc_mode")
+                if (values := values_in(grid, name)) is not None
+            }
+            studies += [Study.of(settings, top=top) for settings in _combinations(deciding)]
         found = refusals(asked, studies)
     except ValueError:  # a wrong value, which is refused when its run is made
         return

@@ -123,7 +123,7 @@ def run_top(
             "schedule": "one cycle a task",
             "state": "fresh each task",
         },
-        bank_size=1,
+        bank=[study],
         device=inputs.device,
         started=started,
         command=command,

@@ -60,7 +60,7 @@ _PLACES = {
     "clinit.analysis.runs": ("Runs", "load_runs"),
     "clinit.api": ("diagnose", "extract_features", "load_cache", "train_heads", "train_top"),
 }
-"""Where each name is defined."""
+"""The public names, by the module that defines them."""
 
 
 def __getattr__(name: str) -> Any:

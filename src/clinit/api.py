@@ -1,4 +1,4 @@
-"""What Python code calls; `import clinit` offers all of it, and loads it when it is first used."""
+"""Functions for Python code; `import clinit` offers them all and loads each at its first use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from clinit.headtrain.record.finished import is_finished
 from clinit.headtrain.record.format import RunRecord, write_record, write_records
 from clinit.headtrain.stream.base_head import read_base_head
 from clinit.headtrain.stream.source import Source, read_source
-from clinit.headtrain.study import PAPER_INITS, Study, names_of
+from clinit.headtrain.study import PAPER_INITS, PER_HEAD, Study, names_of, refusals
 from clinit.headtrain.top.experiment import run_top
 from clinit.headtrain.top.images import open_side, reload_backbone
 from clinit.headtrain.top.inputs import Side, Storage, prepare_inputs
@@ -51,21 +51,22 @@ def extract_features(
     """Run a frozen timm backbone over images once; return its features, which stay in `out`.
 
     What is there already is kept: a call that was interrupted goes on. (`clinit.extract` is the
-    package that does it.)
+    package with the code.)
 
     Args:
         images: Root of the images: `split/class/image`, or the layout of a known data set.
         out: Folder of the cache.
         backbone: Name of a timm model.
         dataset: `folder`, or a known data set such as `imagenet1k` or `places365`.
-        splits: Of `train` and `val`; default: those that there are.
+        splits: Splits to extract, of `train` and `val`; default: those that exist.
         device: `auto`, `cuda` or `cpu`.
         weights: File of the weights; default: those that timm downloads.
         model_args: Further arguments of `timm.create_model`.
         options: Further settings of `clinit.extract.run.ExtractConfig`.
 
     Raises:
-        ClinitError: If the images or the weights cannot be read, or the cache belongs to others.
+        ClinitError: If the images or the weights cannot be read, or the cache was made from
+            other images or weights.
     """
     root, folder = Path(images), Path(out)
     found = splits or available_splits(dataset, root) or ("train",)
@@ -113,15 +114,15 @@ def train_heads(
         study: What to train; default: random, class-mean and least-square rows.
         out: Folder to record each run in; default: nothing is written.
         head: The pretrained head, or its file; default: the one in the base cache.
-        observer: Told what happens as it happens.
+        observer: Called with each event as it happens.
 
     Raises:
         ValueError: If a setting is wrong, or two studies differ in more than their heads.
         ClinitError: If the data do not fit together, or a record cannot be written.
     """
+    studies = _studies(study, top=False)
     old, arriving = _loaded(base), _loaded(new)
     first, facts = _head(old, head)
-    studies = _studies(study, top=False)
 
     def train() -> list[RunRecord]:
         return run_experiment(old, arriving, first, studies, observer=observer, head_facts=facts)
@@ -167,13 +168,13 @@ def train_top(
             rows with low-rank updates.
         out: Folder to record each run in.
         head: The pretrained head, or its file; default: the one in the base cache.
-        weights: Of the backbone; default: where they were at extraction.
-        base_root: Images of the base classes; default: where they were at extraction.
-        new_root: Images of the new classes, likewise.
+        weights: File of the weights of the backbone; default: where it was at extraction.
+        base_root: Folder of the base images; default: where they were at extraction.
+        new_root: Folder of the new images; default: where they were at extraction.
         trunk_cache: Folder of stored activations; default: `out`/trunk-cache.
         trunk_budget: Most bytes of activations that are stored; 0 stores none.
         checkpoint_every: Updates between two checkpoints; 0 keeps one per task.
-        observer: Told what happens as it happens.
+        observer: Called with each event as it happens.
 
     Raises:
         ValueError: If a setting is wrong, or two studies differ in more than their heads.
@@ -181,7 +182,9 @@ def train_top(
     """
     folder = Path(out)
     studies = _studies(study, top=True)
-    folders = [folder / names_of([each])[0] for each in studies]
+    folders = [folder / name for name in names_of(studies)]
+    if len({each.shared for each in studies}) > 1:
+        raise ValueError(f"runs of one call differ at most in {', '.join(PER_HEAD)}")
     with claim_folder(folder):
         old, arriving = _side(base, base_root, "base"), _side(new, new_root, "new")
         first, facts = _head(old.source, head)
@@ -220,6 +223,8 @@ def train_top(
                 write_record(trained, record)
                 checkpoint.unlink(missing_ok=True)
                 inputs = inputs.reused()
+        for record in folders:  # of a run that was killed after its record was written
+            record.with_name(f"{record.name}.checkpoint").unlink(missing_ok=True)
     return load_runs(*folders)
 
 
@@ -236,16 +241,16 @@ def diagnose(
 
     Args:
         cache: Folder of the features.
-        head: Whose rows are matched with the classes by name; default: that of the cache.
+        head: The head, matched with the classes by name; default: the one in the cache.
         split: `train` or `val`.
         lam: Ridge of the least squares that D_LS compares with, >= 0.
-        per_class: Whether to measure each class too.
+        per_class: Whether to also measure each class.
         device: `auto`, `cuda` or `cpu`.
 
     Raises:
         CacheError: If the cache lacks the split, or is damaged.
         ExperimentError: If there is no head.
-        HeadError: If the head has another width, or no class of the split.
+        HeadError: If the width of the head differs, or it has no class of the split.
     """
     opened = open_cache(Path(cache))
     if head is None:
@@ -262,7 +267,17 @@ def _studies(asked: Studies | None, *, top: bool) -> list[Study]:
     if asked is None:
         asked = [{"init": init} for init in PAPER_INITS]
     several = [asked] if isinstance(asked, Study | Mapping) else asked
-    found = [each if isinstance(each, Study) else Study.of(each, top=top) for each in several]
+    found = []
+    for each in several:
+        if isinstance(each, Mapping):
+            study = Study.of(each, top=top)
+            if idle := refusals([*each], [study]):
+                raise ValueError(idle[0])
+            found.append(study)
+        else:
+            found.append(each)
+    if not found:
+        raise ValueError("there is no study: give at least one")
     for study in found:
         if (study.top is not None) != top:
             raise ValueError(

@@ -5,13 +5,13 @@
     ├── ImageError        one image that cannot be decoded
     ├── MachineError      what the machine lacks: memory, rights, open files, a disk that reads
     ├── BackboneError     a network that cannot serve as a frozen backbone
-    ├── DeviceError       a device that is not there
-    ├── StorageError      a file that is there and cannot be read: its content is not to blame
+    ├── DeviceError       a device that does not exist
+    ├── StorageError      a file that exists but cannot be read, although its content may be intact
     ├── CacheError        a feature cache: missing, incomplete, damaged, of another fingerprint
     ├── HeadError         a classifier head: missing, of another width, of other classes
     ├── StatisticsError   class statistics that cannot be merged or solved
     ├── ExperimentError   a class-incremental experiment that cannot be run as asked
-    ├── ConfigFileError   a file of options: missing, damaged, with a key that is no option
+    ├── ConfigFileError   a file of options: missing, damaged, with a key that is not an option
     ├── ModelError        an exported model: missing, damaged, in the way of another
     ├── CheckpointError   a checkpoint of an unfinished run: damaged, of another run
     └── RecordError       a run record: missing, incomplete, of another layout
@@ -54,11 +54,11 @@ class BackboneError(ClinitError):
 
 
 class DeviceError(ClinitError):
-    """A device was asked for that is not there."""
+    """The device that was asked for does not exist."""
 
 
 class StorageError(ClinitError):
-    """A file is there and cannot be read; nothing is known against its content."""
+    """A file exists but cannot be read, although its content may be intact."""
 
 
 class CacheError(ClinitError):
@@ -86,7 +86,7 @@ class ModelError(ClinitError):
 
 
 class ConfigFileError(ClinitError):
-    """A file of options cannot be read, or names what is no option."""
+    """A file of options cannot be read, or sets something that is not an option."""
 
 
 class CheckpointError(ClinitError):

@@ -208,23 +208,31 @@ def test_the_nearer_of_two_options_that_exclude_each_other_wins(
 @pytest.mark.parametrize(
     ("text", "message", "remedy"),
     [
-        ("lamda = 1", "sets 'lamda', which is no option", "Did you mean 'lambda'?"),
-        ("eval_every = 1", "sets 'eval_every', which is no option", "Did you mean 'eval-every'?"),
-        ("trnsform = 1", "sets 'trnsform', which is no option", "Did you mean 'transform'?"),
-        ("config = 'other.toml'", "sets 'config', which is no option", "Known are: base, new, "),
+        ("lamda = 1", "sets 'lamda', which is not an option", "Did you mean 'lambda'?"),
+        (
+            "eval_every = 1",
+            "sets 'eval_every', which is not an option",
+            "Did you mean 'eval-every'?",
+        ),
+        ("trnsform = 1", "sets 'trnsform', which is not an option", "Did you mean 'transform'?"),
+        (
+            "config = 'other.toml'",
+            "sets 'config', which is not an option",
+            "Known are: base, new, ",
+        ),
         (
             "[train-top]\nranck = 1",
-            "sets 'ranck' in [train-top], which is no option of train-top",
+            "sets 'ranck' in [train-top], which is not an option of train-top",
             "Did you mean 'rank'?",
         ),
         (
             "[train-top]\ntransform = 'paper'",
-            "sets 'transform' in [train-top], which is no option of train-top",
+            "sets 'transform' in [train-top], which is not an option of train-top",
             "It is one of extract.",
         ),
         (
             "[train-top.ewc]\newc-lamda = 1",
-            "sets 'ewc-lamda' in [train-top.ewc], which is no option of train-top",
+            "sets 'ewc-lamda' in [train-top.ewc], which is not an option of train-top",
             "Did you mean 'ewc-lambda'?",
         ),
         (
@@ -265,7 +273,7 @@ def test_what_is_unknown_is_an_error_that_names_the_nearest(
 
 def test_a_section_without_methods_has_no_sections_below() -> None:
     error = refused("align", "[align.mse]\nlr = 1\n")
-    assert str(error) == "study.toml sets 'mse' in [align], which is no option of align"
+    assert str(error) == "study.toml sets 'mse' in [align], which is not an option of align"
 
 
 @pytest.mark.parametrize("where", ["", "[train-head]\n", "[train-head.joint]\n"])

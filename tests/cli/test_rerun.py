@@ -110,3 +110,19 @@ def test_the_file_of_settings_trains_the_same(tiny_run: Path, tmp_path: Path) ->
     (run,) = [path.parent for path in (tmp_path / "runs").glob("*/run.json")]
     assert read_info(run)["config"] == read_info(tiny_run)["config"]
     assert read_record(run).steps.equals(read_record(tiny_run).steps)
+
+
+def test_heads_of_a_bank_are_trained_beside_each_other_again(
+    tiny_run: Path, tmp_path: Path
+) -> None:
+    caches = tiny_run.parent / "caches"
+    words = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "runs"]
+    small = ["--tasks=2", "--iterations=20", "--eval-every=10", "--buffer=9", "--batch-size=8"]
+    made = CliRunner().invoke(app, ["train-head", *map(str, words), *small, "--device=cpu"])
+    assert made.exit_code == 0, made.output
+    runs = sorted(path.parent for path in (tmp_path / "runs").glob("*/run.json"))
+    assert len(runs) == 3
+    for run in runs:
+        assert len(read_info(run)["bank"]) == 3
+        result = rerun(run)
+        assert result.exit_code == 0, result.output

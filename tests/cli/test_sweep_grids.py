@@ -129,7 +129,7 @@ def test_methods_with_settings_of_their_own_are_grids_of_their_own() -> None:
             "study.toml has a section [gird], but no command of that name reads it",
             "Did you mean [grid]?",
         ),
-        ("[grid\n", ConfigFileError, "study.toml is not TOML", "Write one option a line"),
+        ("[grid\n", ConfigFileError, "study.toml is not TOML", "Write one option per line"),
         (
             "[grid]\nbufer = 1\n",
             ConfigFileError,
@@ -158,7 +158,7 @@ def test_methods_with_settings_of_their_own_are_grids_of_their_own() -> None:
         (
             "[train-head]\nlrr = 1\n[grid]\nseed = 1\n",
             ConfigFileError,
-            "study.toml sets 'lrr' in [train-head], which is no option of train-head",
+            "study.toml sets 'lrr' in [train-head], which is not an option of train-head",
             "Did you mean 'lr'?",
         ),
     ],
@@ -205,7 +205,7 @@ def test_the_sweep_has_options_of_its_own_in_the_file() -> None:
 def test_a_mistyped_grid_is_named() -> None:
     with pytest.raises(ConfigFileError) as caught:
         parse('base = "b"\nnew = "n"\n[[sweep.gird]]\nseed = 1\n')
-    assert str(caught.value) == "study.toml sets 'gird' in [sweep], which is no option of sweep"
+    assert str(caught.value) == "study.toml sets 'gird' in [sweep], which is not an option of sweep"
     assert caught.value.remedy == "Did you mean 'grid'?"
 
 

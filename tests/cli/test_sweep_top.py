@@ -68,6 +68,7 @@ def test_methods_and_their_settings_are_swept_together(
     ("words", "message"),
     [
         (["seed=0", "--top", "--bank-size=3"], "--top trains one run after another"),
+        (["seed=0", "--top", "--trials=3"], "--trials is for a search: add --search optuna"),
         (["seed=0", "--workers=2"], "--workers is for runs of top blocks: add --top"),
         (["seed=0", "--top", "--no-trunk-cache", "--trunk-budget=1GB"], "does not go with"),
     ],
@@ -94,3 +95,58 @@ def test_a_file_holds_the_settings_of_the_runs(
     assert "ewc-random" in listed.output
     wrong = sweep("--top", f"--config={file}", "ewc_lam=3", "method=rehearsal", "--dry-run")
     assert "--ewc-lambda does not go with --method rehearsal" in str(wrong.exception)
+
+
+def test_a_record_has_the_name_of_its_folder(sweep: Callable[..., Result], tmp_path: Path) -> None:
+    assert sweep("--top", *SMALL, "device=cpu", "init=random", "seed=0:2").exit_code == 0
+    for path in find_records(tmp_path / "out"):
+        assert read_info(path)["id"] == path.name
+    assert len(find_records(tmp_path / "out")) == 2
+
+
+def test_a_taken_folder_is_told_before_anything_is_trained(
+    sweep: Callable[..., Result], tmp_path: Path
+) -> None:
+    (tmp_path / "out" / "random").mkdir(parents=True)
+    (tmp_path / "out" / "random" / "note.txt").touch()
+    result = sweep("--top", *SMALL, "device=cpu", "init=random")
+    assert "there is already something at" in str(result.exception)
+    assert not (tmp_path / "out" / "trunk-cache").exists()
+
+
+def test_a_killed_run_goes_on_where_the_grid_has_grown(
+    sweep: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clinit.headtrain.top import learner
+
+    grid = ["--top", "--checkpoint-every=1", *SMALL, "device=cpu", "init=random"]
+    save = learner.TopLearner._save
+
+    def kill(self: learner.TopLearner, *words: object) -> None:
+        save(self, *words)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(learner.TopLearner, "_save", kill)
+    sweep(*grid)
+    (left,) = (tmp_path / "out").glob("*.checkpoint")
+    monkeypatch.setattr(learner.TopLearner, "_save", save)
+    result = sweep(*grid, "seed=0:2")
+    assert result.exit_code == 0, result.output
+    assert "goes on from its checkpoint" in result.output
+    assert not left.exists()
+    assert len(find_records(tmp_path / "out")) == 2
+
+
+def test_places_come_from_the_section_of_the_runs(tiny_run: Path, tmp_path: Path) -> None:
+    caches = tiny_run.parent / "caches"
+    file = tmp_path / "study.toml"
+    file.write_text(
+        f'[train-head]\nbase = "nowhere"\nnew = "nowhere"\n[train-top]\nbase = "{caches}/base"\n'
+        f'new = "{caches}/new"\ntrunk-budget = "nothing"\n'
+    )
+    words = ["sweep", "--config", str(file), "--out", str(tmp_path / "out"), "seed=0", "--dry-run"]
+    result = CliRunner().invoke(app, [*words, "--top"])
+    assert "--trunk-budget takes a size such as 20GB, got 'nothing'" in " ".join(
+        result.output.replace("│", " ").split()
+    )
+    assert "nowhere" in str(CliRunner().invoke(app, words).exception)

@@ -51,3 +51,26 @@ def test_arrays_are_compared_by_their_bits() -> None:
     assert differences(frozen, record()) == [
         "blocks.weight: of another shape, or in one of the two alone"
     ]
+
+
+def test_floats_are_compared_by_their_bits_and_gaps_by_their_place() -> None:
+    def with_losses(*losses: float | None) -> RunRecord:
+        return replace(
+            record(), points=pl.DataFrame({"loss_new": losses}, schema={"loss_new": pl.Float64})
+        )
+
+    nan = float("nan")
+    assert differences(with_losses(nan, 1.0), with_losses(nan, 2.0)) == [
+        "points: loss_new in 1 of 2 rows"
+    ]
+    assert differences(with_losses(0.0), with_losses(-0.0)) == ["points: loss_new in 1 of 1 rows"]
+    assert differences(with_losses(None, 1.0), with_losses(0.0, 1.0)) == [
+        "points: loss_new in 1 of 2 rows"
+    ]
+    assert differences(with_losses(nan, None), with_losses(nan, None)) == []
+
+
+def test_weights_that_have_diverged_differ_without_a_number() -> None:
+    wild = np.full((2, 3), np.inf, np.float32)
+    assert differences(record(wild), record(wild)) == []
+    assert differences(record(wild), record(-wild)) == ["head weight: by nan at most"]

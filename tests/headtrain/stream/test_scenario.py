@@ -162,7 +162,7 @@ def test_base_classes_are_matched_with_head_rows_by_name() -> None:
 def test_each_contradiction_is_refused_with_a_remedy(
     changes: dict[str, Any], kind: type[ClinitError], message: str, remedy: str
 ) -> None:
-    if changes.get("base", BASE).fingerprint:
+    if changes.get("base", BASE).fingerprint.fields:
         changes.setdefault("new", replace(NEW, fingerprint=FINGERPRINT))
     with pytest.raises(kind, match=message) as caught:
         build(**changes)

@@ -214,7 +214,7 @@ def test_what_does_not_vary_together_is_refused(words: list[str], message: str) 
 def test_what_no_run_of_a_grid_reads_is_refused(words: list[str], top: bool, message: str) -> None:
     grid = parse_grid(words, top=top)
     with pytest.raises(ExperimentError, match=message):
-        refuse_idle(grid, names_in(grid), top=top)
+        refuse_idle([grid], names_in(grid), top=top)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_what_no_run_of_a_grid_reads_is_refused(words: list[str], top: bool, mes
 )
 def test_what_one_run_of_a_grid_reads_is_not_refused(words: list[str]) -> None:
     grid = parse_grid(words)
-    refuse_idle(grid, names_in(grid))
+    refuse_idle([grid], names_in(grid))
 
 
 def test_one_value_of_a_field_leaves_its_rows() -> None:
@@ -233,3 +233,26 @@ def test_one_value_of_a_field_leaves_its_rows() -> None:
     assert only(grid, "seed", 1)["seed"] == (1,)
     assert values_in(grid, "method") == ("rehearsal", "naive")
     assert values_in(grid, "tasks") is None
+
+
+def test_what_one_of_several_grids_reads_is_not_refused() -> None:
+    grids = [parse_grid(["method=rehearsal"]), parse_grid(["method=ridge"])]
+    refuse_idle(grids, ["iterations"])
+    with pytest.raises(ExperimentError, match="--iterations does not go with --method ridge"):
+        refuse_idle(grids[1:], ["iterations"])
+
+
+def test_a_part_of_what_varies_together_is_not_replaced_alone() -> None:
+    under = parse_grid(["buffer,iterations=24000,50;192000,70"])
+    with pytest.raises(ExperimentError, match="buffer,iterations vary together, but only buffer"):
+        merge(under, parse_grid(["buffer=100"]))
+    both = parse_grid(["buffer=100", "iterations=5"])
+    assert merge(under, both) == both
+
+
+def test_a_table_names_each_field_once_and_may_hold_lists_of_lists() -> None:
+    rows = {"buffer,iterations": [[24_000, 50], [192_000, 70]]}
+    assert grid_of(rows) == parse_grid(["buffer,iterations=24000,50;192000,70"])
+    for twice in ({**rows, "buffer": 3}, {"lam": 0.1, "lambda": 0.2}):
+        with pytest.raises(ExperimentError, match="is given twice"):
+            grid_of(twice)

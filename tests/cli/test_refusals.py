@@ -1,0 +1,79 @@
+"""A setting that no run reads is refused in the same words wherever it is given."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import clinit
+from clinit.cli.main import app
+from clinit.headtrain.study import settings_of
+
+HEAD_RUNS: list[tuple[dict[str, Any], str]] = [
+    ({"method": "ncm", "lr": 0.01}, "--lr does not go with --method ncm: its head is solved"),
+    ({"method": "lda", "lam": 0.1}, "--lambda does not go with --method lda: its head has no"),
+    ({"method": "ncm", "weighting": "sample"}, "--weighting does not go with --method ncm"),
+    ({"method": "ridge", "init": "zero"}, "--init does not go with --method ridge"),
+    ({"method": "naive", "mix": "sgm"}, "--mix does not go with --method naive: its batches"),
+    ({"method": "naive", "buffer": 5}, "--buffer does not go with --method naive: it trains on"),
+    ({"method": "joint", "buffer_per_class": 5}, "--buffer-per-class does not go with --method"),
+]
+TOP_RUNS: list[tuple[dict[str, Any], str]] = [
+    ({"method": "ewc", "rank": 3}, "--rank does not go with --method ewc: it trains the blocks"),
+    ({"full_rank": True, "alpha": 5.0}, "--alpha does not go with --full-rank: the blocks"),
+    ({"method": "derpp", "ewc_lam": 5.0}, "--ewc-lambda does not go with --method derpp"),
+    ({"method": "ewc", "ewc_gamma": 0.5}, "--ewc-gamma does not go with --ewc-mode task"),
+    ({"method": "joint", "derpp_teacher": "stored"}, "--teacher does not go with --method joint"),
+]
+CASES = [(False, *case) for case in HEAD_RUNS] + [(True, *case) for case in TOP_RUNS]
+PLACES = ["--base=b", "--new=n", "--out=o"]
+
+
+def said(*words: str) -> str:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code != 0
+    return " ".join(f"{result.output} {result.exception}".replace("│", " ").split())
+
+
+@pytest.mark.parametrize(("top", "settings", "message"), CASES)
+def test_every_door_refuses_what_no_run_reads(
+    top: bool,
+    settings: dict[str, Any],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = "train-top" if top else "train-head"
+    every = settings_of(top=top)
+    words = [
+        every[name].option if value is True else f"{every[name].option}={value}"
+        for name, value in settings.items()
+    ]
+    assert message in said(command, *PLACES, *words)
+    file = tmp_path / "study.toml"
+    lines = [f"{every[name].key} = {json.dumps(value)}" for name, value in settings.items()]
+    file.write_text("\n".join([f"[{command}]", *lines]))
+    assert message in said(command, *PLACES, f"--config={file}")
+    grid = [f"{name}={str(value).lower()}" for name, value in settings.items()]
+    kind = ["--top"] if top else []
+    assert message in said("sweep", *PLACES, *kind, *grid)
+    assert message in said("sweep", *PLACES, *kind, f"--config={file}", "seed=0")
+    file.write_text("\n".join(["[[sweep.grid]]", *lines]))
+    assert message in said("sweep", *PLACES, *kind, f"--config={file}")
+    if "method" in settings:
+        of_method = [line for line in lines if not line.startswith("method")]
+        section = f"[{command}.{settings['method']}]"
+        file.write_text("\n".join([section, *of_method]))
+        asked = f"--method={settings['method']}"
+        if not {"buffer", "ewc_gamma"} & settings.keys():  # which the command line may yet ask for
+            assert message in said(command, *PLACES, f"--config={file}", asked)
+    train = clinit.train_top if top else clinit.train_heads
+    places: dict[str, Any] = {"out": tmp_path / "runs"}
+    with pytest.raises(Exception, match=message[:20]) as caught:
+        train("b", "n", settings, **places)
+    assert message in str(caught.value)
