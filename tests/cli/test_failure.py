@@ -76,7 +76,7 @@ def test_the_remedy_names_the_options_of_the_command_that_was_typed(
     told: Callable[..., str],
 ) -> None:
     assert "Give a smaller --batch-size, or free some." in told(MemoryError(), "predict", "m", "i")
-    assert "a smaller --bank-size, or" in told(MemoryError(), "sweep")
+    assert "a smaller --bank-size or --workers, or" in told(MemoryError(), "sweep")
     assert "Use a machine with more memory, or" in told(MemoryError(), "cache", "show", "c")
 
 

@@ -202,6 +202,7 @@ KEPT = {
     "train-head": "Heads in training are lost",
     "train-top": "Finished runs and the last checkpoint are kept",
     "sweep": "Recorded runs are kept",
+    "rerun": "The recorded run is as it was",
     "align": "No half of a file is left",
     "export": "No half of a file is left",
     "predict": "No half of a file is left",

@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
 from clinit.analysis.efficiency import comparison_key
 from clinit.analysis.report import load_report
 from clinit.analysis.settings import differences, shown
-from clinit.cli.align import align
-from clinit.cli.train_head import train_head
+from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError, DeviceError, ExperimentError, RecordError
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head, read_head, write_head
@@ -36,8 +34,6 @@ from clinit.headtrain.stream.source import read_source
 DIM, CLASSES = 8, 4
 FINGERPRINT = Fingerprint({"backbone": "made", "weights": "1"})
 OTHER_WEIGHTS = Fingerprint({"backbone": "made", "weights": "2"})
-app = typer.Typer()
-app.command()(train_head)
 
 
 def write_split(
@@ -114,7 +110,7 @@ def new(tmp_path: Path) -> Path:
 def invoke(base: Path, new: Path, out: Path, *options: str) -> Result:
     words = ["--base", str(base), "--new", str(new), "--out", str(out)]
     sizes = ["--tasks", "2", "--iterations", "12", "--eval-every", "5", "--batch-size", "8"]
-    return CliRunner().invoke(app, [*words, *sizes, "--device", "cpu", *options])
+    return CliRunner().invoke(app, ["train-head", *words, *sizes, "--device", "cpu", *options])
 
 
 def refused(result: Result) -> ClinitError:
@@ -222,7 +218,9 @@ def test_a_learning_rate_of_zero_is_a_wrong_argument(tmp_path: Path) -> None:
 
 def run_alone(base: Path, new: Path, out: Path, *options: str) -> Result:
     words = ["--base", str(base), "--new", str(new), "--out", str(out)]
-    return CliRunner().invoke(app, [*words, "--tasks", "2", "--device", "cpu", *options])
+    return CliRunner().invoke(
+        app, ["train-head", *words, "--tasks", "2", "--device", "cpu", *options]
+    )
 
 
 @pytest.mark.parametrize("method", ["ncm", "ridge", "lda"])
@@ -362,13 +360,9 @@ def test_a_split_buffer_by_class_is_refused(base: Path, new: Path, tmp_path: Pat
     assert "needs a total buffer, not buffer_per_class" in said(result)
 
 
-aligner = typer.Typer()
-aligner.command()(align)
-
-
 def run_align(cache: Path, out: Path, *options: str) -> Result:
     return CliRunner().invoke(
-        aligner, [str(cache), "--out", str(out), "--device", "cpu", "--epochs", "3", *options]
+        app, ["align", str(cache), "--out", str(out), "--device", "cpu", "--epochs", "3", *options]
     )
 
 
