@@ -57,7 +57,7 @@ def test_without_a_gpu_it_says_what_to_do(gpu: ModuleType, monkeypatch: pytest.M
 
 def run(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, out: Path, *measures: Any) -> str:
     """Run the script with these parts; return what it ends with."""
-    found = [gpu.Part(f"Part {i}", ("a", "b"), "A note.", each) for i, each in enumerate(measures)]
+    found = [gpu.Table(f"Part {i}", ("a", "b"), "A note.", each) for i, each in enumerate(measures)]
     monkeypatch.setattr(gpu, "parts", lambda: found)
     command = ["gpu.py", "--device", "cpu", "--scale", "tiny", "--out", str(out)]
     monkeypatch.setattr(sys, "argv", [*command, "--seconds", "0.5"])
