@@ -145,7 +145,7 @@ def _buffer_gaps(scenario: Scenario, study: Study) -> list[str]:
         notes.append(
             f"the buffer of {study.stream.buffer:,} rows is smaller than the number of classes"
             f" ({seen:,} before the last task): some classes"
-            f" are not {'rehearsed' if study.stream.method == 'rehearsal' else 'among its rows'}"
+            f" are not {'rehearsed' if study.rehearses else 'among its rows'}"
         )
     return notes
 

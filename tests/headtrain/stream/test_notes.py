@@ -187,3 +187,10 @@ def test_a_buffer_for_initialisation_alone_is_described_as_such() -> None:
     notes = "\n".join(data_notes(build(config=config), BASE, NEW, studies(config)))
     assert "some classes are not among its rows" in notes
     assert "rehearsed" not in notes.replace("keep their head rows and are not rehearsed", "")
+
+
+def test_a_method_with_a_buffer_of_its_own_rehearses() -> None:
+    study = Study.of({**CONFIG, "method": "derpp", "buffer": 3}, top=True).resolved()
+    scenario = build_scenario(BASE, NEW, HEAD, study.stream)
+    notes = "\n".join(data_notes(scenario, BASE, NEW, [study]))
+    assert "some classes are not rehearsed" in notes
