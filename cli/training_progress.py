@@ -65,7 +65,7 @@ def _chosen(task: int, curve: LambdaCurve) -> str:
     steps = [int(7 * (error - low) / (high - low or 1)) for error in curve.errors]
     drawn = "".join("▁▂▃▄▅▆▇█"[step] for step in steps)
     return (
-        f"Task {task}, lambda {curve.best:g}: held-out error {low:.4g} in"
+        f"Task {task}, lambda {curve.best:g}: {curve.measure} {low:.4g} in"
         f" {curve.lams[0]:g} {drawn} {curve.lams[-1]:g} (at most {high:.4g})"
     )
 

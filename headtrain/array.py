@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -144,6 +145,31 @@ def like(result: Any, source: Any) -> Any:
     return result
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Cholesky:
+    """The lower triangular factor L of a symmetric positive definite system L L^T."""
+
+    factor: Float[Any, "dim dim"]
+
+    @classmethod
+    def of(cls, system: Float[Any, "dim dim"]) -> Cholesky:
+        """Factorise, O(dim^3).
+
+        Raises:
+            numpy.linalg.LinAlgError: If `system` is not positive definite to working precision.
+        """
+        with _errors_raise(system):
+            return cls(namespace(system).linalg.cholesky(system))
+
+    def solve(self, right: Float[Any, "dim columns"]) -> Float[Any, "dim columns"]:
+        """Return system^-1 @ right, O(dim^2 columns)."""
+        return _solve_triangular(self.factor, self.half(right), transposed=True)
+
+    def half(self, right: Float[Any, "dim columns"]) -> Float[Any, "dim columns"]:
+        """Return L^-1 @ right, whose columns have the squared norms right^T system^-1 right."""
+        return _solve_triangular(self.factor, right, transposed=False)
+
+
 def solve_positive_definite(
     system: Float[Any, "dim dim"], right: Float[Any, "dim columns"]
 ) -> Float[Any, "dim columns"]:
@@ -152,11 +178,7 @@ def solve_positive_definite(
     Raises:
         numpy.linalg.LinAlgError: If `system` is not positive definite to working precision.
     """
-    with _errors_raise(system):
-        factor = namespace(system).linalg.cholesky(system)
-    return _solve_triangular(
-        factor, _solve_triangular(factor, right, transposed=False), transposed=True
-    )
+    return Cholesky.of(system).solve(right)
 
 
 def _errors_raise(array: Any) -> contextlib.AbstractContextManager[Any]:

@@ -24,7 +24,7 @@ from clinit.headtrain.setting import Field, Part, Setting, fields_of
 HeadMethod = Literal["rehearsal", "naive", "joint", "ncm", "ridge", "lda"]
 TopMethod = Literal["rehearsal", "naive", "joint", "ewc", "derpp"]
 Method = Literal["rehearsal", "naive", "joint", "ncm", "ridge", "lda", "ewc", "derpp"]
-Init = Literal["random", "class-mean", "least-square", "zero", "imprint", "lda"]
+Init = Literal["random", "class-mean", "least-square", "fitted", "zero", "imprint", "lda"]
 Scale = Literal["none", "norm", "row-norm", "calibrated"]
 Weighting = Literal["class", "sample"]
 Loss = Literal["ce", "mse", "sqen"]
@@ -99,6 +99,14 @@ class Stream(Part):
         int | None,
         Setting("Rows per batch.", least=2, most=1_000_000, otherwise="256, EWC 128"),
     ] = None
+    shots: Annotated[
+        int | None,
+        Setting(
+            "Training rows per new class, drawn by the seed: few-shot learning.",
+            least=1,
+            otherwise="all",
+        ),
+    ] = None
     eval_every: Annotated[int, Setting("Updates between two evaluations.", least=1)] = 50
     seed: Annotated[int, _SEED] = 0
     class_order: Annotated[
@@ -138,14 +146,27 @@ class Start(Part):
         ),
     ] = "calibrated"
     lam: Annotated[
-        float | Literal["auto"],
+        float | Literal["auto", "held-out"] | None,
         Setting(
-            "Ridge parameter of least-square rows, as in Eq. 1; auto: the one with the least error"
-            " on held-out training rows. The paper: 0.05 (ConvNeXt), 1e-4 (ResNet).",
+            "Ridge parameter of least-square rows, as in Eq. 1; auto: the one with the least"
+            " leave-one-out loss after calibration; held-out: the one with the least squared error"
+            " on a fifth of the rows. The paper: 0.05 (ConvNeXt), 1e-4 (ResNet).",
             least=0,
             option="lambda",
+            otherwise="auto, ridge 0.05",
         ),
-    ] = 0.05
+    ] = None
+    calibration: Annotated[
+        Literal["leave-one-out", "in-sample"],
+        Setting(
+            "Logits that `calibrated` looks at: those that an image gets from rows computed without"
+            " it, or those of the rows themselves."
+        ),
+    ] = "leave-one-out"
+    fit_ridge: Annotated[
+        float,
+        Setting("Fitted rows: strength of the ridge towards the rows they start from.", least=0),
+    ] = 0.03
     weighting: Annotated[
         Weighting,
         # Only `class` makes Eq. 3 of the paper the minimiser of its Eq. 1 for unequal classes.
@@ -183,12 +204,33 @@ class Start(Part):
     @property
     def reads_lambda(self) -> bool:
         """Whether the rows depend on `lam`."""
-        return self.init == "least-square"
+        return self.init in ("least-square", "fitted")
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether factor and shift of the rows are chosen by the loss; fitted ones start so."""
+        return self.scale == "calibrated" or self.init == "fitted"
+
+    @property
+    def ridge_parameter(self) -> float:
+        """The lambda of a study that gives it as a number."""
+        assert isinstance(self.lam, float | int)
+        return self.lam
+
+    @property
+    def chooses_lambda(self) -> bool:
+        """Whether lambda is chosen from the data."""
+        return self.reads_lambda and not isinstance(self.lam, float | int)
+
+    @property
+    def looks_around(self) -> bool:
+        """Whether the rows depend on the loss, and so on the logits of other rows."""
+        return self.is_calibrated or self.chooses_lambda
 
     @property
     def reads_weighting(self) -> bool:
         """Whether the rows depend on how averages over several classes are weighted."""
-        return self.init in ("least-square", "lda")
+        return self.init in ("least-square", "fitted", "lda")
 
     @property
     def reads_statistics(self) -> bool:
@@ -473,6 +515,8 @@ class Study:
             settled["iterations"] = 0
         if study.start.init == "random":
             settled["scale"] = "none"
+        if study.start.init == "fitted":
+            settled["scale"] = "calibrated"
         if study.top is not None and study.stream.method == "ewc":
             settled["full_rank"] = True
         return study.changed(settled)
@@ -537,9 +581,23 @@ def identity_of(recorded: Mapping[str, Any]) -> str:
     """Return the identity of a run by its recorded settings; what is missing has its default."""
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in recorded.items()}
     try:
-        return Study.of(settings, top="top_blocks" in settings).identity
+        return Study.of(as_of_today(settings), top="top_blocks" in settings).identity
     except ValueError:  # recorded by another version: equal to no run of this one
         return identity_text(settings)
+
+
+def as_of_today(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return recorded settings, those of earlier versions with what they meant there.
+
+    Before there was `calibration`, rows were calibrated on their own logits, and `auto` chose
+    lambda by held-out error.
+    """
+    found = dict(recorded)
+    if "init" in found and "calibration" not in found:
+        found["calibration"] = "in-sample"
+        if found.get("lam") == "auto":
+            found["lam"] = "held-out"
+    return found
 
 
 def identity_text(values: Mapping[str, Any]) -> str:
@@ -562,7 +620,10 @@ def settings_of(*, top: bool = False) -> Mapping[str, Field]:
     }
 
 
-PER_HEAD = ("init", "scale", "lam", "weighting", "class_mean", "bias", "loss", "lr", "weight_decay")
+PER_HEAD = (
+    *("init", "scale", "calibration", "lam", "fit_ridge", "weighting", "class_mean", "bias"),
+    *("loss", "lr", "weight_decay"),
+)
 """Settings in which the heads of one bank may differ; they share all others."""
 RIVALS = {"buffer": "buffer_per_class", "buffer_per_class": "buffer"}
 """Settings that exclude each other: the one that wins leaves the other unset."""
@@ -571,7 +632,7 @@ LOW_RANK = ("rank", "alpha", "a_init")
 EWC = tuple(f"ewc_{name}" for name in fields_of(EwcConfig))
 DERPP = tuple(f"derpp_{name}" for name in fields_of(DerppConfig))
 _OF_TRAINED_HEADS = (
-    *("init", "scale", "class_mean", "bias", "init_rows", "head_width"),
+    *("init", "scale", "calibration", "fit_ridge", "class_mean", "bias", "init_rows", "head_width"),
     *("iterations", "batch_size", "eval_every", "lr", "weight_decay", "precision"),
 )
 
@@ -645,6 +706,24 @@ RULES = (
         by="start",
     ),
     Rule(
+        ("scale",),
+        lambda study: study.start.init == "fitted",
+        "--init fitted: its rows start from calibrated ones",
+        by="start",
+    ),
+    Rule(
+        ("calibration",),
+        lambda study: study.start.init in ("random", "zero") or not study.start.is_calibrated,
+        "--scale: only calibrated rows look at logits",
+        by="start",
+    ),
+    Rule(
+        ("fit_ridge",),
+        lambda study: study.start.init != "fitted",
+        "--init: only fitted rows are held by a ridge",
+        by="start",
+    ),
+    Rule(
         ("lam",),
         lambda study: not study.is_solved and not study.start.reads_lambda,
         "--init: only least-square rows have a lambda",
@@ -700,6 +779,7 @@ def defaults(study: Study) -> dict[str, Any]:
         "lr": (8e-4 if ewc else 1.5e-3) if top else 1e-3,
         "batch_size": 128 if ewc else 256,
         "init_rows": default_init_rows(study.stream.method),
+        "lam": 0.05 if study.is_solved else "auto",
     }
     if study.keeps_buffer and study.stream.buffer_per_class is None:
         found["buffer"] = DEFAULT_BUFFER

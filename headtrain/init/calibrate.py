@@ -32,29 +32,15 @@ Newton step seven numbers come back to the host.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from clinit.headtrain.array import as_tensor, beside, namespace
-from clinit.headtrain.class_draws import draw_per_class, water_level
-from clinit.headtrain.feature_rows import take
-from clinit.headtrain.init.new_classes import NewClasses
-from clinit.headtrain.init.scale import norm_factor
-from clinit.headtrain.least_squares.moments import widen
-from clinit.headtrain.least_squares.statistics import row_weights
-from clinit.headtrain.losses import Loss
-from clinit.headtrain.losses.interface import FixedPart
-from clinit.headtrain.rows import Rows
+from clinit.headtrain.init.surroundings import Surroundings, slices
 
-MAX_ROWS = 32_768
-"""Two numbers are well known from far fewer rows; at 73 new classes this is 19 MB of logits."""
-BLOCK_ROWS = 4096
 MAX_STEPS = 100
 DAMPING = 1e-9
 PRIOR = 1e-3
@@ -82,28 +68,24 @@ class Calibration:
 
 
 def calibrate(
-    raw: Rows,
-    data: NewClasses,
-    loss: Loss,
+    around: Surroundings,
+    logits: Float[Tensor, "rows new"],
     *,
-    kept_bias: Float[Any, " new"] | None = None,
-    max_rows: int = MAX_ROWS,
+    guess: float = 1.0,
+    kept_bias: Float[Tensor, " new"] | None = None,
 ) -> Calibration:
     """Find the factor and the shift of the new rows that minimise the loss.
 
-    The loss is averaged over at most `max_rows` rows: a fixed draw without replacement, the
-    same number per class as far as its rows go.
-
     Args:
-        raw: The new rows before scaling.
-        data: Buffer, new task, and the head whose other rows stay fixed.
-        loss: That of the training.
-        kept_bias: Biases that stay as they are; then the shift is 0 and the bias of `raw`
-            is not used.
-        max_rows: Bound on time and memory.
+        around: The data, and all logits that stay fixed.
+        logits: g, the logits of the raw new rows for these data. Those of leave-one-out tell what
+            to expect of other data.
+        guess: Another factor that the search may start from, beside 1.
+        kept_bias: Biases that stay as they are; then the shift is 0 and `logits` are without
+            any bias.
     """
-    objective = Objective.of(raw, data, loss, kept_bias, balanced_draw(data.labels, max_rows))
-    starts = [np.array([1.0, 0.0]), np.array([norm_factor(raw, data), 0.0])]
+    objective = Objective.of(around, logits, kept_bias)
+    starts = [np.array([1.0, 0.0]), np.array([guess, 0.0])]
     expansions = [objective.expansion(start) for start in starts]
     best = int(np.argmin([value for value, _, _ in expansions]))
     point, lowest, steps = minimise(objective, starts[best], expansions[best])
@@ -116,68 +98,39 @@ def calibrate(
 class Objective:
     """F(s, t) and its derivatives, from logits computed once."""
 
-    loss: Loss
-    num_classes: int
+    around: Surroundings
     logits: Float[Tensor, "rows new"]
     """g: raw logits of the new rows."""
     offset: Float[Tensor, " new"]
     """o: biases that are neither scaled nor shifted."""
     shifts: bool
     """Whether t is free; else it stays 0."""
-    target: Int[Tensor, " rows"]
-    """Column of the label, or -1 where it is a fixed row."""
-    weight: Float[Tensor, " rows"]
-    fixed: FixedPart
     prior: float
     """Weight of s^2 / 2; 0 where there is nothing to compare: no old row, or new rows of zeros."""
 
     @classmethod
     def of(
         cls,
-        raw: Rows,
-        data: NewClasses,
-        loss: Loss,
-        kept_bias: Float[Any, " new"] | None,
-        rows: Int[np.ndarray, " drawn"],
+        around: Surroundings,
+        logits: Float[Tensor, "rows new"],
+        kept_bias: Float[Tensor, " new"] | None = None,
     ) -> Objective:
-        """Compute the logits of the drawn rows."""
-        labels = data.labels[rows]
-        weights = row_weights(np.bincount(labels, minlength=data.stop), "class")[labels]
-        new = (labels >= data.start) & (labels < data.stop)
-        xp = namespace(raw.weight)
-        dtype = _wide_enough(data)
-        negatives = _negatives(data, dtype)
-        bias = raw.bias if kept_bias is None else xp.zeros_like(raw.bias)
-        logits, fixed = [], []
-        old_moments: Any = 0.0
-        new_moments: Any = 0.0
-        for block in _slices(len(rows)):
-            features = xp.astype(widen(take(data.features, rows[block])), dtype, copy=False)
-            others = features @ negatives.weight.T + negatives.bias
-            fixed.append(_fixed_part(others, labels[block], data, loss))
-            old_moments += _moments(others[:, : data.start], weights[block])
-            arriving = xp.astype(features, xp.float64) @ raw.weight.T + bias
-            logits.append(as_tensor(arriving))
-            new_moments += _moments(arriving, weights[block])
-        old, arrived = _variance(old_moments), _variance(new_moments)
-        device = logits[0].device
+        """Weigh the prior by the spread of the logits."""
+        mean = around.weight @ logits
+        spread = (around.weight @ logits.square() - mean.square()).clamp(min=0).mean()
         return cls(
-            loss=loss,
-            num_classes=data.head.weight.shape[0],
-            logits=torch.cat(logits),
-            offset=as_tensor(xp.zeros_like(raw.bias) if kept_bias is None else kept_bias),
+            around=around,
+            logits=logits,
+            offset=logits.new_zeros(logits.shape[1]) if kept_bias is None else kept_bias,
             shifts=kept_bias is None,
-            target=torch.from_numpy(np.where(new, labels - data.start, -1)).to(device),
-            weight=torch.from_numpy(weights).to(device),
-            fixed=FixedPart(*map(torch.cat, zip(*fixed, strict=True))),
-            prior=PRIOR * arrived / old if old > 0 else 0.0,
+            prior=PRIOR * float(spread) / around.spread if around.spread > 0 else 0.0,
         )
 
     def squares(self) -> Float[np.ndarray, " 2"]:
         """Return sum_i w (|g_i|^2, number of new rows): the curvature of half the squares."""
-        square = self.weight.new_zeros(())
-        for rows in _slices(len(self.logits)):
-            square += self.weight[rows] @ self.logits[rows].square().sum(1)
+        square = self.logits.new_zeros(())
+        for rows in slices(len(self.logits)):
+            square += self.around.weight[rows] @ self.logits[rows].square().sum(1)
         return np.array([float(square), self.logits.shape[1] if self.shifts else 0.0])
 
     def value(self, point: Float[np.ndarray, " 2"]) -> float:
@@ -192,15 +145,10 @@ class Objective:
         """Return F and the prior, their gradient and their Hessian at (s, t)."""
         s, t = float(point[0]), float(point[1])
         start = [self.penalty(point), self.prior * s, 0.0, self.prior, 0.0, 0.0, 0.0]
-        total = self.weight.new_tensor(start)
-        for rows in _slices(len(self.logits)):
-            g, w = self.logits[rows], self.weight[rows]
-            local = self.loss.local_terms(
-                s * g + self.offset + t,
-                self.target[rows],
-                FixedPart(self.fixed.log_sum[rows], self.fixed.constant[rows]),
-                self.num_classes,
-            )
+        total = self.logits.new_tensor(start)
+        for rows in slices(len(self.logits)):
+            g, w = self.logits[rows], self.around.weight[rows]
+            local = self.around.terms(s * g + self.offset + t, rows)
             slopes = torch.stack([(local.gradient * g).sum(1), local.gradient.sum(1)])
             scaled = local.diagonal * g
             outer = torch.stack([(local.outer * g).sum(1), local.outer.sum(1)])
@@ -255,65 +203,3 @@ def newton_step(
     usable = eigenvalues > 1e-12
     inverse = np.divide(1.0, eigenvalues, out=np.zeros(2), where=usable)
     return np.asarray(-scale * (basis @ (inverse * (basis.T @ (scale * gradient)))))
-
-
-def balanced_draw(
-    labels: Int[np.ndarray, " rows"], max_rows: int, seed: int = 0
-) -> Int[np.ndarray, " drawn"]:
-    """Return at most `max_rows` row numbers (at least one per class), the same number per class.
-
-    A class with fewer rows gives all of them. Ascending; the same for the same labels.
-    """
-    if len(labels) <= max_rows:
-        return np.arange(len(labels))
-    counts = np.bincount(labels)
-    quotas = np.full(len(counts), max(1, water_level(counts, max_rows)))
-    return np.flatnonzero(draw_per_class(labels, quotas, seed))
-
-
-def _wide_enough(data: NewClasses) -> Any:
-    """Return float64 where the features are stored so, else float32.
-
-    The product with all fixed rows is the bulk of the work.
-    """
-    none = take(data.features, slice(0))
-    xp = namespace(none)
-    return xp.float64 if none.dtype == xp.float64 else xp.float32
-
-
-def _negatives(data: NewClasses, dtype: Any) -> Rows:
-    """Return the rows that stay fixed."""
-    xp = namespace(data.head.weight)
-    before = data.head.between(0, data.start)
-    after = data.head.between(data.stop, data.head.weight.shape[0])
-    weight = xp.concat([before.weight, after.weight])
-    bias = xp.concat([before.bias, after.bias])
-    return Rows(xp.astype(weight, dtype), xp.astype(bias, dtype))
-
-
-def _fixed_part(others: Any, labels: np.ndarray, data: NewClasses, loss: Loss) -> FixedPart:
-    logits = as_tensor(others)
-    target = torch.from_numpy(np.where(labels < data.start, labels, -1)).to(logits.device)
-    part = loss.fixed_part(logits, target, data.head.weight.shape[0])
-    return FixedPart(part.log_sum.double(), part.constant.double())
-
-
-def _moments(logits: Float[Any, "rows columns"], weights: np.ndarray) -> Float[Any, "2 columns"]:
-    """Return the weighted sums of each column and of its squares."""
-    xp = namespace(logits)
-    columns, weight = xp.astype(logits, xp.float64), beside(logits, weights)
-    return xp.stack([weight @ columns, weight @ xp.square(columns)])
-
-
-def _variance(moments: Float[Any, "2 columns"]) -> float:
-    """Return the variance of a column, averaged over columns; 0 where there is none."""
-    if not moments.shape[1]:
-        return 0.0
-    xp = namespace(moments)
-    spread = moments[1, :] - moments[0, :] ** 2
-    return float(xp.mean(xp.where(spread > 0, spread, 0.0)))
-
-
-def _slices(rows: int) -> Iterator[slice]:
-    for start in range(0, rows, BLOCK_ROWS):
-        yield slice(start, start + BLOCK_ROWS)

@@ -9,7 +9,10 @@ within-class covariance over buffer and new task (theirs averages over rows: `we
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from jaxtyping import Float
 
 from clinit.headtrain.array import beside, namespace, solve_positive_definite
 from clinit.headtrain.init.new_classes import NewClasses
@@ -27,7 +30,11 @@ def lda_rows(data: NewClasses, statistics: ClassStatistics) -> Rows:
 def discriminants(statistics: ClassStatistics, classes: slice = slice(None)) -> Rows:
     """Return the discriminants of `classes`, for equal priors."""
     means = statistics.class_means[classes, :]
-    system = (1 - SHRINKAGE) * statistics.within_covariance
-    system += beside(system, SHRINKAGE * np.eye(statistics.dim))
-    weight = solve_positive_definite(system, means.T).T
+    weight = solve_positive_definite(shrunk(statistics), means.T).T
     return Rows(weight, -0.5 * namespace(weight).sum(weight * means, axis=1))
+
+
+def shrunk(statistics: ClassStatistics) -> Float[Any, "dim dim"]:
+    """Return (1 - e) Sigma_W + e I."""
+    system = (1 - SHRINKAGE) * statistics.within_covariance
+    return system + beside(system, SHRINKAGE * np.eye(statistics.dim))

@@ -52,6 +52,16 @@ class NewClasses:
         """The new rows as they stand: the random draw."""
         return self.head.between(self.start, self.stop)
 
+    @property
+    def has_old_rows(self) -> bool:
+        """Whether there is a row of an earlier class."""
+        return bool((self.labels < self.start).any())
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether a new class has two rows, so that one can be judged by the others."""
+        return bool((self.counts[self.start :] > 1).any())
+
     def require_rows(self) -> None:
         """Refuse new classes of which there is no sample to learn from."""
         empty = np.flatnonzero(self.counts[self.start :] == 0) + self.start

@@ -18,11 +18,10 @@ from clinit.headtrain.init import (
     LambdaCurve,
     NewClasses,
     initialise,
-    raw_rows,
-    scaled,
 )
 from clinit.headtrain.init.solved import SolvedHead
 from clinit.headtrain.least_squares.lambda_curve import lambda_curve
+from clinit.headtrain.least_squares.solve import LambdaPath
 from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.tasks import Task
@@ -84,6 +83,7 @@ class TaskStart:
         self._watch = Stopwatch(device)
         self._statistics: dict[Weighting, ClassStatistics] = {}
         self._curves: dict[Weighting, LambdaCurve] = {}
+        self._paths: dict[Weighting, LambdaPath] = {}
 
     def start(self, study: Study, head: Rows) -> tuple[Initialisation, Spent]:
         """Return the rows that a head starts with, up to its last seen one; and its seconds.
@@ -96,20 +96,32 @@ class TaskStart:
         if init.init == "random":
             return Initialisation(head.between(self._task.start, self._task.stop)), {}
         data = NewClasses(self.features, self._labels, head, self._task.start, self._task.stop)
-        needed = ["features"]
-        statistics = curve = None
+        statistics, needed = None, ["features"]
         if init.reads_statistics:
             statistics = self.statistics(init.weighting)
             needed.append(f"statistics {init.weighting}")
-        if init.reads_lambda and init.lam == "auto":
-            curve = self._curve(init.weighting)
+        if init.chooses_lambda and init.lam != "held-out":
+            self._path(init.weighting)
             needed.append(f"lambda {init.weighting}")
         watch = Stopwatch(self._device)
-        with watch.phase("solve"):
-            raw = raw_rows(init, data, statistics, curve)
-        with watch.phase("calibrate"):
-            start = scaled(raw, init, data, study.training.loss)
+        start = initialise(
+            init,
+            data,
+            loss=study.training.loss,
+            statistics=statistics,
+            path=lambda: self._path(init.weighting),
+            watch=watch,
+        )
+        if start.curve is not None:
+            self._chosen(start.curve)
         return start, self._with_shared(needed, watch)
+
+    def _path(self, weighting: Weighting) -> LambdaPath:
+        if weighting not in self._paths:
+            statistics = self.statistics(weighting)
+            with self._watch.phase(f"lambda {weighting}"):
+                self._paths[weighting] = LambdaPath.of(statistics)
+        return self._paths[weighting]
 
     def statistics(self, weighting: Weighting = "class") -> ClassStatistics:
         """Return the class statistics of the rows that the start looks at."""
@@ -155,5 +167,7 @@ class TaskStart:
         return start, self._with_shared(needed, watch)
 
     def _with_shared(self, needed: list[str], own: Stopwatch) -> Spent:
-        shared = {name.split()[0]: self._watch.seconds[name] for name in needed}
-        return {**shared, **own.seconds}
+        spent = dict(own.seconds)
+        for name in needed:
+            spent[name.split()[0]] = spent.get(name.split()[0], 0.0) + self._watch.seconds[name]
+        return spent

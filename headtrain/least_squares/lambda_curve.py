@@ -14,6 +14,7 @@ cross-validation would need no held-out rows, but it has no class-balanced form.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -26,21 +27,25 @@ from clinit.headtrain.least_squares.solve import LambdaPath
 from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting, count
 from clinit.headtrain.rows import Rows
 
+Measure = Literal["held-out error", "leave-one-out loss"]
 HELD_OUT = 0.2
 ALL = slice(None)
 
 
 @dataclass(frozen=True, slots=True)
 class LambdaCurve:
-    """Held-out error at each lambda, ascending in lambda."""
+    """What each lambda is judged by, ascending in lambda."""
 
     lams: tuple[float, ...]
     errors: tuple[float, ...]
+    measure: Measure = "held-out error"
+    choice: int | None = None
+    """Position of the chosen lambda; None for that of the smallest error."""
 
     @property
     def best(self) -> float:
-        """The lambda of the smallest error."""
-        return self.lams[int(np.argmin(self.errors))]
+        """The chosen lambda."""
+        return self.lams[int(np.argmin(self.errors)) if self.choice is None else self.choice]
 
 
 def lambda_curve(

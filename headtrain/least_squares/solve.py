@@ -29,10 +29,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from clinit.errors import StatisticsError
 from clinit.headtrain.array import beside, namespace, solve_positive_definite, to_numpy
+from clinit.headtrain.least_squares.leave_one_out import left_out, leverage
 from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.rows import Rows
 
@@ -87,17 +88,60 @@ class LambdaPath:
         Raises:
             StatisticsError: If Sigma_T + lam I is singular to working precision.
         """
+        within = self._within(lam, classes)
+        return Rows(within.weight @ self.basis.T, within.bias)
+
+    def coordinates(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows dim"]:
+        """Return rows about the mean in the eigenbasis, for `left_out`."""
+        return (features - self.statistics.mean) @ self.basis
+
+    def left_out(
+        self,
+        coordinates: Float[Any, "rows dim"],
+        labels: Int[np.ndarray, " rows"],
+        lam: float,
+        classes: slice = slice(None),
+        *,
+        with_bias: bool = True,
+    ) -> Float[Any, "rows classes"]:
+        """Return what W_LS would answer for rows if it had been solved without them.
+
+        O(rows d) per class and lambda.
+
+        Args:
+            coordinates: Rows of the data of the statistics, as `coordinates` returns them.
+            labels: Their classes.
+            lam: Ridge.
+            classes: The head rows that answer.
+            with_bias: Whether their biases count.
+        """
+        within = self._within(lam, classes)
+        mean = self.basis.T @ self.statistics.mean
+        direction = mean / (self.eigenvalues + lam)
+        share = leverage(
+            beside(mean, self.statistics.weights[labels]),
+            coordinates**2 @ (1 / (self.eigenvalues + lam)),
+            coordinates @ direction,
+            float(mean @ direction),
+            lam,
+        )
+        scores = coordinates @ within.weight.T + (within.weight @ mean + within.bias)
+        bounds = range(*classes.indices(self.statistics.num_classes))
+        inside = (labels >= bounds.start) & (labels < bounds.stop)
+        target = np.where(inside, labels - bounds.start, -1)
+        return left_out(scores, target, share, None if with_bias else within.bias)
+
+    def _within(self, lam: float, classes: slice) -> Rows:
+        """Return W_LS with its weights in the eigenbasis."""
         _check(lam)
         if lam <= resolution(self.statistics):
             _require_full_rank(self.statistics, lam)
-        xp = namespace(self.basis)
         mean, shares = self.basis.T @ self.statistics.mean, self.statistics.shares[classes]
         target = self.statistics.target_covariance[classes, :] @ self.basis
         free = target / (self.eigenvalues + lam)
         direction = mean / (self.eigenvalues + lam)
         bias = (beside(mean, shares) - free @ mean) / (1 + lam + lam * float(mean @ direction))
-        weight = (free + lam * xp.linalg.outer(bias, direction)) @ self.basis.T
-        return Rows(weight, bias)
+        return Rows(free + lam * namespace(free).linalg.outer(bias, direction), bias)
 
 
 def resolution(statistics: ClassStatistics) -> float:

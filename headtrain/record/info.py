@@ -16,7 +16,7 @@ from clinit.extract.document import Count, Digest, DocumentKind, Number, Seconds
 from clinit.headtrain.record.provenance import git_commit, versions
 from clinit.headtrain.stream.pool import LOSS_SAMPLE_ROWS
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import PER_HEAD, Study
+from clinit.headtrain.study import PER_HEAD, Study, as_of_today
 
 MOST_IN_BANK = 100
 """Heads that each record of a bank names: a larger one would fill its records with them."""
@@ -35,7 +35,7 @@ class Settings(TypedDict, total=False):
     method: str
     init: str
     scale: str
-    lam: Number | Annotated[str, Meta(pattern="^auto$")]
+    lam: Number | Annotated[str, Meta(pattern="^(auto|held-out)$")]
     weighting: str
     class_mean: str
     bias: str
@@ -90,11 +90,12 @@ class StartInfo(TypedDict, total=False):
     seconds: Seconds | None
 
 
-class LambdaChoice(TypedDict):
-    """The held-out error of each lambda that was tried."""
+class LambdaChoice(TypedDict, total=False):
+    """What each lambda that was tried was judged by: one of the two measures."""
 
-    lam: list[Number]
+    lam: Required[list[Number]]
     held_out_error: list[Number | None]
+    leave_one_out_loss: list[Number | None]
 
 
 class Transfer(TypedDict, total=False):
@@ -261,7 +262,7 @@ def study_of_run(info: Mapping[str, Any], origin: str) -> Study:
     if top:  # probes change no number, so that the settings do not name them
         settings["probe"] = any("forward_transfer" in task for task in info["tasks"])
     try:
-        return Study.of(settings, top=top).resolved()
+        return Study.of(as_of_today(settings), top=top).resolved()
     except ValueError as error:
         raise RecordError(
             f"{origin} was recorded by another version: {error}",

@@ -90,7 +90,7 @@ class TaskEntry:
         if start.curve is not None:
             description["lambda_curve"] = {
                 "lam": list(start.curve.lams),
-                "held_out_error": list(start.curve.errors),
+                start.curve.measure.replace("-", "_").replace(" ", "_"): list(start.curve.errors),
             }
         if self.diagnoses is not None:
             description["diagnosis"] = self.diagnoses[head]

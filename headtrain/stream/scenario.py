@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from clinit.extract.head import Head
 from clinit.headtrain.stream.base_head import check_head, map_to_head
 from clinit.headtrain.stream.pool import Pool
+from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source, check_same_backbone
 from clinit.headtrain.stream.tasks import Task, named_order, shuffled, split_into_tasks
 from clinit.headtrain.study import Stream
@@ -72,6 +73,9 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
     )
     tasks = split_into_tasks(order, tasks=stream.tasks, first_row=head.num_classes)
     new_rows = _rows_of_new_classes(tasks, len(new.class_names))
+    train_rows = new_rows[new.train.labels]
+    if stream.shots is not None:
+        train_rows[~drawn_shots(new.train.labels, stream.shots, stream.seed)] = -1
     return Scenario(
         num_base=head.num_classes,
         tasks=tasks,
@@ -81,13 +85,32 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
         ),
         train=Pool(
             (base.train.features, base_rows[base.train.labels]),
-            (new.train.features, new_rows[new.train.labels]),
+            (new.train.features, train_rows),
         ),
         val=Pool(
             (base.val.features, base_rows[base.val.labels]),
             (new.val.features, new_rows[new.val.labels]),
         ),
     )
+
+
+def drawn_shots(
+    labels: Int[np.ndarray, " rows"], shots: int, seed: int
+) -> Bool[np.ndarray, " rows"]:
+    """Mark `shots` rows of each class, or all of a smaller one; more shots give these and others.
+
+    Args:
+        labels: Class of each row, as the data number them: the draw is the same in any order of
+            arrival.
+        shots: Rows wanted per class.
+        seed: Seed of the stream.
+    """
+    marked = np.zeros(len(labels), dtype=bool)
+    order = np.argsort(labels, kind="stable")
+    classes, first = np.unique(labels[order], return_index=True)
+    for label, rows in zip(classes, np.split(order, first[1:]), strict=True):
+        marked[generator(seed, Draw.SHOTS, int(label)).permutation(rows)[:shots]] = True
+    return marked
 
 
 def _rows_of_new_classes(tasks: Sequence[Task], num_classes: int) -> Int[np.ndarray, " classes"]:

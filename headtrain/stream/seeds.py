@@ -14,6 +14,7 @@ the class order, the buffer and the random rows as they were.
     FISHER        index = task       training rows of EWC's Fisher information; 0 the base
     PROBE         index = task       head and batches of the linear probe after a task
     LOW_RANK      index = task       factors A of low-rank updates of a backbone's top blocks
+    SHOTS         index = new class  training rows kept of a class, where not all are used
     SECOND_BATCH  index = task       second draws of old rows, of methods that need two
 """
 
@@ -39,6 +40,7 @@ class Draw(enum.IntEnum):
     PROBE = 8
     LOW_RANK = 9
     SECOND_BATCH = 10
+    SHOTS = 11
 
 
 def generator(seed: int, draw: Draw, index: int = 0) -> np.random.Generator:

@@ -27,6 +27,7 @@ from clinit.extract.commit import commit_file
 from clinit.extract.document import Count, Digest, DocumentKind, Number, Seconds
 from clinit.extract.readable import check_readable
 from clinit.headtrain.init import Initialisation, LambdaCurve
+from clinit.headtrain.least_squares.lambda_curve import Measure
 from clinit.headtrain.record.task_log import Point, TaskEntry
 from clinit.headtrain.rows import Rows
 
@@ -68,6 +69,8 @@ class _Start(TypedDict):
     lam: Real | None
     library: str | None
     curve: tuple[list[Real], list[Real]] | None
+    measure: NotRequired[Measure | None]
+    """What the curve shows; absent in checkpoints of earlier versions."""
 
 
 class _Entry(TypedDict):
@@ -226,6 +229,7 @@ def _entry_parts(entry: TaskEntry) -> tuple[dict[str, Any], dict[str, np.ndarray
             "curve": None
             if curve is None
             else [[*map(_told, curve.lams)], [*map(_told, curve.errors)]],
+            "measure": None if curve is None else curve.measure,
         },
         "start_seconds": [dict(each) for each in entry.start_seconds],
         "iterations": [point.iteration for point in entry.points],
@@ -256,7 +260,7 @@ def _real(value: Any) -> Any:
 def _entry(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TaskEntry:
     arrays = {name: value.numpy() for name, value in tensors.items()}
     start = dict(facts["start"])
-    curve = start.pop("curve")
+    curve, measure = start.pop("curve"), start.pop("measure", None) or "held-out error"
     start |= {name: _real(start[name]) for name in _REALS}
     columns = [arrays[name] for name in ("correct", "loss_new", "elapsed_s") if name in arrays]
     return TaskEntry(
@@ -268,7 +272,7 @@ def _entry(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TaskEntry
                 Rows(np.empty((0, 0)), np.empty(0)),  # they are in the model
                 curve=None
                 if curve is None
-                else LambdaCurve(*(tuple(map(_real, values)) for values in curve)),
+                else LambdaCurve(*(tuple(map(_real, values)) for values in curve), measure),
                 **start,
             )
         ],

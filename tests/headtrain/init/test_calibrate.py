@@ -6,15 +6,18 @@ import torch
 from scipy.optimize import approx_fprime, minimize
 
 from clinit.headtrain.init.calibrate import (
+    Calibration,
     Expansion,
     Objective,
-    balanced_draw,
     calibrate,
     minimise,
     newton_step,
 )
+from clinit.headtrain.init.left_out import in_sample
 from clinit.headtrain.init.new_classes import NewClasses
-from clinit.headtrain.losses import LOSSES
+from clinit.headtrain.init.scale import norm_factor
+from clinit.headtrain.init.surroundings import MAX_ROWS, Surroundings, balanced_draw
+from clinit.headtrain.losses import LOSSES, Loss
 from clinit.headtrain.rows import Rows
 
 OLD, NEW, UNSEEN, DIM = 5, 3, 2, 6
@@ -35,6 +38,25 @@ def raw_rows(size: float = 1.0) -> Rows:
     data = arrival()
     means = np.stack([data.features[data.labels == OLD + k].mean(axis=0) for k in range(NEW)])
     return Rows(size * means, size * rng.normal(size=NEW))
+
+
+def calibrated(
+    raw: Rows,
+    data: NewClasses,
+    loss: Loss,
+    *,
+    kept_bias: np.ndarray | None = None,
+    max_rows: int = MAX_ROWS,
+) -> Calibration:
+    """Calibrate rows on the logits that they give themselves."""
+    around = Surroundings.of(data, loss, max_rows)
+    rows = raw if kept_bias is None else Rows(raw.weight, 0 * raw.bias)
+    return calibrate(
+        around,
+        around.logits(in_sample(rows)),
+        guess=norm_factor(raw, data),
+        kept_bias=None if kept_bias is None else torch.from_numpy(kept_bias),
+    )
 
 
 def naive_loss(name: str, point: np.ndarray, raw: Rows, data: NewClasses) -> float:
@@ -66,7 +88,7 @@ def naive_prior(factor: float, raw: Rows, data: NewClasses) -> float:
 @pytest.mark.parametrize("size", [1e-3, 1.0, 300.0])
 def test_it_finds_the_minimum_that_scipy_finds(name: str, size: float) -> None:
     data, raw = arrival(), raw_rows(size)
-    found = calibrate(raw, data, LOSSES[name])
+    found = calibrated(raw, data, LOSSES[name])
 
     def loss(x: np.ndarray) -> float:
         point = np.array([x[0] / size, x[1]])
@@ -86,7 +108,8 @@ def test_it_finds_the_minimum_that_scipy_finds(name: str, size: float) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_gradient_and_hessian_are_those_of_differences(name: str) -> None:
     data, raw = arrival(), raw_rows()
-    objective = Objective.of(raw, data, LOSSES[name], None, np.arange(500))
+    around = Surroundings.of(data, LOSSES[name])
+    objective = Objective.of(around, around.logits(in_sample(raw)))
 
     def slope(x: np.ndarray) -> np.ndarray:
         return objective.expansion(x)[1]
@@ -108,10 +131,11 @@ def test_gradient_and_hessian_are_those_of_differences(name: str) -> None:
 @pytest.mark.parametrize("start", [(1.0, 0.0), (-30.0, 100.0), (300.0, -50.0), (0.0, 0.0)])
 def test_newton_descends_from_anywhere(name: str, start: tuple[float, float]) -> None:
     data, raw = arrival(), raw_rows(30.0)
-    objective = Objective.of(raw, data, LOSSES[name], None, np.arange(500))
+    around = Surroundings.of(data, LOSSES[name])
+    objective = Objective.of(around, around.logits(in_sample(raw)))
     begin = np.array(start)
     _, lowest, steps = minimise(objective, begin, objective.expansion(begin))
-    found = calibrate(raw, data, LOSSES[name])
+    found = calibrated(raw, data, LOSSES[name])
     reached = found.loss_after + naive_prior(found.factor, raw, data)
     assert lowest == pytest.approx(reached, abs=1e-7)
     assert steps < 60
@@ -127,7 +151,7 @@ def test_no_point_is_expanded_twice(name: str, monkeypatch: pytest.MonkeyPatch) 
         return expand(self, point)
 
     monkeypatch.setattr(Objective, "expansion", recorded)
-    found = calibrate(raw_rows(), arrival(), LOSSES[name])
+    found = calibrated(raw_rows(), arrival(), LOSSES[name])
     assert found.steps > 0
     assert len(points) == len(set(points))
     assert len(points) <= 2 + found.steps + 1  # two starts, the steps, one backtrack
@@ -137,7 +161,7 @@ def test_no_point_is_expanded_twice(name: str, monkeypatch: pytest.MonkeyPatch) 
 def test_a_kept_bias_is_not_shifted(name: str) -> None:
     data, raw = arrival(), raw_rows()
     kept = np.array([0.3, -0.2, 0.1])
-    found = calibrate(raw, data, LOSSES[name], kept_bias=kept)
+    found = calibrated(raw, data, LOSSES[name], kept_bias=kept)
 
     def loss(factor: float) -> float:
         bias = kept / factor
@@ -156,7 +180,7 @@ def test_a_kept_bias_is_not_shifted(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_of_zeros_still_find_their_shift(name: str) -> None:
     data = arrival()
-    found = calibrate(Rows(np.zeros((NEW, DIM)), np.zeros(NEW)), data, LOSSES[name])
+    found = calibrated(Rows(np.zeros((NEW, DIM)), np.zeros(NEW)), data, LOSSES[name])
     assert found.factor == 1
     assert found.loss_after < found.loss_before
 
@@ -169,7 +193,7 @@ def test_separable_classes_give_rows_of_a_length_like_the_old_ones() -> None:
     head = Rows(2 * rows.weight, 2 * rows.bias)
     data = NewClasses(data.features, data.labels, head, OLD, OLD + NEW)
     raw, means = Rows(rows.weight[OLD:], rows.bias[OLD:]), means[OLD:]
-    found = calibrate(raw, data, LOSSES["ce"])
+    found = calibrated(raw, data, LOSSES["ce"])
     assert found.loss_after <= found.loss_before
     old = np.linalg.norm(data.head.weight[: data.start], axis=1).mean()
     assert 1 < found.factor * np.linalg.norm(means, axis=1).mean() / old < 5
@@ -178,17 +202,19 @@ def test_separable_classes_give_rows_of_a_length_like_the_old_ones() -> None:
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_narrow_features_give_nearly_the_same_minimum(dtype: type) -> None:
     wide, narrow = arrival(), arrival(dtype)
-    found = calibrate(raw_rows(), narrow, LOSSES["ce"])
+    found = calibrated(raw_rows(), narrow, LOSSES["ce"])
     assert found.loss_after == pytest.approx(
-        calibrate(raw_rows(), wide, LOSSES["ce"]).loss_after, rel=1e-3
+        calibrated(raw_rows(), wide, LOSSES["ce"]).loss_after, rel=1e-3
     )
 
 
 def test_a_draw_of_rows_changes_the_minimum_little_and_is_repeatable() -> None:
     data, raw = arrival(), raw_rows()
-    drawn = calibrate(raw, data, LOSSES["ce"], max_rows=300)
-    assert drawn == calibrate(raw, data, LOSSES["ce"], max_rows=300)
-    assert drawn.loss_after == pytest.approx(calibrate(raw, data, LOSSES["ce"]).loss_after, rel=0.1)
+    drawn = calibrated(raw, data, LOSSES["ce"], max_rows=300)
+    assert drawn == calibrated(raw, data, LOSSES["ce"], max_rows=300)
+    assert drawn.loss_after == pytest.approx(
+        calibrated(raw, data, LOSSES["ce"]).loss_after, rel=0.1
+    )
 
 
 def test_a_draw_takes_the_same_number_a_class_and_all_of_a_small_one() -> None:

@@ -1,0 +1,238 @@
+"""Logits that new rows give to data: those of the rows as they are, or leave-one-out logits.
+
+Rows that were computed from an image recognise that very image: with few images per class the
+logits of the training data are no guide to those of others. The leave-one-out logit of an image is
+what rows computed without it would give to it. For each initialisation it has a closed form:
+
+    class mean     the mean of the other n - 1 features of the class
+    imprint        the same, normalised
+    least-square   `clinit.headtrain.least_squares.leave_one_out`
+    lda            a mean without the row, and a within-class covariance without the outer product
+                   w n / (n - 1) d d^T of its deviation d from the mean of its class
+
+The other rows keep their weights in averages over classes. An image that is the only one of its
+class leaves a row of zeros behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from clinit.headtrain.array import Cholesky, beside, namespace
+from clinit.headtrain.init.lda import SHRINKAGE, shrunk
+from clinit.headtrain.init.new_classes import NewClasses
+from clinit.headtrain.init.raw import unit_class_mean_rows
+from clinit.headtrain.least_squares.leave_one_out import left_out, leverage
+from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.study import Start
+
+Logits = Callable[[Float[Any, "rows dim"], Int[np.ndarray, " rows"]], Float[Any, "rows new"]]
+"""The logits of new rows for features in float64 and their labels."""
+
+
+def in_sample(rows: Rows) -> Logits:
+    """Return the logits of the rows as they are."""
+    return lambda features, labels: features @ rows.weight.T + rows.bias
+
+
+def leave_one_out(
+    start: Start,
+    rows: Rows,
+    data: NewClasses,
+    statistics: ClassStatistics | None,
+    lam: float | None,
+) -> Logits:
+    """Return the leave-one-out logits of new rows, before any scale.
+
+    Args:
+        start: How the rows were computed.
+        rows: The rows, with their own biases; where `start` keeps biases as they are, the logits
+            are without any.
+        data: What they were computed from.
+        statistics: Those of `data`, where `start.reads_statistics`.
+        lam: Ridge of least-square rows.
+    """
+    if start.init == "zero":
+        return in_sample(rows)
+    if start.init == "imprint" or statistics is None:
+        means = unit_class_mean_rows(data).weight
+        return _UnitMeans(means, data, normalised=start.init == "imprint")
+    if start.init == "class-mean":
+        return _Means(rows, data, with_bias=start.bias == "write")
+    if start.init == "lda":
+        return _Discriminants.of(rows, data, statistics, with_bias=start.bias == "write")
+    assert lam is not None
+    return _LeastSquares.of(rows, data, statistics, lam, with_bias=start.bias == "write")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Own:
+    """Which logits of a block belong to the class of the row, and how many rows that has."""
+
+    truth: Float[Any, "rows new"]
+    """1 at the label of the row."""
+    count: Float[Any, " rows"]
+    """Rows of its class."""
+
+    @classmethod
+    def of(cls, logits: Float[Any, "rows new"], labels: np.ndarray, data: NewClasses) -> _Own:
+        columns = np.arange(data.start, data.stop)
+        truth = (labels[:, None] == columns[None, :]).astype(np.float64)
+        return cls(beside(logits, truth), beside(logits, data.counts[labels].astype(np.float64)))
+
+    def replaced(self, logits: Any, own: Any, alone: Any = 0.0) -> Any:
+        """Return the logits with others at the labels, and `alone` there for the only row."""
+        xp = namespace(logits)
+        own = xp.where(self.count > 1, own, alone)
+        return xp.where(self.truth > 0, own[:, None], logits)
+
+    @property
+    def others(self) -> Float[Any, " rows"]:
+        """N - 1; 1 where a row is the only one, whose value is replaced."""
+        xp = namespace(self.count)
+        return xp.where(self.count > 1, self.count - 1, 1.0)
+
+    def picked(self, logits: Any) -> Any:
+        """Return the logit at the label of each row; 0 where that is no new row."""
+        return namespace(logits).sum(self.truth * logits, axis=1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Means:
+    """Weight mu_c, and a bias that no row changes."""
+
+    rows: Rows
+    data: NewClasses
+    with_bias: bool
+
+    def __call__(self, features: Any, labels: np.ndarray) -> Any:
+        xp = namespace(features)
+        products = features @ self.rows.weight.T
+        own = _Own.of(products, labels, self.data)
+        squares = xp.sum(features**2, axis=1)
+        without = (own.count * own.picked(products) - squares) / own.others
+        logits = own.replaced(products, without)
+        return logits + self.rows.bias if self.with_bias else logits
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _UnitMeans:
+    """Means of h / |h|, as they are or normalised."""
+
+    means: Float[Any, "new dim"]
+    data: NewClasses
+    normalised: bool
+
+    def __call__(self, features: Any, labels: np.ndarray) -> Any:
+        xp = namespace(features)
+        products = features @ self.means.T
+        own = _Own.of(products, labels, self.data)
+        lengths = xp.linalg.vector_norm(features, axis=1)
+        total = own.count * own.picked(products) - lengths  # sum of the other units, times h
+        if not self.normalised:
+            return own.replaced(products, total / own.others)
+        squares = xp.sum(self.means**2, axis=1)
+        overlap = own.picked(products) / xp.where(lengths > 0, lengths, 1.0)
+        has_length = xp.astype(lengths > 0, xp.float64)  # a feature of zeros stays one
+        of_class = own.truth @ squares
+        square = own.count**2 * of_class - 2 * own.count * overlap + has_length
+        norms = xp.sqrt(xp.where(squares > 0, squares, 1.0))
+        length = xp.sqrt(xp.where(square > 0, square, 1.0))
+        return own.replaced(products / norms, total / length)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Discriminants:
+    """weight = P mu_c and bias = -1/2 mu_c.P mu_c, with P the inverse of the shrunk covariance."""
+
+    rows: Rows
+    """Their weights are P mu_c, whatever their biases."""
+    data: NewClasses
+    means: Float[Any, "seen dim"]
+    squares: Float[Any, " new"]
+    """mu_c.P mu_c."""
+    system: Cholesky
+    weights: np.ndarray
+    with_bias: bool
+
+    @classmethod
+    def of(
+        cls, rows: Rows, data: NewClasses, statistics: ClassStatistics, *, with_bias: bool
+    ) -> _Discriminants:
+        means = statistics.class_means
+        squares = namespace(means).sum(rows.weight * means[data.start : data.stop, :], axis=1)
+        system = Cholesky.of(shrunk(statistics))
+        return cls(rows, data, means, squares, system, statistics.weights, with_bias)
+
+    def __call__(self, features: Any, labels: np.ndarray) -> Any:
+        xp = namespace(features)
+        products = features @ self.rows.weight.T  # mu_k.P h
+        own = _Own.of(products, labels, self.data)
+        means = xp.take(self.means, beside(features, labels), axis=0)
+        deviation = features - means
+        solved = self.system.solve(deviation.T).T  # P d
+        size = xp.sum(solved * deviation, axis=1)  # d.P d
+        at_row = xp.sum(solved * features, axis=1)  # d.P h
+        at_means = solved @ self.means[self.data.start : self.data.stop, :].T  # mu_k.P d
+        weights = beside(features, self.weights[labels])
+        removed = (1 - SHRINKAGE) * weights * own.count / own.others
+        gain = removed / (1 - removed * size)
+        half = 0.5 if self.with_bias else 0.0
+        logits = products - half * self.squares
+        logits = logits + gain[:, None] * at_means * (at_row[:, None] - half * at_means)
+        mean_at_row = own.picked(products) - at_row / own.others
+        mean_at_deviation = own.picked(at_means) - size / own.others
+        square = own.truth @ self.squares - 2 * own.picked(at_means) / own.others
+        square = square + size / own.others**2
+        without = mean_at_row - half * square
+        without = without + gain * mean_at_deviation * (at_row - half * mean_at_deviation)
+        return own.replaced(logits, without)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _LeastSquares:
+    """Rows of W_LS."""
+
+    rows: Rows
+    """With the biases of the solve."""
+    data: NewClasses
+    mean: Float[Any, " dim"]
+    direction: Float[Any, " dim"]
+    """a = (Sigma_T + lam I)^-1 mu."""
+    system: Cholesky
+    weights: np.ndarray
+    lam: float
+    with_bias: bool
+
+    @classmethod
+    def of(
+        cls, rows: Rows, data: NewClasses, statistics: ClassStatistics, lam: float, *,
+        with_bias: bool,
+    ) -> _LeastSquares:  # fmt: skip
+        covariance = statistics.total_covariance
+        system = Cholesky.of(covariance + beside(covariance, lam * np.eye(statistics.dim)))
+        mean = statistics.mean
+        direction = system.solve(mean[:, None])[:, 0]
+        return cls(rows, data, mean, direction, system, statistics.weights, lam, with_bias)
+
+    def __call__(self, features: Any, labels: np.ndarray) -> Any:
+        xp = namespace(features)
+        centred = features - self.mean
+        distances = xp.sum(self.system.half(centred.T) ** 2, axis=0)
+        share = leverage(
+            beside(features, self.weights[labels]),
+            distances,
+            centred @ self.direction,
+            float(self.mean @ self.direction),
+            self.lam,
+        )
+        scores = features @ self.rows.weight.T + self.rows.bias
+        new = (labels >= self.data.start) & (labels < self.data.stop)
+        target = np.where(new, labels - self.data.start, -1)
+        return left_out(scores, target, share, None if self.with_bias else self.rows.bias)

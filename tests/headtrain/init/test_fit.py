@@ -1,0 +1,134 @@
+"""Fitted rows beside a general solver and automatic differentiation of the written-out loss."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from clinit.headtrain.init import NewClasses, Rows, initialise
+from clinit.headtrain.init.fit import Fit, fit
+from clinit.headtrain.init.surroundings import Surroundings
+from clinit.headtrain.losses import LOSSES
+from clinit.headtrain.study import Start
+
+OLD, NEW, UNSEEN, DIM = 4, 3, 2, 5
+NAMES = ["ce", "mse", "sqen"]
+
+
+def arrival(dtype: type = np.float64) -> NewClasses:
+    rng = np.random.default_rng(5)
+    centres = rng.normal(size=(OLD + NEW, DIM))
+    labels = rng.choice(OLD + NEW, size=200, p=np.arange(1, 8) / 28)
+    features: np.ndarray = (4 * (centres[labels] + rng.normal(size=(200, DIM)))).astype(dtype)
+    weight = np.r_[centres, rng.normal(size=(UNSEEN, DIM))] / 4
+    return NewClasses(features, labels, Rows(weight, rng.normal(size=9)), OLD, OLD + NEW)
+
+
+def start_rows() -> Rows:
+    rng = np.random.default_rng(6)
+    return Rows(rng.normal(size=(NEW, DIM)) / 4, rng.normal(size=NEW))
+
+
+def naive(name: str, rows: torch.Tensor, start: Rows, data: NewClasses, ridge: float) -> Any:
+    """Return the regularised loss of rows (weight, bias), written as one formula, and the loss."""
+    labels = torch.from_numpy(data.labels)
+    features = torch.from_numpy(data.features.astype(np.float64))
+    weight, bias = torch.from_numpy(data.head.weight), torch.from_numpy(data.head.bias)
+    weight = torch.cat([weight[:OLD], rows[:, :-1], weight[OLD + NEW :]])
+    bias = torch.cat([bias[:OLD], rows[:, -1], bias[OLD + NEW :]])
+    values = LOSSES[name].value(features @ weight.T + bias, labels)
+    classes = sorted(set(data.labels.tolist()))
+    loss = torch.stack([values[labels == c].mean() for c in classes]).mean()
+    size = torch.stack([features[labels == c].square().mean() for c in classes]).mean()
+    moved = size * (rows[:, :-1] - torch.from_numpy(start.weight)).square().sum()
+    moved = moved + (rows[:, -1] - torch.from_numpy(start.bias)).square().sum()
+    return loss + ridge / (2 * len(classes)) * moved, loss
+
+
+def fitted(name: str, data: NewClasses, start: Rows, ridge: float, **options: Any) -> Fit:
+    around = Surroundings.of(data, LOSSES[name])
+    weight, bias = torch.from_numpy(start.weight), torch.from_numpy(start.bias)
+    return fit(around, weight, bias, ridge, **options)
+
+
+def together(rows: Fit) -> torch.Tensor:
+    return torch.cat([rows.weight, rows.bias[:, None]], dim=1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("ridge", [0.01, 1.0])
+def test_it_finds_the_minimum_that_scipy_finds(name: str, ridge: float) -> None:
+    data, start = arrival(), start_rows()
+    found = fitted(name, data, start, ridge, max_steps=500)
+
+    def objective(x: np.ndarray) -> tuple[float, np.ndarray]:
+        rows = torch.tensor(x.reshape(NEW, DIM + 1), requires_grad=True)
+        value, _ = naive(name, rows, start, data, ridge)
+        (gradient,) = torch.autograd.grad(value, rows)
+        return value.item(), gradient.numpy().ravel()
+
+    begin = np.column_stack([start.weight, start.bias])
+    best = minimize(objective, begin.ravel(), jac=True, method="BFGS", options={"gtol": 1e-9})
+    value, loss = naive(name, together(found), start, data, ridge)
+    assert value.item() == pytest.approx(best.fun, abs=1e-7)
+    np.testing.assert_allclose(together(found).numpy().ravel(), best.x, rtol=1e-3, atol=1e-3)
+    assert found.loss_after == pytest.approx(loss.item())
+    assert found.loss_before == pytest.approx(
+        naive(name, torch.from_numpy(begin), start, data, ridge)[1].item()
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_thirty_steps_come_close_to_the_minimum(name: str) -> None:
+    data, start = arrival(), start_rows()
+    long = naive(name, together(fitted(name, data, start, 0.03, max_steps=500)), start, data, 0.03)
+    short = naive(name, together(fitted(name, data, start, 0.03)), start, data, 0.03)
+    assert short[0].item() == pytest.approx(long[0].item(), rel=1e-3)
+
+
+def test_a_strong_ridge_keeps_the_rows_where_they_start() -> None:
+    data, start = arrival(), start_rows()
+    found = fitted("ce", data, start, 1e9)
+    np.testing.assert_allclose(found.weight.numpy(), start.weight, atol=1e-6)
+    np.testing.assert_allclose(found.bias.numpy(), start.bias, atol=1e-6)
+
+
+def test_a_unit_of_the_features_changes_nothing() -> None:
+    data, start = arrival(), start_rows()
+    found = fitted("ce", data, start, 0.1, max_steps=500)
+    scaled = NewClasses(
+        data.features * 8, data.labels, Rows(data.head.weight / 8, data.head.bias), OLD, OLD + NEW
+    )
+    again = fitted("ce", scaled, Rows(start.weight / 8, start.bias), 0.1, max_steps=500)
+    np.testing.assert_allclose(again.weight.numpy() * 8, found.weight.numpy(), atol=1e-6)
+
+
+def test_biases_that_are_kept_do_not_move() -> None:
+    data, start = arrival(), start_rows()
+    found = fitted("ce", data, start, 0.01, fits_bias=False)
+    np.testing.assert_array_equal(found.bias.numpy(), start.bias)
+    assert found.loss_after < found.loss_before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_features_of_float32_give_nearly_the_same_rows(name: str) -> None:
+    start = start_rows()
+    wide, narrow = (fitted(name, arrival(kind), start, 0.1) for kind in (np.float64, np.float32))
+    assert narrow.loss_after == pytest.approx(wide.loss_after, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_start_of_a_task_lowers_the_loss_of_calibrated_rows(name: str) -> None:
+    data = arrival()
+    calibrated = initialise(Start(init="least-square"), data, loss=name)
+    found = initialise(Start(init="fitted"), data, loss=name)
+
+    def loss(rows: Rows) -> float:
+        stacked = torch.from_numpy(np.column_stack([rows.weight, rows.bias]))
+        return float(naive(name, stacked, rows, data, 0.0)[1])
+
+    assert loss(found.rows) < loss(calibrated.rows)
+    assert found.loss_before == pytest.approx(loss(calibrated.rows))
+    assert found.loss_after == pytest.approx(loss(found.rows))

@@ -1,0 +1,99 @@
+"""The curve that lambda is chosen by, beside explicit solves and a general solver."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from clinit.headtrain.init import NewClasses, Rows, class_statistics, initialise
+from clinit.headtrain.init.lambda_choice import loss_curve
+from clinit.headtrain.init.surroundings import Surroundings
+from clinit.headtrain.least_squares.solve import LambdaPath
+from clinit.headtrain.losses import LOSSES
+from clinit.headtrain.study import Start
+
+OLD, NEW, DIM = 3, 2, 8
+
+
+def arrival(rows: int = 8, noise: float = 2.0, seed: int = 0) -> NewClasses:
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(OLD + NEW, DIM))
+    labels = np.repeat(np.arange(OLD + NEW), rows)
+    features = centres[labels] + noise * rng.normal(size=(len(labels), DIM))
+    return NewClasses(features, labels, Rows(centres, rng.normal(size=OLD + NEW)), OLD, OLD + NEW)
+
+
+def curve_of(data: NewClasses, loss: str = "ce", **options: Any) -> Any:
+    path = LambdaPath.of(class_statistics(data))
+    return loss_curve(Surroundings.of(data, LOSSES[loss]), path, **options)
+
+
+def naive_left_out(data: NewClasses, lam: float) -> np.ndarray:
+    """Solve once without each row, the others with the weights that they have."""
+    counts = np.bincount(data.labels)
+    weights = 1 / (len(counts) * counts[data.labels])
+    z = np.column_stack([data.features, np.ones(len(data.features))])
+    truth = np.eye(OLD + NEW)[data.labels]
+    logits = []
+    for row in range(len(z)):
+        kept = np.arange(len(z)) != row
+        weighted = z[kept] * weights[kept, None]
+        system = weighted.T @ z[kept] + lam * np.eye(DIM + 1)
+        logits.append((np.linalg.solve(system, weighted.T @ truth[kept]).T @ z[row])[OLD:])
+    return np.array(logits)
+
+
+@pytest.mark.parametrize("loss", ["ce", "mse", "sqen"])
+def test_each_loss_is_that_of_calibrated_leave_one_out_logits(loss: str) -> None:
+    data = arrival()
+    curve = curve_of(data, loss)
+    others = data.features @ data.head.weight.T + data.head.bias
+    labels = torch.from_numpy(data.labels)
+    for lam, found in list(zip(curve.lams, curve.errors, strict=True))[::3]:
+        left_out = naive_left_out(data, lam)
+
+        def calibrated(point: np.ndarray, left_out: np.ndarray = left_out) -> float:
+            logits = others.copy()
+            logits[:, OLD:] = point[0] * left_out + point[1]
+            return float(LOSSES[loss].value(torch.from_numpy(logits), labels).mean())
+
+        best = minimize(calibrated, [1.0, 0.0], method="Nelder-Mead", tol=1e-9).fun
+        assert found == pytest.approx(best, rel=2e-3)  # the prior of the factor is in neither
+
+
+def test_the_curve_is_ascending_in_lambda_and_its_edge_is_not_the_answer() -> None:
+    for noise in (0.3, 2.0, 8.0):
+        curve = curve_of(arrival(noise=noise))
+        assert (np.diff(curve.lams) > 0).all()
+        assert curve.measure == "leave-one-out loss"
+        assert curve.lams[0] < curve.best < curve.lams[-1]
+
+
+def test_noise_wants_a_larger_lambda() -> None:
+    quiet = [curve_of(arrival(noise=0.3, seed=seed)).best for seed in range(5)]
+    noisy = [curve_of(arrival(noise=4.0, seed=seed)).best for seed in range(5)]
+    assert np.median(noisy) > 3 * np.median(quiet)
+
+
+def test_the_unit_of_the_features_moves_the_curve_along() -> None:
+    data = arrival()
+    scaled = NewClasses(
+        data.features * 100, data.labels, Rows(data.head.weight / 100, data.head.bias), 3, 5
+    )
+    assert curve_of(scaled).best == pytest.approx(1e4 * curve_of(data).best, rel=9)
+
+
+def test_auto_takes_the_best_lambda_of_the_curve() -> None:
+    data = arrival()
+    found = initialise(Start(lam="auto"), data)
+    assert found.curve == curve_of(data)
+    assert found.lam == curve_of(data).best
+
+
+def test_many_rows_are_judged_by_a_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = arrival(rows=60)
+    whole = curve_of(data)
+    monkeypatch.setattr("clinit.headtrain.init.lambda_choice.MAX_ROWS", 100)
+    assert curve_of(data) == curve_of(data) != whole
