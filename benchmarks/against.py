@@ -51,7 +51,7 @@ class Size:
     """Records in the report: three per seed."""
 
 
-FULL = Size(images=200, classes=500, rows=100, dim=384, iterations=300, seeds=30)
+FULL = Size(images=100, classes=500, rows=100, dim=384, iterations=100, seeds=10)
 SMALL = Size(images=4, classes=5, rows=4, dim=8, iterations=2, seeds=1)
 
 

@@ -14,13 +14,12 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
-from torch import Tensor
 
 from clinit.errors import LOOK_AT_STORAGE, HeadError, StorageError
 from clinit.extract.class_names import is_text, read_class_names
@@ -28,6 +27,9 @@ from clinit.extract.commit import commit_file
 from clinit.extract.dataset import read_dataset
 from clinit.extract.document import DocumentKind
 from clinit.extract.lock import claim_file
+
+if TYPE_CHECKING:  # PyTorch takes two seconds to load; a cache is imported without it
+    from torch import Tensor
 
 _IMAGENET_ROWS = 1000
 _KEY = "clinit_head"

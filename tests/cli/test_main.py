@@ -61,6 +61,22 @@ def test_help_loads_none_of_the_heavy_packages() -> None:
     assert done.stdout.endswith("loaded: []\n")
 
 
+@pytest.mark.parametrize(
+    "module",
+    [
+        "clinit.analysis.report",
+        "clinit.extract.cache",
+        "clinit.extract.import_features",
+        "clinit.extract.verify",
+        "clinit.headtrain.record.format",
+    ],
+)
+def test_what_only_reads_and_writes_files_does_not_load_torch(module: str) -> None:
+    code = f"import sys, {module}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 def test_python_m_clinit_is_the_same_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "clinit", "--version"], capture_output=True, text=True, check=True
