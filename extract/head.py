@@ -50,7 +50,7 @@ class Head:
     weight: Float[np.ndarray, "classes dim"]
     bias: Float[np.ndarray, " classes"]
     class_names: tuple[str, ...] | None = None
-    """One name per row; None when nobody has said what the rows stand for."""
+    """One name per row; None when the rows have no class names."""
     fingerprint: str = ""
     """Identifier of the backbone's fingerprint; empty when unknown."""
     alignment: Mapping[str, Any] | None = None

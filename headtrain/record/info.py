@@ -148,7 +148,7 @@ class RunInfo(TypedDict, total=False):
     notes: list[str]
     """What the data lacked, and what happened on the way."""
     seconds: Seconds | None
-    """Of the run alone: its own initialisations, and an equal share of what a bank shares."""
+    """Seconds of this run alone: its initialisations, and an equal share of what a bank shares."""
     timings_s: dict[str, Any]
     """Seconds of each phase, of the whole bank."""
     bank_size: Count

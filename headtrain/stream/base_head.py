@@ -62,7 +62,7 @@ def map_to_head(base: Source, head: Head) -> Int[np.ndarray, " classes"]:
     names = head.class_names
     if names is None:
         raise ExperimentError(
-            f"nobody has said what the {head.num_classes:,} rows of the base head stand for",
+            f"the {head.num_classes:,} rows of the base head have no class names",
             remedy=NAMES_REMEDY,
         )
     if names == base.class_names:

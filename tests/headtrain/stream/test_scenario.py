@@ -106,7 +106,12 @@ def test_base_classes_are_matched_with_head_rows_by_name() -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "message", "remedy"),
     [
-        ({"head": head_of(None)}, ExperimentError, "what the 4 rows", "--head-classes FILE"),
+        (
+            {"head": head_of(None)},
+            ExperimentError,
+            "the 4 rows of the base head have no class names",
+            "--head-classes FILE",
+        ),
         (
             {"head": head_of("abcx")},
             ExperimentError,
