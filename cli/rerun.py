@@ -154,9 +154,10 @@ def _train(record: RunRecord, study: Study, places: _Places) -> RunRecord:
 def _train_top(record: RunRecord, study: Study, places: _Places) -> RunRecord:
     import tempfile
 
-    from clinit.cli.top_inputs import Images, open_sides, read_inputs, starting_head
+    from clinit.cli.top_inputs import Images, open_sides, read_inputs
     from clinit.extract.image_size import MAX_PIXELS
     from clinit.headtrain.record.finished import check_data
+    from clinit.headtrain.stream.base_head import starting_head
     from clinit.headtrain.top.experiment import run_top
 
     with tempfile.TemporaryDirectory(prefix="clinit-rerun-") as folder:
@@ -172,7 +173,7 @@ def _train_top(record: RunRecord, study: Study, places: _Places) -> RunRecord:
             max_pixels=MAX_PIXELS,
         )
         sides = open_sides(images)
-        start, facts = starting_head(sides[0], places.head)
+        start, facts = starting_head(sides[0].source, places.head)
         check_data(
             record.path, record.info, sides[0].source, sides[1].source, start, remedy=_REMEDY
         )

@@ -143,21 +143,6 @@ def open_sides(images: Images) -> tuple[Side, Side]:
         )
 
 
-def starting_head(base: Side, file: Path | None) -> tuple[Head, dict[str, Any]]:
-    """Return the head that runs start from, and what is known about it."""
-    from clinit.errors import ExperimentError
-    from clinit.headtrain.stream.base_head import read_base_head
-
-    if file is not None:
-        return read_base_head(file)
-    if base.source.head is None:
-        raise ExperimentError(
-            f"{base.cache.path} holds no pretrained head to start from",
-            remedy="Give one with --head FILE.",
-        )
-    return base.source.head, {}
-
-
 def read_inputs(
     images: Images,
     base: Side,

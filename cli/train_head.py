@@ -106,21 +106,12 @@ def read_data(base: Path, new: Path, head_file: Path | None) -> HeadData:
     Raises:
         ExperimentError: If there is no head.
     """
-    from clinit.errors import ExperimentError
-    from clinit.headtrain.stream.base_head import read_base_head
+    from clinit.headtrain.stream.base_head import starting_head
     from clinit.headtrain.stream.source import read_source
 
     with err.status("Reading the feature caches …"):
         base_source, new_source = read_source(base), read_source(new)
-    if head_file is not None:
-        return HeadData(base_source, new_source, *read_base_head(head_file))
-    if base_source.head is None:
-        raise ExperimentError(
-            f"{base} holds no pretrained head to start from",
-            remedy="Extract the base classes with a backbone that has a classifier, or give a"
-            " head with --head FILE.",
-        )
-    return HeadData(base_source, new_source, base_source.head, {})
+    return HeadData(base_source, new_source, *starting_head(base_source, head_file))
 
 
 def _missing(

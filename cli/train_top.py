@@ -28,7 +28,6 @@ from clinit.cli.top_inputs import (
     Workers,
     open_sides,
     read_inputs,
-    starting_head,
     trunk_budget_of,
 )
 from clinit.cli.training_progress import training_progress
@@ -84,6 +83,8 @@ def train_top(
     blocks is frozen: its output is computed once and stored. A killed run goes on
     when the same command is given again.
     """
+    from clinit.headtrain.stream.base_head import starting_head
+
     images = Images(
         base=base,
         new=new,
@@ -99,7 +100,7 @@ def train_top(
     folders = [out / names_of([study])[0] for study in studies]
     with claimed_folder(out):
         base_side, new_side = open_sides(images)
-        start, head_facts = starting_head(base_side, head)
+        start, head_facts = starting_head(base_side.source, head)
         # Before activations are computed: a folder that is taken is refused at once.
         left = [
             (study, folder)

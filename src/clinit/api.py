@@ -23,7 +23,7 @@ from clinit.headtrain.export.classifier import load_model
 from clinit.headtrain.least_squares.api import least_squares
 from clinit.headtrain.record.finished import is_finished
 from clinit.headtrain.record.format import RunRecord, write_record, write_records
-from clinit.headtrain.stream.base_head import read_base_head
+from clinit.headtrain.stream.base_head import starting_head
 from clinit.headtrain.stream.source import Source, read_source
 from clinit.headtrain.study import PAPER_INITS, PER_HEAD, Study, names_of, refusals
 from clinit.headtrain.top.experiment import run_top
@@ -122,7 +122,7 @@ def train_heads(
     """
     studies = _studies(study, top=False)
     old, arriving = _loaded(base), _loaded(new)
-    first, facts = _head(old, head)
+    first, facts = starting_head(old, _head(head))
 
     def train() -> list[RunRecord]:
         return run_experiment(old, arriving, first, studies, observer=observer, head_facts=facts)
@@ -187,7 +187,7 @@ def train_top(
         raise ValueError(f"runs of one call differ at most in {', '.join(PER_HEAD)}")
     with claim_folder(folder):
         old, arriving = _side(base, base_root, "base"), _side(new, new_root, "new")
-        first, facts = _head(old.source, head)
+        first, facts = starting_head(old.source, _head(head))
         left = [
             (each, record)
             for each, record in zip(studies, folders, strict=True)
@@ -256,7 +256,10 @@ def diagnose(
     if head is None:
         head = opened.head
     if head is None:
-        raise _no_head(cache)
+        raise ExperimentError(
+            f"{cache} holds no pretrained head",
+            remedy="Extract the classes with a backbone that has a classifier, or give a head.",
+        )
     chosen = head if isinstance(head, Head) else read_head(Path(head))
     return diagnose_split(
         opened.split(split), chosen, lam=lam, per_class=per_class, device=choose_device(device)
@@ -292,21 +295,8 @@ def _loaded(cache: Cache) -> Source:
     return cache if isinstance(cache, Source) else load_cache(cache)
 
 
-def _head(base: Source, head: Head | str | Path | None) -> tuple[Head, dict[str, Any]]:
-    if isinstance(head, Head):
-        return head, {}
-    if head is not None:
-        return read_base_head(Path(head))
-    if base.head is None:
-        raise _no_head(base.path)
-    return base.head, {}
-
-
-def _no_head(path: object) -> ExperimentError:
-    return ExperimentError(
-        f"{path} holds no pretrained head",
-        remedy="Extract the base classes with a backbone that has a classifier, or give a head.",
-    )
+def _head(head: Head | str | Path | None) -> Head | Path | None:
+    return Path(head) if isinstance(head, str) else head
 
 
 def _side(cache: str | Path, root: str | Path | None, name: str) -> Side:

@@ -19,6 +19,7 @@ from clinit.cli import train_top as train_top_module
 from clinit.cli.main import app
 from clinit.cli.recipes import names, recipe
 from clinit.errors import ConfigFileError
+from clinit.headtrain.stream import base_head
 from clinit.headtrain.sweep.run import distinct, runs_of
 
 INITS = {"random", "class-mean", "least-square"}
@@ -105,8 +106,9 @@ def top_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> lis
         seen.append(study.values())
         return True
 
-    monkeypatch.setattr(train_top_module, "open_sides", lambda _: (None, None))
-    monkeypatch.setattr(train_top_module, "starting_head", lambda *_: (None, {}))
+    sides = (types.SimpleNamespace(source=None), types.SimpleNamespace(source=None))
+    monkeypatch.setattr(train_top_module, "open_sides", lambda _: sides)
+    monkeypatch.setattr(base_head, "starting_head", lambda *_: (None, {}))
     monkeypatch.setattr(train_top_module, "_is_there", note)
     monkeypatch.setattr(train_top_module, "_show", lambda *_: None)
     places = ["--base=b", "--new=n", "--out=o", "--device=cpu"]
