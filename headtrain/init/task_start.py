@@ -139,11 +139,12 @@ class TaskStart:
             return self._read()
 
     def _solved(self, study: Study, method: SolvedHead) -> tuple[Initialisation, Spent]:
-        weighting: Weighting = study.start.weighting if "weighting" in method.reads else "class"
+        idle = study.idle("method")
+        weighting: Weighting = "class" if "weighting" in idle else study.start.weighting
         statistics = self.statistics(weighting)
         needed = ["features", f"statistics {weighting}"]
         curve, lam = None, None
-        if "lam" in method.reads:
+        if "lam" not in idle:
             if study.start.lam == "auto":
                 curve = self._curve(weighting)
                 needed.append(f"lambda {weighting}")
