@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,9 +34,8 @@ from clinit.extract.image_size import MAX_PIXELS
 from clinit.headtrain.study import Study, names_of
 
 if TYPE_CHECKING:
-    from clinit.extract.head import Head
     from clinit.headtrain.record.format import RunRecord
-    from clinit.headtrain.top.inputs import Side, TopInputs
+    from clinit.headtrain.top.inputs import TopInputs
 
 
 @keeps("Finished runs and the last checkpoint are kept: the same command goes on from there.")
@@ -84,6 +82,7 @@ def train_top(
     when the same command is given again.
     """
     from clinit.headtrain.stream.base_head import starting_head
+    from clinit.headtrain.top.resume import unfinished
 
     images = Images(
         base=base,
@@ -102,11 +101,10 @@ def train_top(
         base_side, new_side = open_sides(images)
         start, head_facts = starting_head(base_side.source, head)
         # Before activations are computed: a folder that is taken is refused at once.
-        left = [
-            (study, folder)
-            for study, folder in zip(studies, folders, strict=True)
-            if not _is_there(study, folder, base_side, new_side, start)
-        ]
+        left = unfinished(studies, folders, base_side.source, new_side.source, start)
+        for folder in folders:
+            if folder not in [each for _, each in left]:
+                say(f"{folder} is there already")
         records = []
         if left:
             inputs = read_inputs(
@@ -127,21 +125,6 @@ def train_top(
     _show(records, folders)
 
 
-def _is_there(study: Study, folder: Path, base: Side, new: Side, start: Head) -> bool:
-    """Return whether a run is finished; remove a checkpoint that a killed run has left."""
-    from clinit.headtrain.record.finished import is_finished
-
-    finished = is_finished(folder, study, base.source, new.source, start)
-    if finished:
-        say(f"{folder} is there already")
-        _checkpoint(folder).unlink(missing_ok=True)
-    return finished
-
-
-def _checkpoint(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.checkpoint")
-
-
 def train_one(
     inputs: TopInputs,
     study: Study,
@@ -153,25 +136,21 @@ def train_one(
     checkpoint: Path | None = None,
 ) -> RunRecord:
     """Train one run, or finish a killed one, and write its record."""
-    from clinit.headtrain.record.format import write_record
-    from clinit.headtrain.top.experiment import run_top
+    from clinit.headtrain.top.resume import finish_run
 
-    checkpoint = checkpoint or _checkpoint(folder)
     say(f"{folder.name}:")
     with training_progress(verbose=verbose) as observer:
-        record = run_top(
+        return finish_run(
             inputs,
             study,
+            folder,
+            name=folder.name,
             checkpoint=checkpoint,
             checkpoint_every=checkpoint_every,
             observer=observer,
             head_facts=head_facts,
             command=["clinit", *sys.argv[1:]],
         )
-    record = replace(record, info={**record.info, "id": folder.name})
-    write_record(record, folder)
-    checkpoint.unlink(missing_ok=True)
-    return record
 
 
 def _show(records: list[RunRecord], folders: list[Path]) -> None:

@@ -22,13 +22,13 @@ from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.export.classifier import load_model
 from clinit.headtrain.least_squares.api import least_squares
 from clinit.headtrain.record.finished import is_finished
-from clinit.headtrain.record.format import RunRecord, write_record, write_records
+from clinit.headtrain.record.format import RunRecord, write_records
 from clinit.headtrain.stream.base_head import starting_head
 from clinit.headtrain.stream.source import Source, read_source
 from clinit.headtrain.study import PAPER_INITS, PER_HEAD, Study, names_of, refusals
-from clinit.headtrain.top.experiment import run_top
 from clinit.headtrain.top.images import open_side, reload_backbone
 from clinit.headtrain.top.inputs import Side, Storage, prepare_inputs
+from clinit.headtrain.top.resume import finish_run, unfinished
 
 Cache = Source | str | Path
 """A feature cache: loaded, or its folder."""
@@ -188,11 +188,7 @@ def train_top(
     with claim_folder(folder):
         old, arriving = _side(base, base_root, "base"), _side(new, new_root, "new")
         first, facts = starting_head(old.source, _head(head))
-        left = [
-            (each, record)
-            for each, record in zip(studies, folders, strict=True)
-            if not is_finished(record, each, old.source, arriving.source, first)
-        ]
+        left = unfinished(studies, folders, old.source, arriving.source, first)
         if left:
             device = studies[0].training.device
             path = None if weights is None else Path(weights)
@@ -211,20 +207,15 @@ def train_top(
                 random_only=starts == {"random"},
             )
             for each, record in left:
-                checkpoint = record.with_name(f"{record.name}.checkpoint")
-                trained = run_top(
+                finish_run(
                     inputs,
                     each,
-                    checkpoint=checkpoint,
+                    record,
                     checkpoint_every=checkpoint_every,
                     observer=observer,
                     head_facts=facts,
                 )
-                write_record(trained, record)
-                checkpoint.unlink(missing_ok=True)
                 inputs = inputs.reused()
-        for record in folders:  # of a run that was killed after its record was written
-            record.with_name(f"{record.name}.checkpoint").unlink(missing_ok=True)
     return load_runs(*folders)
 
 
