@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,6 +35,25 @@ def test_every_command_and_every_option_has_help(path: str) -> None:
     assert command.help
     for parameter in command.params:
         assert getattr(parameter, "help", None) or parameter.name in ("help",), parameter.name
+
+
+def told(command: str) -> str:
+    """Return what the help says of the settings of a command, and of their defaults."""
+    return "\n".join(
+        f"{parameter.opts[0]} {parameter.help} {getattr(parameter, 'show_default', '')}"
+        for parameter in COMMANDS[f"clinit {command}"].params
+        if parameter.name != "help"
+    )
+
+
+def test_the_help_of_a_command_tells_its_own_settings_and_defaults_alone() -> None:
+    heads, tops = told("train-head"), told("train-top")
+    assert re.findall(r"\bewc|der\+\+|derpp|top block|1\.5e-3|8e-4|128", heads, re.I) == []
+    assert re.findall(r"heads? alone|ncm|ridge, |\btf32|--lr .* 1e-3", tops, re.I) == []
+    assert "--batch-size Rows per batch. 256\n" in heads
+    assert "--batch-size Rows per batch. 256; ewc: 128\n" in tops
+    assert "--lr Learning rate of AdamW; it is constant. 1e-3\n" in heads
+    assert "at the peak of one cycle per task. 1.5e-3; ewc: 8e-4\n" in tops
 
 
 def test_the_commands_are_those_of_the_documentation() -> None:
