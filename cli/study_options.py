@@ -58,7 +58,7 @@ def takes_studies(*, top: bool) -> Callable[[Command], Command]:
     defaults = {
         name: None if name in SEVERAL else _typed_default(field) for name, field in every.items()
     }
-    return _expand("studies", options, defaults, build)
+    return expand("studies", options, defaults, build)
 
 
 def takes(name: str, owner: type, *, panel: str) -> Callable[[Command], Command]:
@@ -76,10 +76,10 @@ def takes(name: str, owner: type, *, panel: str) -> Callable[[Command], Command]
     options = {
         each: _option(field, _type(field, field.words), panel) for each, field in every.items()
     }
-    return _expand(name, options, {each: every[each].default for each in every}, build)
+    return expand(name, options, {each: every[each].default for each in every}, build)
 
 
-def _expand(
+def expand(
     name: str,
     options: Mapping[str, Any],
     defaults: Mapping[str, Any],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clinit.cli.choices import MaxPixels
 from clinit.cli.console import err, note, say
 from clinit.cli.context import Context, given
+from clinit.cli.study_options import Command, expand
+from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
@@ -108,7 +111,40 @@ class Images:
     max_pixels: int
 
 
-def trunk_budget_of(context: Context, budget: str, *, no_trunk_cache: bool) -> int:
+def takes_images(command: Command) -> Command:
+    """Let a command take the options of images, and receive their value in `images`.
+
+    The command takes `context`, `base`, `new` and `out` itself.
+    """
+    options: dict[str, tuple[Any, Any]] = {
+        "weights": (Weights, None),
+        "base_root": (BaseRoot, None),
+        "new_root": (NewRoot, None),
+        "trunk_cache": (TrunkCacheFolder, None),
+        "no_trunk_cache": (NoTrunkCache, False),
+        "trunk_budget": (TrunkBudget, "20GB"),
+        "workers": (Workers, None),
+        "max_pixels": (MaxPixels, MAX_PIXELS),
+    }
+
+    def build(values: Mapping[str, Any]) -> Images:
+        same = ("base", "new", "base_root", "new_root", "weights", "workers", "max_pixels")
+        return Images(
+            trunk_cache=values["trunk_cache"] or values["out"] / "trunk-cache",
+            budget=_trunk_budget(
+                values["context"],
+                values["trunk_budget"],
+                no_trunk_cache=values["no_trunk_cache"],
+            ),
+            **{name: values[name] for name in same},
+        )
+
+    types = {name: kind for name, (kind, _) in options.items()}
+    defaults = {name: default for name, (_, default) in options.items()}
+    return expand("images", types, defaults, build)(command)
+
+
+def _trunk_budget(context: Context, budget: str, *, no_trunk_cache: bool) -> int:
     """Return the bytes that may be stored.
 
     Raises:

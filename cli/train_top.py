@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.choices import MaxPixels
+from clinit.cli.choices import BaseCache, BaseHead, NewCache, VerboseStarts
 from clinit.cli.claim import claimed_folder
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import say
@@ -16,21 +16,13 @@ from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
 from clinit.cli.study_options import takes_studies
 from clinit.cli.top_inputs import (
-    BaseRoot,
     CheckpointEvery,
     Images,
-    NewRoot,
-    NoTrunkCache,
-    TrunkBudget,
-    TrunkCacheFolder,
-    Weights,
-    Workers,
     open_sides,
     read_inputs,
-    trunk_budget_of,
+    takes_images,
 )
 from clinit.cli.training_progress import training_progress
-from clinit.extract.image_size import MAX_PIXELS
 from clinit.headtrain.study import Study, names_of
 
 if TYPE_CHECKING:
@@ -40,39 +32,22 @@ if TYPE_CHECKING:
 
 @keeps("Finished runs and the last checkpoint are kept: the same command goes on from there.")
 @takes_studies(top=True)
+@takes_images
 def train_top(
     context: Context,
-    base: Annotated[
-        Path, typer.Option(help="Feature cache of the base classes.", show_default=False)
-    ],
-    new: Annotated[
-        Path, typer.Option(help="Feature cache of the new classes.", show_default=False)
-    ],
+    base: BaseCache,
+    new: NewCache,
     out: Annotated[
         Path,
         typer.Option(help="Folder of the records, one sub-folder per run.", show_default=False),
     ],
     studies: list[Study],
-    head: Annotated[
-        Path | None,
-        typer.Option(
-            help="Head of the base classes to start from, as `clinit align` writes it.",
-            show_default="the head in the base cache",
-        ),
-    ] = None,
-    weights: Weights = None,
-    base_root: BaseRoot = None,
-    new_root: NewRoot = None,
-    trunk_cache: TrunkCacheFolder = None,
-    no_trunk_cache: NoTrunkCache = False,
-    trunk_budget: TrunkBudget = "20GB",
-    workers: Workers = None,
-    max_pixels: MaxPixels = MAX_PIXELS,
+    head: BaseHead = None,
+    *,
+    images: Images,
     checkpoint_every: CheckpointEvery = 100,
     config_file: ConfigOption = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show what each initialisation chose.")
-    ] = False,
+    verbose: VerboseStarts = False,
 ) -> None:
     """Train the top blocks of a backbone, and its head, on new classes that arrive in tasks.
 
@@ -84,17 +59,6 @@ def train_top(
     from clinit.headtrain.stream.base_head import starting_head
     from clinit.headtrain.top.resume import unfinished
 
-    images = Images(
-        base=base,
-        new=new,
-        base_root=base_root,
-        new_root=new_root,
-        weights=weights,
-        trunk_cache=trunk_cache or out / "trunk-cache",
-        budget=trunk_budget_of(context, trunk_budget, no_trunk_cache=no_trunk_cache),
-        workers=workers,
-        max_pixels=max_pixels,
-    )
     # One name for a run, whatever else is trained in the same call.
     folders = [out / names_of([study])[0] for study in studies]
     with claimed_folder(out):

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -29,13 +30,13 @@ def test_a_run_of_top_blocks_gives_the_same_bits_and_is_recorded(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[top_inputs.Images] = []
-    monkeypatch.setattr(
-        top_inputs,
-        "read_inputs",
-        lambda images, *rest, read_inputs=top_inputs.read_inputs: (
-            read.append(images) or read_inputs(images, *rest)
-        ),
-    )
+    read_inputs = top_inputs.read_inputs
+
+    def watched(images: top_inputs.Images, *rest: Any) -> Any:
+        read.append(images)
+        return read_inputs(images, *rest)
+
+    monkeypatch.setattr(top_inputs, "read_inputs", watched)
     caches = tiny_run.parent / "caches"
     words = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "runs"]
     small = [
