@@ -25,73 +25,49 @@ if TYPE_CHECKING:
     from clinit.headtrain.top.inputs import Side, StoredPart, TopInputs
 
 
-_STORAGE = "Activations"
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def _option(help: str, *names: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="Activations", **settings)
+
 
 Weights = Annotated[
     Path | None,
-    typer.Option(
-        help="Weights of the backbone; they must be those of the features.",
+    _option(
+        "Weights of the backbone; they must be those of the features.",
         show_default="where they were at extraction",
-        rich_help_panel=_STORAGE,
     ),
 ]
 BaseRoot = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder of the base images.",
-        show_default="as at extraction",
-        rich_help_panel=_STORAGE,
-    ),
+    Path | None, _option("Folder of the base images.", show_default="as at extraction")
 ]
 NewRoot = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder of the new images.",
-        show_default="as at extraction",
-        rich_help_panel=_STORAGE,
-    ),
+    Path | None, _option("Folder of the new images.", show_default="as at extraction")
 ]
 TrunkCacheFolder = Annotated[
     Path | None,
-    typer.Option(
-        help="Folder of stored activations; runs may share it.",
+    _option(
+        "Folder of stored activations; runs may share it.",
         show_default="OUT/trunk-cache",
-        rich_help_panel=_STORAGE,
     ),
 ]
 NoTrunkCache = Annotated[
-    bool,
-    typer.Option(
-        "--no-trunk-cache",
-        help="Compute activations from the images each time.",
-        rich_help_panel=_STORAGE,
-    ),
+    bool, _option("Compute activations from the images each time.", "--no-trunk-cache")
 ]
 TrunkBudget = Annotated[
     str,
-    typer.Option(
+    _option(
+        "Most bytes that are stored; the rest is computed from the images each time.",
         metavar="SIZE",
-        help="Most bytes that are stored; the rest is computed from the images each time.",
-        rich_help_panel=_STORAGE,
     ),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help="Threads that read and decode images.",
-        show_default="usable CPUs",
-        rich_help_panel=_STORAGE,
-    ),
+    _option("Threads that read and decode images.", min=1, show_default="usable CPUs"),
 ]
 CheckpointEvery = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        help="Updates between two checkpoints; 0: only after each task.",
-        rich_help_panel=_STORAGE,
-    ),
+    int, _option("Updates between two checkpoints; 0: only after each task.", min=0)
 ]
 
 
