@@ -95,7 +95,9 @@ class Checkout:
     def run(self, *arguments: object) -> ProcessCost:
         """Run a command of this checkout."""
         command = [sys.executable, "-m", "clinit", *map(str, arguments)]
-        return measure(command, {"PYTHONPATH": str(self.source)}, limit_s=900)
+        # With its bytecode, as an installed package has it.
+        environment = {"PYTHONPATH": str(self.source), "PYTHONDONTWRITEBYTECODE": ""}
+        return measure(command, environment, limit_s=900)
 
     def tidy(self) -> None:
         """Remove what the last command wrote."""

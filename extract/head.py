@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -27,9 +27,6 @@ from clinit.extract.commit import commit_file
 from clinit.extract.dataset import read_dataset
 from clinit.extract.document import DocumentKind
 from clinit.extract.lock import claim_file
-
-if TYPE_CHECKING:  # PyTorch takes two seconds to load; a cache is imported without it
-    from torch import Tensor
 
 _IMAGENET_ROWS = 1000
 _KEY = "clinit_head"
@@ -214,9 +211,9 @@ def read_head(path: Path) -> Head:
             f"cannot read {path}: {error.strerror or error}", remedy=LOOK_AT_STORAGE
         ) from error
     try:
-        with safe_open(path, framework="pt") as file:  # numpy has no bfloat16
+        with safe_open(path, framework="numpy") as file:
             metadata = dict(file.metadata() or {})
-            weight, bias = _tensor(file, "weight"), _tensor(file, "bias")
+            weight, bias = _tensor(path, file, "weight"), _tensor(path, file, "bias")
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise HeadError(
             f"{path} is not a head file: {error}",
@@ -247,13 +244,17 @@ def read_head(path: Path) -> Head:
     return Head(weight, bias, names, facts.fingerprint, facts.alignment)
 
 
-def _tensor(file: Any, name: str) -> Float[np.ndarray, ...]:
+def _tensor(path: Path, file: Any, name: str) -> Float[np.ndarray, ...]:
     """Read a tensor of floating point numbers as float32."""
     dtype = file.get_slice(name).get_dtype()
     if dtype not in ("F64", "F32", "F16", "BF16"):
         raise ValueError(f"{name} is of type {dtype}, expected floats of 16, 32 or 64 bits")
-    tensor: Tensor = file.get_tensor(name)
-    return tensor.float().numpy()
+    if dtype == "BF16":  # NumPy has no such type; PyTorch takes two seconds to load
+        with safe_open(path, framework="pt") as again:
+            widened: np.ndarray = again.get_tensor(name).float().numpy()
+        return widened
+    with np.errstate(over="ignore"):  # it is found not to be finite
+        return np.asarray(file.get_tensor(name), dtype=np.float32)
 
 
 def _stored(head: Head) -> dict[str, np.ndarray]:
