@@ -1,4 +1,4 @@
-"""How much sooner than the random run a run learns a new task.
+"""The efficiency gain: how much sooner than the random run another run learns a new task.
 
 For each task, with B the best new-task accuracy of the random run:
 

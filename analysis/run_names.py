@@ -1,4 +1,4 @@
-"""The columns that say which run a line of a table is about."""
+"""The columns of a table that name the run of each line."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clinit.cli.cache_import import import_
 from clinit.cli.console import err, out, say
 from clinit.cli.extract_output import size_megabytes
 from clinit.extract.visible import visible
@@ -16,11 +17,14 @@ if TYPE_CHECKING:
     from clinit.extract.cache import CacheSplit
     from clinit.extract.summary import HeadFacts, RunFacts
 
-app = typer.Typer(no_args_is_help=True, help="Show and verify feature caches.")
+app = typer.Typer(no_args_is_help=True, help="Show, import and verify feature caches.")
 
 CacheArgument = Annotated[
     Path, typer.Argument(help="Folder written by `clinit extract --out`.", show_default=False)
 ]
+
+
+app.command("import")(import_)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,6 +12,22 @@ from clinit.headtrain.setting import fields_of
 from clinit.headtrain.study import Device, Training
 
 DeviceOption = Annotated[Device, typer.Option(help=fields_of(Training)["device"].setting.help)]
+BaseCache = Annotated[
+    Path, typer.Option(help="Feature cache of the base classes.", show_default=False)
+]
+NewCache = Annotated[
+    Path, typer.Option(help="Feature cache of the new classes.", show_default=False)
+]
+BaseHead = Annotated[
+    Path | None,
+    typer.Option(
+        help="Head of the base classes to start from, as `clinit align` writes it.",
+        show_default="the head in the base cache",
+    ),
+]
+VerboseStarts = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show what each initialisation chose.")
+]
 MaxPixels = Annotated[
     int,
     typer.Option(

@@ -1,32 +1,82 @@
-"""The `clinit` command: every command in a file of its own, registered here."""
+"""The `clinit` command: every command in a file of its own, listed here."""
 
 import os
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 import typer
 
-from clinit.cli import cache, manifest, recipe
-from clinit.cli.align import align
-from clinit.cli.cache_import import import_
 from clinit.cli.console import say
-from clinit.cli.demo import demo
-from clinit.cli.diagnose import diagnose
 from clinit.cli.encoding import replace_what_cannot_be_printed
-from clinit.cli.export import export
-from clinit.cli.extract import extract
 from clinit.cli.failure import fail
 from clinit.cli.interruption import arrived, heed_signals, raise_no_more
+from clinit.cli.lazy_group import Lazy, LazyGroup
 from clinit.cli.library_messages import show_messages_of_libraries
-from clinit.cli.predict import predict
-from clinit.cli.report import report
-from clinit.cli.rerun import rerun
-from clinit.cli.sweep import sweep
 from clinit.cli.threads import set_thread_defaults
-from clinit.cli.train_head import train_head
-from clinit.cli.train_top import train_top
+
+
+class Commands(LazyGroup):
+    """The commands, in the order of the help."""
+
+    table: ClassVar[Mapping[str, Lazy]] = {
+        "demo": Lazy(
+            "clinit.cli.demo:demo",
+            "Run the whole pipeline on handwritten digits, offline, in about a minute.",
+        ),
+        "extract": Lazy(
+            "clinit.cli.extract:extract",
+            "Run a frozen backbone once over a data set and store its penultimate features.",
+        ),
+        "align": Lazy(
+            "clinit.cli.align:align",
+            "Align the head of the base classes with a loss, for runs that train with it.",
+        ),
+        "train-head": Lazy(
+            "clinit.cli.train_head:train_head",
+            "Train heads on new classes that arrive in tasks, with a frozen backbone.",
+        ),
+        "train-top": Lazy(
+            "clinit.cli.train_top:train_top",
+            "Train the top blocks of a backbone, and its head, on new classes that arrive in"
+            " tasks.",
+        ),
+        "sweep": Lazy(
+            "clinit.cli.sweep:sweep",
+            "Train every combination of a grid in banks of heads; go on where an earlier call"
+            " stopped.",
+        ),
+        "rerun": Lazy(
+            "clinit.cli.rerun:rerun",
+            "Repeat a recorded run from its settings, and compare it with its record.",
+        ),
+        "report": Lazy(
+            "clinit.cli.report:report",
+            "Print accuracies, loss and efficiency gain of runs, from their records alone.",
+        ),
+        "diagnose": Lazy(
+            "clinit.cli.diagnose:diagnose",
+            "Measure how far features and head have collapsed, and how far the head is from W_LS.",
+        ),
+        "export": Lazy(
+            "clinit.cli.export:export",
+            "Write the trained classifier, backbone and head, as one file that plain timm loads.",
+        ),
+        "predict": Lazy(
+            "clinit.cli.predict:predict",
+            "Name what is in images, with an exported model: the likeliest classes of each.",
+        ),
+        "manifest": Lazy("clinit.cli.manifest:app", "Build and show manifests of data sets."),
+        "cache": Lazy("clinit.cli.cache:app", "Show, import and verify feature caches."),
+        "recipe": Lazy(
+            "clinit.cli.recipe:app",
+            "The settings of the paper's tables, for --config of a command.",
+        ),
+    }
+
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -55,23 +105,6 @@ def clinit(
     Start with `clinit demo`, or: `clinit extract`, `clinit train-head`,
     `clinit report`.
     """
-
-
-app.command()(demo)
-app.add_typer(manifest.app, name="manifest")
-app.command()(extract)
-cache.app.command("import")(import_)
-app.add_typer(cache.app, name="cache")
-app.command()(align)
-app.command()(train_head)
-app.command()(train_top)
-app.command()(sweep)
-app.command()(rerun)
-app.add_typer(recipe.app, name="recipe")
-app.command()(report)
-app.command()(diagnose)
-app.command()(export)
-app.command()(predict)
 
 
 def main() -> None:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clinit.cli.choices import MaxPixels
 from clinit.cli.claim import claimed_folder
 from clinit.cli.console import say
 from clinit.cli.interruption import keeps
-from clinit.cli.top_inputs import BaseRoot, NewRoot, Weights
+from clinit.cli.top_inputs import BaseRoot, NewRoot, Weights, Workers
 from clinit.cli.training_progress import training_progress
+from clinit.extract.image_size import MAX_PIXELS
 
 if TYPE_CHECKING:
     from clinit.headtrain.record.format import RunRecord
@@ -27,7 +29,7 @@ _REMEDY = "Give what the run read: --base, --new and --head."
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where the data of a run are."""
+    """Where the data of a run are, and how its images are read."""
 
     base: Path
     new: Path
@@ -35,6 +37,8 @@ class _Places:
     weights: Path | None = None
     base_root: Path | None = None
     new_root: Path | None = None
+    workers: int | None = None
+    max_pixels: int = MAX_PIXELS
 
 
 @keeps("The recorded run is as it was; the new one is lost.")
@@ -62,6 +66,8 @@ def rerun(
     weights: Weights = None,
     base_root: BaseRoot = None,
     new_root: NewRoot = None,
+    workers: Workers = None,
+    max_pixels: MaxPixels = MAX_PIXELS,
 ) -> None:
     """Repeat a recorded run from its settings, and compare it with its record.
 
@@ -83,7 +89,14 @@ def rerun(
     record = read_record(run)
     study = study_of_run(record.info, str(run))
     places = _places(record.info, base, new, head)
-    places = replace(places, weights=weights, base_root=base_root, new_root=new_root)
+    places = replace(
+        places,
+        weights=weights,
+        base_root=base_root,
+        new_root=new_root,
+        workers=workers,
+        max_pixels=max_pixels,
+    )
     if out is not None:
         check_free([out])
         with claimed_folder(out.absolute().parent):
@@ -154,9 +167,9 @@ def _train(record: RunRecord, study: Study, places: _Places) -> RunRecord:
 def _train_top(record: RunRecord, study: Study, places: _Places) -> RunRecord:
     import tempfile
 
-    from clinit.cli.top_inputs import Images, open_sides, read_inputs, starting_head
-    from clinit.extract.image_size import MAX_PIXELS
+    from clinit.cli.top_inputs import Images, open_sides, read_inputs
     from clinit.headtrain.record.finished import check_data
+    from clinit.headtrain.stream.base_head import starting_head
     from clinit.headtrain.top.experiment import run_top
 
     with tempfile.TemporaryDirectory(prefix="clinit-rerun-") as folder:
@@ -168,11 +181,11 @@ def _train_top(record: RunRecord, study: Study, places: _Places) -> RunRecord:
             weights=places.weights,
             trunk_cache=Path(folder),
             budget=0,  # activations are computed from the images: nothing is left behind
-            workers=None,
-            max_pixels=MAX_PIXELS,
+            workers=places.workers,
+            max_pixels=places.max_pixels,
         )
         sides = open_sides(images)
-        start, facts = starting_head(sides[0], places.head)
+        start, facts = starting_head(sides[0].source, places.head)
         check_data(
             record.path, record.info, sides[0].source, sides[1].source, start, remedy=_REMEDY
         )

@@ -18,6 +18,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
+from clinit.cli.config_file import Defaults
+from clinit.cli.console import note
 from clinit.cli.context import Context, given, overridden
 from clinit.headtrain.setting import Field
 from clinit.headtrain.study import (
@@ -56,7 +58,7 @@ def takes_studies(*, top: bool) -> Callable[[Command], Command]:
     defaults = {
         name: None if name in SEVERAL else _typed_default(field) for name, field in every.items()
     }
-    return _expand("studies", options, defaults, build)
+    return expand("studies", options, defaults, build)
 
 
 def takes(name: str, owner: type, *, panel: str) -> Callable[[Command], Command]:
@@ -74,10 +76,10 @@ def takes(name: str, owner: type, *, panel: str) -> Callable[[Command], Command]
     options = {
         each: _option(field, _type(field, field.words), panel) for each, field in every.items()
     }
-    return _expand(name, options, {each: every[each].default for each in every}, build)
+    return expand(name, options, {each: every[each].default for each in every}, build)
 
 
-def _expand(
+def expand(
     name: str,
     options: Mapping[str, Any],
     defaults: Mapping[str, Any],
@@ -201,16 +203,28 @@ def _with_option(message: str, every: Mapping[str, Field]) -> str:
     return f"{every[name].option} {rest}" if name in every else message
 
 
-def _refuse_idle(context: Context, studies: list[Study], names: Iterable[str]) -> None:
+def _refuse_idle(context: Context, studies: list[Study], every: Mapping[str, Field]) -> None:
     """Refuse settings that no study reads; those of a file give way to the command line."""
-    leading = any(given(context, name) == "commandline" for name in _GIVES_WAY_TO if name in names)
-    asked = [
-        name
-        for name in names
-        if (where := given(context, name)) == "commandline" or (where and not leading)
-    ]
+    typed = [name for name in every if given(context, name) == "commandline"]
+    in_file = [name for name in every if given(context, name) == "default_map"]
+    leading = any(name in typed for name in _GIVES_WAY_TO)
+    asked = typed if leading else [name for name in every if name in (*typed, *in_file)]
     for text in refusals(asked, studies):
         raise typer.BadParameter(text)
+    if leading and isinstance(context.default_map, Defaults):
+        unused = [every[name] for name in in_file if refusals([name], studies)]
+        _note_unused(unused, studies[0], context.default_map.file)
+
+
+def _note_unused(settings: list[Field], study: Study, file: str) -> None:
+    """Name the settings of a file that gave way, in one line for each option that won."""
+    keys: dict[str, list[str]] = {}
+    for each in settings:
+        option = study.idle("method")[each.name].partition(":")[0]
+        keys.setdefault(option, []).append(each.key)
+    for option, names in keys.items():
+        verb = "is" if len(names) == 1 else "are"
+        note(f"{option}: {', '.join(names)} of {file} {verb} not used")
 
 
 def _number_or_word(text: str) -> float | str:

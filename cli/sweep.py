@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import MaxPixels
+from clinit.cli.choices import BaseCache, NewCache
 from clinit.cli.claim import claimed_folder
 from clinit.cli.config_file import ConfigOption, commands_with_files
 from clinit.cli.config_section import OF_IMAGES
@@ -21,19 +21,7 @@ from clinit.cli.sweep_data import read_data, show_ranking
 from clinit.cli.sweep_grids import grids_of
 from clinit.cli.sweep_progress import progress
 from clinit.cli.sweep_search import SearchOptions, run_search
-from clinit.cli.top_inputs import (
-    BaseRoot,
-    CheckpointEvery,
-    Images,
-    NewRoot,
-    NoTrunkCache,
-    TrunkBudget,
-    TrunkCacheFolder,
-    Weights,
-    Workers,
-    trunk_budget_of,
-)
-from clinit.extract.image_size import MAX_PIXELS
+from clinit.cli.top_inputs import CheckpointEvery, Images, takes_images
 
 if TYPE_CHECKING:
     from clinit.headtrain.study import Study
@@ -56,14 +44,11 @@ class Direction(StrEnum):
 
 
 @keeps("Recorded runs are kept: the same command trains those that are left.")
+@takes_images
 def sweep(
     context: Context,
-    base: Annotated[
-        Path, typer.Option(help="Feature cache of the base classes.", show_default=False)
-    ],
-    new: Annotated[
-        Path, typer.Option(help="Feature cache of the new classes.", show_default=False)
-    ],
+    base: BaseCache,
+    new: NewCache,
     out: Annotated[
         Path,
         typer.Option(
@@ -160,14 +145,8 @@ def sweep(
             " goes on from its checkpoint. Fields are the options of train-top.",
         ),
     ] = False,
-    weights: Weights = None,
-    base_root: BaseRoot = None,
-    new_root: NewRoot = None,
-    trunk_cache: TrunkCacheFolder = None,
-    no_trunk_cache: NoTrunkCache = False,
-    trunk_budget: TrunkBudget = "20GB",
-    workers: Workers = None,
-    max_pixels: MaxPixels = MAX_PIXELS,
+    *,
+    images: Images,
     checkpoint_every: CheckpointEvery = 100,
 ) -> None:
     """Train every combination of a grid in banks of heads; go on where an earlier call stopped.
@@ -187,17 +166,6 @@ def sweep(
         asked.reject()
         from clinit.cli.sweep_top import sweep_top
 
-        images = Images(
-            base=base,
-            new=new,
-            base_root=base_root,
-            new_root=new_root,
-            weights=weights,
-            trunk_cache=trunk_cache or out / "trunk-cache",
-            budget=trunk_budget_of(context, trunk_budget, no_trunk_cache=no_trunk_cache),
-            workers=workers,
-            max_pixels=max_pixels,
-        )
         runs = _runs(grids_of(config_file, grid or [], commands, top=True), top=True)
         sweep_top(runs, images, head or [], out, checkpoint_every=checkpoint_every, dry_run=dry_run)
         return

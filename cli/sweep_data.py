@@ -43,7 +43,7 @@ def starting_heads(base: Source, words: list[str]) -> dict[str, tuple[Head, dict
     """
     from clinit.errors import ExperimentError
     from clinit.headtrain.losses import LOSSES
-    from clinit.headtrain.stream.base_head import read_base_head
+    from clinit.headtrain.stream.base_head import starting_head
 
     paths: dict[str, Path] = {}
     for word in words:
@@ -56,16 +56,7 @@ def starting_heads(base: Source, words: list[str]) -> dict[str, tuple[Head, dict
                 remedy="Name the loss that each head is for: --head mse=aligned.safetensors.",
             )
         paths[loss] = Path(path)
-    read = {loss: read_base_head(path) for loss, path in paths.items()}
-    if "" not in read:
-        if base.head is None:
-            raise ExperimentError(
-                f"{base.path} holds no pretrained head to start from",
-                remedy="Extract the base classes with a backbone that has a classifier, or give"
-                " one with --head.",
-            )
-        read[""] = base.head, {}
-    return read
+    return {loss: starting_head(base, paths.get(loss)) for loss in ("", *paths)}
 
 
 def show_ranking(records: list[Path]) -> None:

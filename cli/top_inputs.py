@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clinit.cli.choices import MaxPixels
 from clinit.cli.console import err, note, say
 from clinit.cli.context import Context, given
+from clinit.cli.study_options import Command, expand
+from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
@@ -22,73 +25,49 @@ if TYPE_CHECKING:
     from clinit.headtrain.top.inputs import Side, StoredPart, TopInputs
 
 
-_STORAGE = "Activations"
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def _option(help: str, *names: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel="Activations", **settings)
+
 
 Weights = Annotated[
     Path | None,
-    typer.Option(
-        help="Weights of the backbone; they must be those of the features.",
+    _option(
+        "Weights of the backbone; they must be those of the features.",
         show_default="where they were at extraction",
-        rich_help_panel=_STORAGE,
     ),
 ]
 BaseRoot = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder of the base images.",
-        show_default="as at extraction",
-        rich_help_panel=_STORAGE,
-    ),
+    Path | None, _option("Folder of the base images.", show_default="as at extraction")
 ]
 NewRoot = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder of the new images.",
-        show_default="as at extraction",
-        rich_help_panel=_STORAGE,
-    ),
+    Path | None, _option("Folder of the new images.", show_default="as at extraction")
 ]
 TrunkCacheFolder = Annotated[
     Path | None,
-    typer.Option(
-        help="Folder of stored activations; runs may share it.",
+    _option(
+        "Folder of stored activations; runs may share it.",
         show_default="OUT/trunk-cache",
-        rich_help_panel=_STORAGE,
     ),
 ]
 NoTrunkCache = Annotated[
-    bool,
-    typer.Option(
-        "--no-trunk-cache",
-        help="Compute activations from the images each time.",
-        rich_help_panel=_STORAGE,
-    ),
+    bool, _option("Compute activations from the images each time.", "--no-trunk-cache")
 ]
 TrunkBudget = Annotated[
     str,
-    typer.Option(
+    _option(
+        "Most bytes that are stored; the rest is computed from the images each time.",
         metavar="SIZE",
-        help="Most bytes that are stored; the rest is computed from the images each time.",
-        rich_help_panel=_STORAGE,
     ),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help="Threads that read and decode images.",
-        show_default="usable CPUs",
-        rich_help_panel=_STORAGE,
-    ),
+    _option("Threads that read and decode images.", min=1, show_default="usable CPUs"),
 ]
 CheckpointEvery = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        help="Updates between two checkpoints; 0: only after each task.",
-        rich_help_panel=_STORAGE,
-    ),
+    int, _option("Updates between two checkpoints; 0: only after each task.", min=0)
 ]
 
 
@@ -108,7 +87,40 @@ class Images:
     max_pixels: int
 
 
-def trunk_budget_of(context: Context, budget: str, *, no_trunk_cache: bool) -> int:
+def takes_images(command: Command) -> Command:
+    """Let a command take the options of images, and receive their value in `images`.
+
+    The command takes `context`, `base`, `new` and `out` itself.
+    """
+    options: dict[str, tuple[Any, Any]] = {
+        "weights": (Weights, None),
+        "base_root": (BaseRoot, None),
+        "new_root": (NewRoot, None),
+        "trunk_cache": (TrunkCacheFolder, None),
+        "no_trunk_cache": (NoTrunkCache, False),
+        "trunk_budget": (TrunkBudget, "20GB"),
+        "workers": (Workers, None),
+        "max_pixels": (MaxPixels, MAX_PIXELS),
+    }
+
+    def build(values: Mapping[str, Any]) -> Images:
+        same = ("base", "new", "base_root", "new_root", "weights", "workers", "max_pixels")
+        return Images(
+            trunk_cache=values["trunk_cache"] or values["out"] / "trunk-cache",
+            budget=_trunk_budget(
+                values["context"],
+                values["trunk_budget"],
+                no_trunk_cache=values["no_trunk_cache"],
+            ),
+            **{name: values[name] for name in same},
+        )
+
+    types = {name: kind for name, (kind, _) in options.items()}
+    defaults = {name: default for name, (_, default) in options.items()}
+    return expand("images", types, defaults, build)(command)
+
+
+def _trunk_budget(context: Context, budget: str, *, no_trunk_cache: bool) -> int:
     """Return the bytes that may be stored.
 
     Raises:
@@ -141,21 +153,6 @@ def open_sides(images: Images) -> tuple[Side, Side]:
             open_side(images.base, images.base_root, option="--base-root"),
             open_side(images.new, images.new_root, option="--new-root"),
         )
-
-
-def starting_head(base: Side, file: Path | None) -> tuple[Head, dict[str, Any]]:
-    """Return the head that runs start from, and what is known about it."""
-    from clinit.errors import ExperimentError
-    from clinit.headtrain.stream.base_head import read_base_head
-
-    if file is not None:
-        return read_base_head(file)
-    if base.source.head is None:
-        raise ExperimentError(
-            f"{base.cache.path} holds no pretrained head to start from",
-            remedy="Give one with --head FILE.",
-        )
-    return base.source.head, {}
 
 
 def read_inputs(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clinit.cli.choices import BaseCache, BaseHead, NewCache, VerboseStarts
 from clinit.cli.claim import claimed_folder
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, say
@@ -34,24 +35,14 @@ _DIAGNOSIS_LAMBDA = 0.05
 @takes_studies(top=False)
 def train_head(
     context: Context,
-    base: Annotated[
-        Path, typer.Option(help="Feature cache of the base classes.", show_default=False)
-    ],
-    new: Annotated[
-        Path, typer.Option(help="Feature cache of the new classes.", show_default=False)
-    ],
+    base: BaseCache,
+    new: NewCache,
     out: Annotated[
         Path,
         typer.Option(help="Folder of the records, one sub-folder per head.", show_default=False),
     ],
     studies: list[Study],
-    head: Annotated[
-        Path | None,
-        typer.Option(
-            help="Head of the base classes to start from, as `clinit align` writes it.",
-            show_default="the head in the base cache",
-        ),
-    ] = None,
+    head: BaseHead = None,
     diagnose: Annotated[
         bool,
         typer.Option(
@@ -59,9 +50,7 @@ def train_head(
         ),
     ] = False,
     config_file: ConfigOption = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show what each initialisation chose.")
-    ] = False,
+    verbose: VerboseStarts = False,
 ) -> None:
     """Train heads on new classes that arrive in tasks, with a frozen backbone.
 
@@ -106,21 +95,12 @@ def read_data(base: Path, new: Path, head_file: Path | None) -> HeadData:
     Raises:
         ExperimentError: If there is no head.
     """
-    from clinit.errors import ExperimentError
-    from clinit.headtrain.stream.base_head import read_base_head
+    from clinit.headtrain.stream.base_head import starting_head
     from clinit.headtrain.stream.source import read_source
 
     with err.status("Reading the feature caches …"):
         base_source, new_source = read_source(base), read_source(new)
-    if head_file is not None:
-        return HeadData(base_source, new_source, *read_base_head(head_file))
-    if base_source.head is None:
-        raise ExperimentError(
-            f"{base} holds no pretrained head to start from",
-            remedy="Extract the base classes with a backbone that has a classifier, or give a"
-            " head with --head FILE.",
-        )
-    return HeadData(base_source, new_source, base_source.head, {})
+    return HeadData(base_source, new_source, *starting_head(base_source, head_file))
 
 
 def _missing(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.choices import MaxPixels
+from clinit.cli.choices import BaseCache, BaseHead, NewCache, VerboseStarts
 from clinit.cli.claim import claimed_folder
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import say
@@ -17,65 +16,38 @@ from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
 from clinit.cli.study_options import takes_studies
 from clinit.cli.top_inputs import (
-    BaseRoot,
     CheckpointEvery,
     Images,
-    NewRoot,
-    NoTrunkCache,
-    TrunkBudget,
-    TrunkCacheFolder,
-    Weights,
-    Workers,
     open_sides,
     read_inputs,
-    starting_head,
-    trunk_budget_of,
+    takes_images,
 )
 from clinit.cli.training_progress import training_progress
-from clinit.extract.image_size import MAX_PIXELS
 from clinit.headtrain.study import Study, names_of
 
 if TYPE_CHECKING:
-    from clinit.extract.head import Head
     from clinit.headtrain.record.format import RunRecord
-    from clinit.headtrain.top.inputs import Side, TopInputs
+    from clinit.headtrain.top.inputs import TopInputs
 
 
 @keeps("Finished runs and the last checkpoint are kept: the same command goes on from there.")
 @takes_studies(top=True)
+@takes_images
 def train_top(
     context: Context,
-    base: Annotated[
-        Path, typer.Option(help="Feature cache of the base classes.", show_default=False)
-    ],
-    new: Annotated[
-        Path, typer.Option(help="Feature cache of the new classes.", show_default=False)
-    ],
+    base: BaseCache,
+    new: NewCache,
     out: Annotated[
         Path,
         typer.Option(help="Folder of the records, one sub-folder per run.", show_default=False),
     ],
     studies: list[Study],
-    head: Annotated[
-        Path | None,
-        typer.Option(
-            help="Head of the base classes to start from, as `clinit align` writes it.",
-            show_default="the head in the base cache",
-        ),
-    ] = None,
-    weights: Weights = None,
-    base_root: BaseRoot = None,
-    new_root: NewRoot = None,
-    trunk_cache: TrunkCacheFolder = None,
-    no_trunk_cache: NoTrunkCache = False,
-    trunk_budget: TrunkBudget = "20GB",
-    workers: Workers = None,
-    max_pixels: MaxPixels = MAX_PIXELS,
+    head: BaseHead = None,
+    *,
+    images: Images,
     checkpoint_every: CheckpointEvery = 100,
     config_file: ConfigOption = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show what each initialisation chose.")
-    ] = False,
+    verbose: VerboseStarts = False,
 ) -> None:
     """Train the top blocks of a backbone, and its head, on new classes that arrive in tasks.
 
@@ -84,28 +56,19 @@ def train_top(
     blocks is frozen: its output is computed once and stored. A killed run goes on
     when the same command is given again.
     """
-    images = Images(
-        base=base,
-        new=new,
-        base_root=base_root,
-        new_root=new_root,
-        weights=weights,
-        trunk_cache=trunk_cache or out / "trunk-cache",
-        budget=trunk_budget_of(context, trunk_budget, no_trunk_cache=no_trunk_cache),
-        workers=workers,
-        max_pixels=max_pixels,
-    )
+    from clinit.headtrain.stream.base_head import starting_head
+    from clinit.headtrain.top.resume import unfinished
+
     # One name for a run, whatever else is trained in the same call.
     folders = [out / names_of([study])[0] for study in studies]
     with claimed_folder(out):
         base_side, new_side = open_sides(images)
-        start, head_facts = starting_head(base_side, head)
+        start, head_facts = starting_head(base_side.source, head)
         # Before activations are computed: a folder that is taken is refused at once.
-        left = [
-            (study, folder)
-            for study, folder in zip(studies, folders, strict=True)
-            if not _is_there(study, folder, base_side, new_side, start)
-        ]
+        left = unfinished(studies, folders, base_side.source, new_side.source, start)
+        for folder in folders:
+            if folder not in [each for _, each in left]:
+                say(f"{folder} is there already")
         records = []
         if left:
             inputs = read_inputs(
@@ -126,21 +89,6 @@ def train_top(
     _show(records, folders)
 
 
-def _is_there(study: Study, folder: Path, base: Side, new: Side, start: Head) -> bool:
-    """Return whether a run is finished; remove a checkpoint that a killed run has left."""
-    from clinit.headtrain.record.finished import is_finished
-
-    finished = is_finished(folder, study, base.source, new.source, start)
-    if finished:
-        say(f"{folder} is there already")
-        _checkpoint(folder).unlink(missing_ok=True)
-    return finished
-
-
-def _checkpoint(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.checkpoint")
-
-
 def train_one(
     inputs: TopInputs,
     study: Study,
@@ -152,25 +100,21 @@ def train_one(
     checkpoint: Path | None = None,
 ) -> RunRecord:
     """Train one run, or finish a killed one, and write its record."""
-    from clinit.headtrain.record.format import write_record
-    from clinit.headtrain.top.experiment import run_top
+    from clinit.headtrain.top.resume import finish_run
 
-    checkpoint = checkpoint or _checkpoint(folder)
     say(f"{folder.name}:")
     with training_progress(verbose=verbose) as observer:
-        record = run_top(
+        return finish_run(
             inputs,
             study,
+            folder,
+            name=folder.name,
             checkpoint=checkpoint,
             checkpoint_every=checkpoint_every,
             observer=observer,
             head_facts=head_facts,
             command=["clinit", *sys.argv[1:]],
         )
-    record = replace(record, info={**record.info, "id": folder.name})
-    write_record(record, folder)
-    checkpoint.unlink(missing_ok=True)
-    return record
 
 
 def _show(records: list[RunRecord], folders: list[Path]) -> None:

@@ -23,3 +23,8 @@ def choose_device(name: str) -> torch.device:
             " (`nvidia-smi` shows the driver).",
         )
     return torch.device(name)
+
+
+def device_name(device: torch.device) -> str:
+    """Return the name of the GPU, or `cpu`."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

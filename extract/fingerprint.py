@@ -155,7 +155,7 @@ class Fingerprint:
 
     @property
     def is_nameless(self) -> bool:
-        """Whether nobody has said what computed the features.
+        """Whether the features are imported and name no backbone.
 
         So it was with imports of earlier versions without `--backbone`: equal fingerprints then
         say nothing about equal origins.

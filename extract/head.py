@@ -20,7 +20,6 @@ import numpy as np
 from jaxtyping import Float, Int
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
-from torch import Tensor
 
 from clinit.errors import LOOK_AT_STORAGE, HeadError, StorageError
 from clinit.extract.class_names import is_text, read_class_names
@@ -48,7 +47,7 @@ class Head:
     weight: Float[np.ndarray, "classes dim"]
     bias: Float[np.ndarray, " classes"]
     class_names: tuple[str, ...] | None = None
-    """One name per row; None when nobody has said what the rows stand for."""
+    """One name per row; None when the rows have no class names."""
     fingerprint: str = ""
     """Identifier of the backbone's fingerprint; empty when unknown."""
     alignment: Mapping[str, Any] | None = None
@@ -212,9 +211,9 @@ def read_head(path: Path) -> Head:
             f"cannot read {path}: {error.strerror or error}", remedy=LOOK_AT_STORAGE
         ) from error
     try:
-        with safe_open(path, framework="pt") as file:  # numpy has no bfloat16
+        with safe_open(path, framework="numpy") as file:
             metadata = dict(file.metadata() or {})
-            weight, bias = _tensor(file, "weight"), _tensor(file, "bias")
+            weight, bias = _tensor(path, file, "weight"), _tensor(path, file, "bias")
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise HeadError(
             f"{path} is not a head file: {error}",
@@ -245,13 +244,17 @@ def read_head(path: Path) -> Head:
     return Head(weight, bias, names, facts.fingerprint, facts.alignment)
 
 
-def _tensor(file: Any, name: str) -> Float[np.ndarray, ...]:
+def _tensor(path: Path, file: Any, name: str) -> Float[np.ndarray, ...]:
     """Read a tensor of floating point numbers as float32."""
     dtype = file.get_slice(name).get_dtype()
     if dtype not in ("F64", "F32", "F16", "BF16"):
         raise ValueError(f"{name} is of type {dtype}, expected floats of 16, 32 or 64 bits")
-    tensor: Tensor = file.get_tensor(name)
-    return tensor.float().numpy()
+    if dtype == "BF16":  # NumPy has no such type; PyTorch takes two seconds to load
+        with safe_open(path, framework="pt") as again:
+            widened: np.ndarray = again.get_tensor(name).float().numpy()
+        return widened
+    with np.errstate(over="ignore"):  # it is found not to be finite
+        return np.asarray(file.get_tensor(name), dtype=np.float32)
 
 
 def _stored(head: Head) -> dict[str, np.ndarray]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from clinit.extract.device import device_name
 from clinit.extract.head import Head
 from clinit.headtrain.bank.step import BETAS, EPS
 from clinit.headtrain.events import Noted, Observer, ignore
@@ -89,7 +90,7 @@ def run_experiment(
             timings_s=timings,
             optimizer={"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"},
             bank=studies,
-            device=learner.device,
+            device=device_name(learner.device),
             started=started,
             command=command,
         )

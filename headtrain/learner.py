@@ -66,7 +66,7 @@ class Learner:
         self._diagnose = diagnose
         self._fingerprint = head.fingerprint
         self._own_seconds = np.zeros(len(studies))
-        self._bank = Bank(_as_rows(head), [study.training for study in studies], device)
+        self._bank = Bank(Rows.of_head(head), [study.training for study in studies], device)
         self._plan = TaskPlan(scenario, self._shared)
         tested = scenario.val.rows_between(0, scenario.num_classes)
         self._test = LabelledRows.on(device, scenario.val.take(tested), scenario.val.labels[tested])
@@ -117,13 +117,9 @@ class Learner:
     def head(self, index: int) -> Head:
         """Copy one head as it is now, with the names of its classes."""
         with torch_stream(self.device):
-            rows = self._bank.rows(index).on_host()
-        return Head(
-            weight=rows.weight.astype(np.float32),
-            bias=rows.bias.astype(np.float32),
-            class_names=self._scenario.class_names[: len(rows.bias)],
-            fingerprint=self._fingerprint,
-        )
+            rows = self._bank.rows(index)
+            names = self._scenario.class_names[: len(rows.bias)]
+            return rows.as_head(names, self._fingerprint)
 
     def _diagnoses(
         self, task: Task, data: LabelledRows, rows: TaskRows, diagnose: Diagnose
@@ -177,7 +173,3 @@ class Learner:
                 self._observe(Noted(self.diverged[name]))
         losses = dict(zip(self.ids, loss_new.tolist(), strict=True))
         self._observe(Evaluated(task.number, iteration, losses))
-
-
-def _as_rows(head: Head) -> Rows:
-    return Rows(head.weight.astype(np.float64), head.bias.astype(np.float64))

@@ -36,6 +36,19 @@ class Setting:
     """The default in words, where None stands for one that depends on other settings."""
     file: bool = False
     """Whether the command line takes the name of a file that holds the value."""
+    top_help: str | None = None
+    """The meaning where blocks of the backbone learn as well, if it is another."""
+    top_otherwise: str | None = None
+    """The default in words there, if it is another."""
+
+    @property
+    def of_top(self) -> Setting:
+        """The setting as it is where blocks of the backbone learn as well."""
+        return replace(
+            self,
+            help=self.top_help or self.help,
+            otherwise=self.top_otherwise or self.otherwise,
+        )
 
 
 class Part:

@@ -51,8 +51,9 @@ _SEED = Setting(
 )
 _LOSS = Setting("Training loss: cross entropy, squared error or squentropy.")
 _PRECISION = Setting(
-    "Arithmetic of an update: float32, tf32 (CUDA) or bf16. Weights are always float32, and so"
-    " are evaluations of heads alone."
+    "Arithmetic of an update: float32, tf32 (CUDA) or bf16. Weights and evaluations are always"
+    " float32.",
+    top_help="Arithmetic of an update: float32 or bf16. Weights are always float32.",
 )
 _DEVICE = Setting("Device to compute on; auto takes CUDA where there is one.")
 
@@ -65,9 +66,11 @@ class Stream(Part):
         Method,
         Setting(
             "How earlier classes are kept: with a buffer of old rows (rehearsal), not at all"
-            " (naive), or with all rows of all classes seen (joint). Heads alone: by solving the"
-            " whole head from the rows of joint (nearest class mean, ridge, LDA). Top blocks: by"
-            " EWC, without old rows, or by DER++, with a buffer."
+            " (naive), or with all rows of all classes seen (joint); or by solving the whole head"
+            " from the rows of joint (nearest class mean, ridge, LDA).",
+            top_help="How earlier classes are kept: with a buffer of old rows (rehearsal), not at"
+            " all (naive), with all rows of all classes seen (joint), by EWC, without old rows, or"
+            " by DER++, with a buffer.",
         ),
     ] = "rehearsal"
     tasks: Annotated[int, Setting("Number of tasks in which the new classes arrive.", least=1)] = 5
@@ -97,7 +100,13 @@ class Stream(Part):
     ] = "text"
     batch_size: Annotated[
         int | None,
-        Setting("Rows per batch.", least=2, most=1_000_000, otherwise="256, EWC 128"),
+        Setting(
+            "Rows per batch.",
+            least=2,
+            most=1_000_000,
+            otherwise="256",
+            top_otherwise="256; ewc: 128",
+        ),
     ] = None
     shots: Annotated[
         int | None,
@@ -189,8 +198,10 @@ class Start(Part):
         Literal["buffer", "new"] | None,
         Setting(
             "Rows that initialisation sees: the old ones of the buffer too, as in the paper (naive"
-            " and ewc keep a buffer for this alone), or new rows alone.",
-            otherwise="buffer, naive: new",
+            " keeps a buffer for this alone), or new rows alone.",
+            otherwise="buffer; naive: new",
+            top_help="Rows that initialisation sees: the old ones of the buffer too, as in the"
+            " paper (naive and ewc keep a buffer for this alone), or new rows alone.",
         ),
     ] = None
     head_width: Annotated[
@@ -247,18 +258,20 @@ class Training(Part):
     lr: Annotated[
         float | None,
         Setting(
-            "Learning rate of AdamW: constant for heads alone; with top blocks, that of the head"
-            " at the peak of one cycle per task.",
+            "Learning rate of AdamW; it is constant.",
             above=0,
-            otherwise="1e-3; top blocks 1.5e-3, EWC 8e-4",
+            otherwise="1e-3",
+            top_help="Learning rate of the head in AdamW, at the peak of one cycle per task.",
+            top_otherwise="1.5e-3; ewc: 8e-4",
         ),
     ] = None
     weight_decay: Annotated[
         float,
         Setting(
-            "Decoupled weight decay of the head and of matrices; norms and biases of blocks have"
-            " none.",
+            "Decoupled weight decay of the head.",
             least=0,
+            top_help="Decoupled weight decay of the head and of matrices; norms and biases of"
+            " blocks have none.",
         ),
     ] = 0.05
     precision: Annotated[Precision, _PRECISION] = "float32"
@@ -614,7 +627,11 @@ def settings_of(*, top: bool = False) -> Mapping[str, Field]:
     """
     parts = {name: part for name, part in PARTS.items() if top or name != "top"}
     return {
-        name: replace(each, path=(part, *each.path))
+        name: replace(
+            each,
+            path=(part, *each.path),
+            setting=each.setting.of_top if top else each.setting,
+        )
         for part, owner in parts.items()
         for name, each in fields_of(owner).items()
     }

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,10 @@ import torch
 from PIL import Image
 
 from clinit.extract.document import content_sha256
+
+# Processes of these tests may write no large file: Python would leave half of the bytecode of a
+# module, and every later import of it would fail.
+os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 TINY_MODEL = "convnextv2_atto"
 TINY_ARGS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}

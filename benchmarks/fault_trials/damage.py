@@ -344,7 +344,7 @@ def damage(path: str, sort: str, number: int, *, seed: int = 0) -> Trial:
         path: That of one of `FILES`.
         sort: One of `BYTES`, or the first of `CHANGES` for such a file.
         number: Another number is another place in the file.
-        seed: Likewise.
+        seed: Another seed is another place as well.
     """
     (file,) = (file for file in FILES if file.path == path)
     return Trial("damage", path, f"{sort}, number {number}", _run(file, sort, f"{seed} {number}"))

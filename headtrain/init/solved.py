@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from clinit.headtrain.array import beside, namespace
 from clinit.headtrain.init.lda import discriminants
@@ -17,13 +17,8 @@ from clinit.headtrain.rows import Rows
 class SolvedHead(Protocol):
     """A way to solve for a head."""
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The settings of a head that it reads; the others mean nothing to it."""
-        ...
-
     def solve(self, statistics: ClassStatistics, lam: float) -> Rows:
-        """Return the head over all classes of `statistics`; `lam` matters where it is read."""
+        """Return the head over all classes of `statistics`; not every method reads `lam`."""
         ...
 
 
@@ -53,8 +48,6 @@ class NearestClassMean:
     classification: generalizing to new classes at near-zero cost", IEEE TPAMI 35(11), 2013.
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("loss",)
-
     def solve(self, statistics: ClassStatistics, lam: float) -> Rows:
         """Return (mu_c, -1/2 |mu_c|^2) for each class."""
         means = statistics.class_means
@@ -66,8 +59,6 @@ class NearestClassMean:
 class Ridge:
     """Least squares with one-hot targets: the head of Eq. 3 of the paper, all rows written."""
 
-    reads: ClassVar[tuple[str, ...]] = ("lam", "loss", "weighting")
-
     def solve(self, statistics: ClassStatistics, lam: float) -> Rows:
         """Return W_LS; the row of a class without data is zero: it predicts "not this one"."""
         return least_squares_head(statistics, lam)
@@ -76,8 +67,6 @@ class Ridge:
 @dataclass(frozen=True, slots=True)
 class Lda:
     """Linear discriminants with shrinkage, for equal priors: `clinit.headtrain.init.lda`."""
-
-    reads: ClassVar[tuple[str, ...]] = ("loss", "weighting")
 
     def solve(self, statistics: ClassStatistics, lam: float) -> Rows:
         """Return the discriminant of each class."""

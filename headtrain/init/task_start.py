@@ -135,11 +135,10 @@ class TaskStart:
 
     def _curve(self, weighting: Weighting) -> LambdaCurve:
         if weighting not in self._curves:
-            judged = slice(0 if self._closed else self._task.start, self._task.stop)
             features = self.features
             with self._watch.phase(f"lambda {weighting}"):
                 self._curves[weighting] = lambda_curve(
-                    features, self._labels, self._task.stop, classes=judged, weighting=weighting
+                    features, self._labels, self._task.stop, weighting=weighting
                 )
             self._chosen(self._curves[weighting])
         return self._curves[weighting]
@@ -151,15 +150,16 @@ class TaskStart:
             return self._read()
 
     def _solved(self, study: Study, method: SolvedHead) -> tuple[Initialisation, Spent]:
-        weighting: Weighting = study.start.weighting if "weighting" in method.reads else "class"
+        idle = study.idle("method")
+        weighting: Weighting = "class" if "weighting" in idle else study.start.weighting
         statistics = self.statistics(weighting)
         needed = ["features", f"statistics {weighting}"]
         curve, lam = None, None
-        if "lam" in method.reads:
-            if study.start.lam == "auto":
+        if "lam" not in idle:
+            if isinstance(study.start.lam, str):
                 curve = self._curve(weighting)
                 needed.append(f"lambda {weighting}")
-            lam = curve.best if curve is not None else float(study.start.lam)
+            lam = curve.best if curve is not None else study.start.ridge_parameter
         watch = Stopwatch(self._device)
         with watch.phase("solve"):
             rows = method.solve(statistics, lam or 0.0)

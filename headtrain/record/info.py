@@ -6,17 +6,18 @@ Fields beyond these are kept as they are: a record says more than the code reads
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Required, TypedDict, cast
+from typing import TYPE_CHECKING, Annotated, Any, Required, TypedDict, cast
 
-import torch
 from msgspec import Meta
 
 from clinit.errors import RecordError
 from clinit.extract.document import Count, Digest, DocumentKind, Number, Seconds, Share
 from clinit.headtrain.record.provenance import git_commit, versions
 from clinit.headtrain.stream.pool import LOSS_SAMPLE_ROWS
-from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import PER_HEAD, Study, as_of_today
+
+if TYPE_CHECKING:  # records are read without what reads caches
+    from clinit.headtrain.stream.source import Source
 
 MOST_IN_BANK = 100
 """Heads that each record of a bank names: a larger one would fill its records with them."""
@@ -148,7 +149,7 @@ class RunInfo(TypedDict, total=False):
     notes: list[str]
     """What the data lacked, and what happened on the way."""
     seconds: Seconds | None
-    """Of the run alone: its own initialisations, and an equal share of what a bank shares."""
+    """Seconds of this run alone: its initialisations, and an equal share of what a bank shares."""
     timings_s: dict[str, Any]
     """Seconds of each phase, of the whole bank."""
     bank_size: Count
@@ -184,7 +185,7 @@ def run_info(
     timings_s: Mapping[str, float],
     optimizer: Mapping[str, Any],
     bank: Sequence[Study],
-    device: torch.device,
+    device: str,
     started: str,
     command: Sequence[str],
 ) -> RunInfo:
@@ -201,7 +202,7 @@ def run_info(
         timings_s: Of each phase, of the whole bank.
         optimizer: Its name and what of it is no setting.
         bank: The studies that were trained together, this one among them.
-        device: Where it was trained.
+        device: Name of what it was trained on.
         started: Time, in ISO format.
         command: What the user typed.
     """
@@ -219,7 +220,7 @@ def run_info(
         "loss_sample_rows": LOSS_SAMPLE_ROWS,
         "versions": versions(),
         "git_commit": git_commit(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "device": device,
         "started": started,
         "command": list(command),
         "tasks": [],

@@ -62,7 +62,7 @@ def map_to_head(base: Source, head: Head) -> Int[np.ndarray, " classes"]:
     names = head.class_names
     if names is None:
         raise ExperimentError(
-            f"nobody has said what the {head.num_classes:,} rows of the base head stand for",
+            f"the {head.num_classes:,} rows of the base head have no class names",
             remedy=NAMES_REMEDY,
         )
     if names == base.class_names:
@@ -139,6 +139,29 @@ def read_base_head(path: Path) -> tuple[Head, dict[str, Any]]:
         if facts.get("digest") == head_digest(head):
             described["alignment"] = _told(facts)
     return head, described
+
+
+def starting_head(base: Source, given: Head | Path | None = None) -> tuple[Head, dict[str, Any]]:
+    """Return the head that runs start from, and what a run record says about it.
+
+    Args:
+        base: The base classes, whose cache holds a head of its own.
+        given: Another head, or its file.
+
+    Raises:
+        ExperimentError: If there is neither.
+        HeadError: If there is no such file, or it or its facts are damaged.
+    """
+    if isinstance(given, Path):
+        return read_base_head(given)
+    head = base.head if given is None else given
+    if head is None:
+        raise ExperimentError(
+            f"{base.path} holds no pretrained head to start from",
+            remedy="Extract the base classes with a backbone that has a classifier, or give a head"
+            " (--head FILE; in Python, head=).",
+        )
+    return head, {}
 
 
 def _told(facts: Mapping[str, Any]) -> dict[str, Any]:

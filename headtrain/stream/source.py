@@ -108,8 +108,8 @@ def check_same_backbone(one: Fingerprint, other: Fingerprint) -> None:
     """Compare the fingerprints of two caches, in what says which backbone it was.
 
     Raises:
-        CacheError: If a field differs; the message names all that do. If nobody has said what
-            computed the features.
+        CacheError: If fields differ (the message names them all), or the features are imported
+            and name no backbone.
     """
     differing = one.without_rows.differences(other.without_rows)
     if differing:
@@ -120,7 +120,7 @@ def check_same_backbone(one: Fingerprint, other: Fingerprint) -> None:
         )
     if one.is_nameless:
         raise CacheError(
-            "the two caches hold imported features, and nobody has said what computed them: they"
-            " need not be of one backbone",
+            "the two caches hold imported features that name no backbone: they need not be of the"
+            " same one",
             remedy="Import both again with `clinit cache import --backbone NAME`.",
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from clinit.extract.device import device_name
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.info import run_info
@@ -124,7 +125,7 @@ def run_top(
             "state": "fresh each task",
         },
         bank=[study],
-        device=inputs.device,
+        device=device_name(inputs.device),
         started=started,
         command=command,
     )

@@ -22,13 +22,13 @@ from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.export.classifier import load_model
 from clinit.headtrain.least_squares.api import least_squares
 from clinit.headtrain.record.finished import is_finished
-from clinit.headtrain.record.format import RunRecord, write_record, write_records
-from clinit.headtrain.stream.base_head import read_base_head
+from clinit.headtrain.record.format import RunRecord, write_records
+from clinit.headtrain.stream.base_head import starting_head
 from clinit.headtrain.stream.source import Source, read_source
 from clinit.headtrain.study import PAPER_INITS, PER_HEAD, Study, names_of, refusals
-from clinit.headtrain.top.experiment import run_top
 from clinit.headtrain.top.images import open_side, reload_backbone
 from clinit.headtrain.top.inputs import Side, Storage, prepare_inputs
+from clinit.headtrain.top.resume import finish_run, unfinished
 
 Cache = Source | str | Path
 """A feature cache: loaded, or its folder."""
@@ -122,7 +122,7 @@ def train_heads(
     """
     studies = _studies(study, top=False)
     old, arriving = _loaded(base), _loaded(new)
-    first, facts = _head(old, head)
+    first, facts = starting_head(old, _head(head))
 
     def train() -> list[RunRecord]:
         return run_experiment(old, arriving, first, studies, observer=observer, head_facts=facts)
@@ -187,12 +187,8 @@ def train_top(
         raise ValueError(f"runs of one call differ at most in {', '.join(PER_HEAD)}")
     with claim_folder(folder):
         old, arriving = _side(base, base_root, "base"), _side(new, new_root, "new")
-        first, facts = _head(old.source, head)
-        left = [
-            (each, record)
-            for each, record in zip(studies, folders, strict=True)
-            if not is_finished(record, each, old.source, arriving.source, first)
-        ]
+        first, facts = starting_head(old.source, _head(head))
+        left = unfinished(studies, folders, old.source, arriving.source, first)
         if left:
             device = studies[0].training.device
             path = None if weights is None else Path(weights)
@@ -211,20 +207,15 @@ def train_top(
                 random_only=starts == {"random"},
             )
             for each, record in left:
-                checkpoint = record.with_name(f"{record.name}.checkpoint")
-                trained = run_top(
+                finish_run(
                     inputs,
                     each,
-                    checkpoint=checkpoint,
+                    record,
                     checkpoint_every=checkpoint_every,
                     observer=observer,
                     head_facts=facts,
                 )
-                write_record(trained, record)
-                checkpoint.unlink(missing_ok=True)
                 inputs = inputs.reused()
-        for record in folders:  # of a run that was killed after its record was written
-            record.with_name(f"{record.name}.checkpoint").unlink(missing_ok=True)
     return load_runs(*folders)
 
 
@@ -256,7 +247,10 @@ def diagnose(
     if head is None:
         head = opened.head
     if head is None:
-        raise _no_head(cache)
+        raise ExperimentError(
+            f"{cache} holds no pretrained head",
+            remedy="Extract the classes with a backbone that has a classifier, or give a head.",
+        )
     chosen = head if isinstance(head, Head) else read_head(Path(head))
     return diagnose_split(
         opened.split(split), chosen, lam=lam, per_class=per_class, device=choose_device(device)
@@ -292,21 +286,8 @@ def _loaded(cache: Cache) -> Source:
     return cache if isinstance(cache, Source) else load_cache(cache)
 
 
-def _head(base: Source, head: Head | str | Path | None) -> tuple[Head, dict[str, Any]]:
-    if isinstance(head, Head):
-        return head, {}
-    if head is not None:
-        return read_base_head(Path(head))
-    if base.head is None:
-        raise _no_head(base.path)
-    return base.head, {}
-
-
-def _no_head(path: object) -> ExperimentError:
-    return ExperimentError(
-        f"{path} holds no pretrained head",
-        remedy="Extract the base classes with a backbone that has a classifier, or give a head.",
-    )
+def _head(head: Head | str | Path | None) -> Head | Path | None:
+    return Path(head) if isinstance(head, str) else head
 
 
 def _side(cache: str | Path, root: str | Path | None, name: str) -> Side:

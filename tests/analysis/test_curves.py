@@ -99,6 +99,7 @@ from pathlib import Path
 from clinit.analysis.report import load_report
 from clinit.errors import ClinitError
 report = load_report([Path(sys.argv[1])])
+sys.dont_write_bytecode = True  # a bytecode file that is cut short breaks every later import
 resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))  # no file grows beyond 2 kB
 for path in map(Path, sys.argv[2:]):
     try:

@@ -166,10 +166,13 @@ def test_csv_is_shown_on_a_terminal_and_kept_as_it_is_in_a_file(
         assert stream.getvalue() == expected
 
 
-def test_an_output_that_is_closed_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_printed_into_a_closed_output_goes_nowhere(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("sys.stdout", None)
     print_json('"é"')
     print_csv("é\n")
+    assert capfd.readouterr() == ("", "")
 
 
 def test_messages_of_libraries_are_shown_as_ours(

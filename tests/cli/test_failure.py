@@ -150,13 +150,21 @@ def test_a_reader_that_has_enough_is_told_nothing(told: Callable[..., str]) -> N
 
 
 def limited(words: list[str | Path], kind: int, size: int) -> subprocess.CompletedProcess[str]:
-    """Run a command under a limit of the system."""
+    """Run a command under a limit of the system.
+
+    It writes no bytecode, which a limit would cut short: every later import would break.
+    """
     command = [sys.executable, "-m", "clinit", *map(str, words)]
     return subprocess.run(
         command,
         capture_output=True,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
         preexec_fn=lambda: resource.setrlimit(kind, (size, size)),
         check=False,
     )

@@ -19,7 +19,9 @@ from clinit.cli import train_top as train_top_module
 from clinit.cli.main import app
 from clinit.cli.recipes import names, recipe
 from clinit.errors import ConfigFileError
+from clinit.headtrain.stream import base_head
 from clinit.headtrain.sweep.run import distinct, runs_of
+from clinit.headtrain.top import resume
 
 INITS = {"random", "class-mean", "least-square"}
 ORDER = [
@@ -101,13 +103,14 @@ def sweep_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> l
 def top_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> list[dict[str, Any]]:
     seen: list[dict[str, Any]] = []
 
-    def note(study: Any, *_: Any) -> bool:
-        seen.append(study.values())
-        return True
+    def none_left(studies: Any, *_: Any) -> list[Any]:
+        seen.extend(study.values() for study in studies)
+        return []
 
-    monkeypatch.setattr(train_top_module, "open_sides", lambda _: (None, None))
-    monkeypatch.setattr(train_top_module, "starting_head", lambda *_: (None, {}))
-    monkeypatch.setattr(train_top_module, "_is_there", note)
+    sides = (types.SimpleNamespace(source=None), types.SimpleNamespace(source=None))
+    monkeypatch.setattr(train_top_module, "open_sides", lambda _: sides)
+    monkeypatch.setattr(base_head, "starting_head", lambda *_: (None, {}))
+    monkeypatch.setattr(resume, "unfinished", none_left)
     monkeypatch.setattr(train_top_module, "_show", lambda *_: None)
     places = ["--base=b", "--new=n", "--out=o", "--device=cpu"]
     result = CliRunner().invoke(app, ["train-top", f"--config={name}", *places, *words])

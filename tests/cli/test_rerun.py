@@ -4,10 +4,12 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from clinit.cli import top_inputs
 from clinit.cli.main import app
 from clinit.headtrain.record.format import read_info, read_record
 
@@ -25,8 +27,16 @@ def test_a_run_of_heads_gives_the_same_bits_and_leaves_nothing(tiny_run: Path) -
 
 
 def test_a_run_of_top_blocks_gives_the_same_bits_and_is_recorded(
-    tiny_run: Path, tmp_path: Path
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    read: list[top_inputs.Images] = []
+    read_inputs = top_inputs.read_inputs
+
+    def watched(images: top_inputs.Images, *rest: Any) -> Any:
+        read.append(images)
+        return read_inputs(images, *rest)
+
+    monkeypatch.setattr(top_inputs, "read_inputs", watched)
     caches = tiny_run.parent / "caches"
     words = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "runs"]
     small = [
@@ -42,9 +52,10 @@ def test_a_run_of_top_blocks_gives_the_same_bits_and_is_recorded(
     )
     assert made.exit_code == 0, made.output
     run = tmp_path / "runs" / "least-square-calibrated"
-    result = rerun(run, "--out", tmp_path / "again")
+    result = rerun(run, "--out", tmp_path / "again", "--workers=1", "--max-pixels=5000")
     assert result.exit_code == 0, result.output
     assert "The same bits" in result.output
+    assert [(each.workers, each.max_pixels) for each in read] == [(1, 5000)]
     assert read_record(tmp_path / "again").evaluations.equals(read_record(run).evaluations)
     assert (tmp_path / "again" / "study.toml").read_text() == (run / "study.toml").read_text()
 

@@ -223,7 +223,7 @@ def test_a_network_that_cannot_be_counted_is_not_built(
 
 def test_no_hook_stays_after_a_network_is_built(tiny_weights: Path) -> None:
     load_backbone(config(tiny_weights))
-    nn.Linear(8000, 8000, device="meta")
+    assert nn.Linear(8000, 8000, device="meta").weight.numel() == 64_000_000
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't allocate memory: 36 bytes")])

@@ -142,13 +142,13 @@ def imported(tmp_path: Path) -> Callable[[str, str], Path]:
     return make
 
 
-def test_imports_that_nobody_has_named_open_and_are_not_mixed(
+def test_imports_that_name_no_backbone_open_and_are_not_mixed(
     imported: Callable[[str, str], Path],
 ) -> None:
     caches = [open_cache(imported(name, "imported")) for name in ("clip", "dino-v2")]
     one, other = (cache.split("train").fingerprint for cache in caches)
     assert caches[0].split("train").load().dim == 6
-    with pytest.raises(CacheError, match="nobody has said what computed them: they need not") as e:
+    with pytest.raises(CacheError, match="that name no backbone: they need not be of the") as e:
         check_same_backbone(one, other)
     assert "--backbone NAME" in e.value.remedy
 

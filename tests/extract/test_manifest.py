@@ -266,6 +266,7 @@ from pathlib import Path
 from clinit.errors import ClinitError
 from clinit.extract.manifest import read_manifest, write_manifest
 manifest = read_manifest(Path(sys.argv[1]))
+sys.dont_write_bytecode = True  # a bytecode file that is cut short breaks every later import
 resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512))  # no file grows beyond 512 bytes
 try:
     write_manifest(manifest, Path(sys.argv[2]))

@@ -185,6 +185,7 @@ from clinit.errors import ClinitError
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.plan import Plan
 from clinit.extract.shard import assemble, write_shard
+sys.dont_write_bytecode = True  # a bytecode file that is cut short breaks every later import
 resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))  # no file grows beyond 2 kB
 features = np.random.default_rng(0).normal(size=(7, 500)).astype(np.float32)
 shard = assemble(features, np.zeros(7, np.int64), {}, dtype="float16")

@@ -16,7 +16,7 @@ from clinit.headtrain.least_squares.lambda_curve import lambda_curve
 from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.tasks import Task
-from clinit.headtrain.study import Study
+from clinit.headtrain.study import Study, Weighting
 
 OLD, NEW, DIM = 5, 3, 6
 TASK = Task(2, np.arange(NEW), OLD)
@@ -115,19 +115,21 @@ def test_lambda_is_chosen_by_the_new_rows_and_for_a_solved_head_by_all() -> None
     features, labels = sample()
     written, solved = Reader(), Reader(SOLVED["ridge"])
     written.start.start(study(init="least-square", lam="auto"), head())
-    solved.start.start(study(lam="auto"), head())
+    solved.start.start(study(method="ridge", lam="auto"), head())
     for reader, classes in ((written, slice(OLD, OLD + NEW)), (solved, slice(0, OLD + NEW))):
         assert reader.curves == [lambda_curve(features, labels, OLD + NEW, classes=classes)]
     assert written.curves != solved.curves
 
 
+@pytest.mark.parametrize("weighting", ["class", "sample"])
 @pytest.mark.parametrize("method", sorted(SOLVED))
-def test_a_solved_head_gets_all_its_rows(method: str) -> None:
+def test_a_solved_head_gets_all_its_rows(method: str, weighting: Weighting) -> None:
     features, labels = sample()
-    statistics = ClassStatistics.of(features, labels, num_classes=OLD + NEW)
-    config = study(lam=0.3)
+    read: Weighting = "class" if method == "ncm" else weighting
+    statistics = ClassStatistics.of(features, labels, num_classes=OLD + NEW, weighting=read)
+    config = study(method=method, lam=0.3, weighting=weighting)
     found, seconds = Reader(SOLVED[method]).start.start(config, head())
-    reads_lambda = "lam" in SOLVED[method].reads
+    reads_lambda = method == "ridge"
     expected = SOLVED[method].solve(statistics, 0.3 if reads_lambda else 0.0)
     np.testing.assert_array_equal(found.rows.weight, expected.weight)
     np.testing.assert_array_equal(found.rows.bias, expected.bias)

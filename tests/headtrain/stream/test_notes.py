@@ -2,45 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
 from clinit.headtrain.stream import notes as gaps_module
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study
+from tests.headtrain.stream.made_sides import BASE, HEAD, NEW, head_of, source
 
-DIM = 4
 CONFIG = {"tasks": 2, "buffer": 7, "batch_size": 2}
-
-
-def rows(names: Sequence[str], counts: Sequence[int], dim: int = DIM) -> FeatureSet:
-    labels = np.repeat(np.arange(len(counts)), counts)
-    return FeatureSet(np.zeros((len(labels), dim), np.float16), labels, tuple(names))
-
-
-def source(names: str, train: Sequence[int], val: Sequence[int], **fields: Any) -> Source:
-    dim = fields.pop("dim", DIM)
-    return Source(rows(names, train, dim), rows(names, val, dim), **fields)
-
-
-def head_of(names: Sequence[str] | None, dim: int = DIM, fingerprint: str = "") -> Head:
-    count = len(names) if names is not None else 4
-    named = tuple(names) if names is not None else None
-    return Head(np.zeros((count, dim), np.float32), np.zeros(count, np.float32), named, fingerprint)
-
-
-BASE = source("abcd", [5] * 4, [2] * 4)
-NEW = source("wxyz", [5] * 4, [2] * 4)
-HEAD = head_of("abcd")
 
 
 def studies(config: Mapping[str, Any], *heads: Mapping[str, Any]) -> list[Study]:

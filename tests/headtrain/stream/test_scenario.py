@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,39 +9,16 @@ import numpy as np
 import pytest
 
 from clinit.errors import CacheError, ClinitError, ExperimentError, HeadError
-from clinit.extract.features import FeatureSet
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Stream
+from tests.headtrain.stream.made_sides import BASE, HEAD, NEW, head_of, source
 
-DIM = 4
 CONFIG = Stream(tasks=2, buffer=7, batch_size=2)
 
 
-def rows(names: Sequence[str], counts: Sequence[int], dim: int = DIM) -> FeatureSet:
-    """Rows whose first feature is the letter of their class."""
-    labels = np.repeat(np.arange(len(counts)), counts)
-    features = np.zeros((len(labels), dim), np.float16)
-    features[:, 0] = np.array([ord(names[int(label)]) for label in labels])
-    return FeatureSet(features, labels, tuple(names))
-
-
-def source(names: str, train: Sequence[int], val: Sequence[int], **fields: Any) -> Source:
-    dim = fields.pop("dim", DIM)
-    return Source(rows(names, train, dim), rows(names, val, dim), **fields)
-
-
-def head_of(names: Sequence[str] | None, dim: int = DIM, fingerprint: str = "") -> Head:
-    count = len(names) if names is not None else 4
-    named = tuple(names) if names is not None else None
-    return Head(np.zeros((count, dim), np.float32), np.zeros(count, np.float32), named, fingerprint)
-
-
-BASE = source("abcd", [5] * 4, [2] * 4)
-NEW = source("wxyz", [5] * 4, [2] * 4)
-HEAD = head_of("abcd")
 FINGERPRINT = Fingerprint({"backbone": "vit", "weights": "1", "manifest": "m"})
 
 
@@ -106,7 +82,12 @@ def test_base_classes_are_matched_with_head_rows_by_name() -> None:
 @pytest.mark.parametrize(
     ("changes", "kind", "message", "remedy"),
     [
-        ({"head": head_of(None)}, ExperimentError, "what the 4 rows", "--head-classes FILE"),
+        (
+            {"head": head_of(None)},
+            ExperimentError,
+            "the 4 rows of the base head have no class names",
+            "--head-classes FILE",
+        ),
         (
             {"head": head_of("abcx")},
             ExperimentError,

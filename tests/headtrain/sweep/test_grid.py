@@ -223,6 +223,8 @@ def test_what_no_run_of_a_grid_reads_is_refused(words: list[str], top: bool, mes
 def test_what_one_run_of_a_grid_reads_is_not_refused(words: list[str]) -> None:
     grid = parse_grid(words)
     refuse_idle([grid], names_in(grid))
+    idle = [run.idle("method") for run in runs_of(grid)]
+    assert not any(all(name in each for each in idle) for name in names_in(grid))
 
 
 def test_one_value_of_a_field_leaves_its_rows() -> None:
