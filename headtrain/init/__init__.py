@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from clinit.extract.stopwatch import Stopwatch
-from clinit.headtrain.array import as_array, as_tensor, beside, library, namespace
+from clinit.headtrain.array import as_tensor, beside, library, namespace
 from clinit.headtrain.init.calibrate import calibrate
 from clinit.headtrain.init.fit import fit
 from clinit.headtrain.init.lambda_choice import loss_curve, safe_lambda
@@ -258,11 +258,12 @@ def _calibrated(
 
 def fitted(start_rows: Initialisation, start: Start, around: Surroundings) -> Initialisation:
     """Fit the rows to the loss of the training, from where they are."""
-    weight, bias = as_tensor(start_rows.rows.weight), as_tensor(start_rows.rows.bias)
+    like = start_rows.rows.weight
+    weight, bias = as_tensor(like), as_tensor(start_rows.rows.bias)
     found = fit(around, weight, bias, start.fit_ridge, fits_bias=start.bias == "write")
     return replace(
         start_rows,
-        rows=Rows(as_array(found.weight), as_array(found.bias)),
+        rows=Rows(beside(like, found.weight.cpu().numpy()), beside(like, found.bias.cpu().numpy())),
         loss_before=found.loss_before,
         loss_after=found.loss_after,
         steps=found.steps,

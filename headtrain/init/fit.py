@@ -1,16 +1,17 @@
 """Fitted rows: the new rows of the least training loss, held by a ridge towards where they start.
 
 With x_i = (h_i / r, 1), r^2 the weighted mean of |h|^2 / d, so that all entries of x are of about
-the same size, and W = (r V, b) the new rows, W_0 those that the search starts from, the rows minimise
+the same size, W = (r V, b) the new rows and W_0 those that the search starts from, the rows
+minimise
 
     G(W) = sum_i w_{y_i} loss(u_i, y_i) + ridge / (2 C) sum_k |W_k - W_0k|^2,    w_c = 1 / (C n_c),
 
 over buffer and new task, in the new rows alone: the other logits enter through two numbers per row,
 computed once. Each loss is convex in its logits and these are affine in W: G is strictly convex.
 
-The minimiser is approached by L-BFGS with a line search for the strong Wolfe conditions (J. Nocedal,
-S. J. Wright, "Numerical optimization", 2006, Algorithms 7.5 and 3.5), as PyTorch has it. Products
-with features are in the type of these, sums and rows in float64.
+The minimiser is approached by L-BFGS with a line search for the strong Wolfe conditions
+(J. Nocedal, S. J. Wright, "Numerical optimization", 2006, Algorithms 7.5 and 3.5), as PyTorch has
+it. Products with features are in the type of these, sums and rows in float64.
 """
 
 from __future__ import annotations

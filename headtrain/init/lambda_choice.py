@@ -1,14 +1,14 @@
 """Choose the ridge of least-square rows by the loss that they will be trained with.
 
-For each lambda of a grid: the leave-one-out logits of the new rows over buffer and new task, factor
-and shift of the least loss on these (`calibrate`), and that loss; all other logits stay as they are.
-One eigendecomposition serves all lambdas, and each search starts where the last one ended. The grid
-has half decades around the eigenvalues, and more where its edge is best.
+For each lambda of a grid: the leave-one-out logits of the new rows over buffer and new task,
+factor and shift of the least loss on these (`calibrate`), and that loss; all other logits stay as
+they are. One eigendecomposition serves all lambdas, and each search starts where the last one
+ended. The grid has half decades around the eigenvalues, and more where its lower edge is best.
 
 Of the lambdas whose loss does not differ from the least one by more than a standard error, the
 largest is chosen (L. Breiman, J. Friedman, R. Olshen, C. Stone, "Classification and regression
-trees", 1984, Section 3.4.3). The error is that of the difference, over the same rows: with few rows,
-of which the loss knows little, the rows are pulled towards class means.
+trees", 1984, Section 3.4.3). The error is that of the difference, over the same rows: where few
+rows tell little, the new rows are pulled towards class means.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from clinit.headtrain.least_squares.solve import LambdaPath
 
 MAX_ROWS = 8192
 """The draw that lambdas are compared on."""
-ABOVE, BELOW = 2, 10
+ABOVE, BELOW = 4, 10
 """Half decades above and below the largest eigenvalue."""
 MOST_BELOW = 20
 

@@ -27,8 +27,9 @@ from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import Start, Study
 
+PHASES = ("features", "statistics", "lambda", "solve", "calibrate", "fit")
 Spent = dict[str, float]
-"""Seconds by what they were spent on: `features`, `statistics`, `lambda`, `solve`, `calibrate`."""
+"""Seconds by what they were spent on: those of `PHASES` that there were."""
 
 
 def warm_up(device: torch.device) -> None:
@@ -167,7 +168,9 @@ class TaskStart:
         return start, self._with_shared(needed, watch)
 
     def _with_shared(self, needed: list[str], own: Stopwatch) -> Spent:
-        spent = dict(own.seconds)
-        for name in needed:
-            spent[name.split()[0]] = spent.get(name.split()[0], 0.0) + self._watch.seconds[name]
-        return spent
+        shared = {name.split()[0]: self._watch.seconds[name] for name in needed}
+        return {
+            phase: shared.get(phase, 0.0) + own.seconds.get(phase, 0.0)
+            for phase in PHASES
+            if phase in shared or phase in own.seconds
+        }

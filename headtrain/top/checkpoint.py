@@ -9,7 +9,7 @@ before anything goes on from it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -257,10 +257,15 @@ def _real(value: Any) -> Any:
     return float(value) if isinstance(value, str) else value
 
 
+def _reals(values: Sequence[Any]) -> tuple[float, ...]:
+    return tuple(map(_real, values))
+
+
 def _entry(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TaskEntry:
     arrays = {name: value.numpy() for name, value in tensors.items()}
     start = dict(facts["start"])
-    curve, measure = start.pop("curve"), start.pop("measure", None) or "held-out error"
+    curve = start.pop("curve")
+    measure: Measure = start.pop("measure", None) or "held-out error"
     start |= {name: _real(start[name]) for name in _REALS}
     columns = [arrays[name] for name in ("correct", "loss_new", "elapsed_s") if name in arrays]
     return TaskEntry(
@@ -272,7 +277,7 @@ def _entry(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TaskEntry
                 Rows(np.empty((0, 0)), np.empty(0)),  # they are in the model
                 curve=None
                 if curve is None
-                else LambdaCurve(*(tuple(map(_real, values)) for values in curve), measure),
+                else LambdaCurve(_reals(curve[0]), _reals(curve[1]), measure),
                 **start,
             )
         ],

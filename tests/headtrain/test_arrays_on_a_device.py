@@ -24,7 +24,7 @@ from clinit.headtrain.array import as_tensor, beside, library, like, to_numpy
 from clinit.headtrain.bank import rows as labelled_rows
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.feature_rows import StreamedRows, select, take
-from clinit.headtrain.init import NewClasses, choose_lambda, initialise
+from clinit.headtrain.init import NewClasses, initialise
 from clinit.headtrain.init.solved import SOLVED
 from clinit.headtrain.init.task_start import TaskStart, start_made_task
 from clinit.headtrain.least_squares import moments
@@ -301,7 +301,10 @@ def test_a_task_starts_on_the_device_and_its_rows_are_written_there(
     near, _ = start(np.asarray)
     far, seconds = start(on_device)
     assert set(seconds) == (
-        set() if init == "random" else {"features", "statistics", "solve", "calibrate"}
+        set()
+        if init == "random"
+        else {"features", "statistics", "solve", "calibrate"}
+        | ({"lambda"} if init == "least-square" else set())
     )
     bank.write(0, OLD, far.rows)
     written = bank.rows(0).weight[OLD : OLD + NEW]
@@ -360,4 +363,10 @@ def test_facts_of_a_start_hold_no_memory_of_the_device() -> None:
 def test_lambda_is_chosen_on_the_device() -> None:
     features, labels = sample()
     data = NewClasses(on_device(features), labels, head_rows(on_device), OLD, OLD + NEW)
-    assert choose_lambda(data).best > 0
+    found = initialise(Start(lam="auto"), data)
+    near = initialise(Start(lam="auto"), NewClasses(features, labels, head_rows(), OLD, OLD + NEW))
+    assert found.curve is not None
+    assert near.curve is not None
+    assert found.curve.lams == near.curve.lams
+    np.testing.assert_allclose(found.curve.errors, near.curve.errors, rtol=1e-8)
+    assert found.lam == near.lam

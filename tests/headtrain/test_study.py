@@ -136,7 +136,7 @@ def test_two_equal_heads_and_none_are_refused() -> None:
         ({"init": "zeros"}, "init must be one of .*, got 'zeros'"),
         ({"scale": "big"}, "scale must be one of .*, got 'big'"),
         ({"loss": "hinge"}, "loss must be one of .*, got 'hinge'"),
-        ({"lam": "best"}, "lam takes a number or 'auto', got 'best'"),
+        ({"lam": "best"}, "lam takes a number or 'auto' or 'held-out', got 'best'"),
         ({"class_order": "a"}, "class_order takes a list of words, got 'a'"),
         ({"method": "ewc"}, "method must be one of .*, got 'ewc'"),
     ],

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clinit.headtrain.array import to_numpy
 from clinit.headtrain.init import NewClasses, Rows, class_statistics, raw_rows
 from clinit.headtrain.init.lda import SHRINKAGE
 from clinit.headtrain.init.left_out import leave_one_out
@@ -29,7 +30,7 @@ def left_out_logits(start: Start, data: NewClasses, lam: float | None = None) ->
     statistics = class_statistics(data, start.weighting)
     rows = raw_rows(start, data, statistics if start.reads_statistics else None, lam)
     found = leave_one_out(start, rows, data, statistics if start.reads_statistics else None, lam)
-    return np.asarray(found(data.features, data.labels))
+    return to_numpy(found(data.features, data.labels))
 
 
 def naive_weights(labels: np.ndarray, weighting: str) -> np.ndarray:

@@ -72,8 +72,7 @@ def test_new_rows_are_those_of_the_initialisation_alone(config: Study) -> None:
     np.testing.assert_array_equal(found.rows.weight, expected.rows.weight)
     np.testing.assert_array_equal(found.rows.bias, expected.rows.bias)
     assert (found.factor, found.shift) == (expected.factor, expected.shift)
-    first, *_, solve, last = seconds
-    assert (first, solve, last) == ("features", "solve", "calibrate")
+    assert {"features", "solve", "calibrate"} <= set(seconds)
     assert all(value >= 0 for value in seconds.values())
 
 
@@ -84,16 +83,16 @@ def test_random_rows_are_those_of_the_head_and_no_feature_is_read() -> None:
     assert (seconds, reader.reads) == ({}, 0)
 
 
-def test_features_statistics_and_curve_are_computed_once_and_charged_to_all_who_need_them() -> None:
+def test_features_and_statistics_are_computed_once_and_charged_to_all_who_need_them() -> None:
     reader = Reader()
     least_square = study(init="least-square", lam="auto")
     configs = [least_square, least_square.changed({"scale": "norm"}), study(init="imprint")]
     seconds = [reader.start.start(config, head())[1] for config in configs]
     assert reader.reads == 1
-    assert len(reader.curves) == 1
-    shared = ("features", "statistics", "lambda")
+    assert len(reader.curves) == 2  # each for the other rows of its head
+    shared = ("features", "statistics")
     assert [seconds[0][name] for name in shared] == [seconds[1][name] for name in shared]
-    assert all(seconds[0][name] > 0 for name in shared)
+    assert all(seconds[0][name] > 0 for name in (*shared, "lambda"))
     assert seconds[2]["features"] == seconds[0]["features"]
     assert set(seconds[2]) == {"features", "solve", "calibrate"}
 
@@ -114,7 +113,7 @@ def test_each_way_to_average_has_statistics_and_a_curve_of_its_own() -> None:
 def test_lambda_is_chosen_by_the_new_rows_and_for_a_solved_head_by_all() -> None:
     features, labels = sample()
     written, solved = Reader(), Reader(SOLVED["ridge"])
-    written.start.start(study(init="least-square", lam="auto"), head())
+    written.start.start(study(init="least-square", lam="held-out"), head())
     solved.start.start(study(method="ridge", lam="auto"), head())
     for reader, classes in ((written, slice(OLD, OLD + NEW)), (solved, slice(0, OLD + NEW))):
         assert reader.curves == [lambda_curve(features, labels, OLD + NEW, classes=classes)]
@@ -140,9 +139,10 @@ def test_a_solved_head_gets_all_its_rows(method: str, weighting: Weighting) -> N
 def test_a_lambda_that_cannot_be_chosen_is_refused() -> None:
     features, labels = sample()
     few = labels < OLD
-    few[np.flatnonzero(labels == OLD)[0]] = True  # one row of one new class
+    for label in range(OLD, OLD + NEW):
+        few[np.flatnonzero(labels == label)[0]] = True  # one row of each new class
     start = TaskStart(
         TASK, lambda: features[few], labels[few], None, torch.device("cpu"), lambda curve: None
     )
     with pytest.raises(StatisticsError, match="no class that is judged has two rows"):
-        start.start(study(init="least-square", lam="auto"), head())
+        start.start(study(init="least-square", lam="held-out"), head())

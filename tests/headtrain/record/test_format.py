@@ -297,7 +297,11 @@ def test_the_head_of_another_record_is_not_taken_for_its_own(tmp_path: Path) -> 
         (("config",), None, "it lacks `config`"),
         (("config",), [], "config is [], expected `object`, got `array`"),
         (("config",), {"tasks": 2}, "config has neither `init` nor `method`"),
-        (("config", "lam"), "x", "config.lam is 'x', expected `str` matching regex '^auto$'"),
+        (
+            ("config", "lam"),
+            "x",
+            "config.lam is 'x', expected `str` matching regex '^(auto|held-out)$'",
+        ),
         (("config", "seed"), "0", "config.seed is '0', expected `int`, got `str`"),
         (("config", "tasks"), 10**30, f"config.tasks is {10**30}, expected `int` <= {2**53}"),
         (("base",), None, "it lacks `base`"),
