@@ -37,7 +37,7 @@ def naive_weights(labels: np.ndarray, weighting: str) -> np.ndarray:
     counts = np.bincount(labels)
     if weighting == "sample":
         return np.full(len(labels), 1 / len(labels))
-    return 1 / (np.count_nonzero(counts) * counts[labels])
+    return np.asarray(1 / (np.count_nonzero(counts) * counts[labels]))
 
 
 def extended(features: np.ndarray) -> np.ndarray:
