@@ -14,8 +14,9 @@ from answers import Taker
 from top_blocks_workload import TopBlocksWorkload
 
 from clinit.extract.stopwatch import Stopwatch
-from clinit.headtrain.bank.evaluate import LabelledRows, count_correct
+from clinit.headtrain.bank.evaluate import count_correct
 from clinit.headtrain.bank.heads import Bank
+from clinit.headtrain.bank.rows import LabelledRows
 from clinit.headtrain.init.raw import random_task_rows
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Study

@@ -44,7 +44,8 @@ def training_progress(*, verbose: bool) -> Iterator[Observer]:
                 case events.Noted(text):
                     note(text)
                 case events.LambdaChosen(task, curve):
-                    say(_chosen(task, curve))
+                    if verbose:
+                        say(_chosen(task, curve))
                 case events.TaskStarted(task, tasks, iterations):
                     bar.update(steps, description=f"Task {task}/{tasks}", total=tasks * iterations)
                 case events.Stepped(done):
@@ -76,7 +77,7 @@ def _initialised(event: Initialised) -> str:
     if start.loss_before is not None and start.loss_after is not None:
         line += (
             f", class-balanced loss {start.loss_before:.4f} -> {start.loss_after:.4f}"
-            f" in {start.steps} Newton steps"
+            f" in {start.steps} steps"
         )
     if start.library is None:
         return line

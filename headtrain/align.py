@@ -30,9 +30,10 @@ from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
 from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.array import torch_stream
-from clinit.headtrain.bank.evaluate import LabelledRows, count_correct
+from clinit.headtrain.bank.evaluate import count_correct
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.precision import check_precision
+from clinit.headtrain.bank.rows import LabelledRows
 from clinit.headtrain.bank.step import Updates
 from clinit.headtrain.record.provenance import git_commit, versions
 from clinit.headtrain.rows import Rows

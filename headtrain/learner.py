@@ -13,9 +13,10 @@ from clinit.extract.device import choose_device
 from clinit.extract.head import Head
 from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.array import torch_stream
-from clinit.headtrain.bank.evaluate import LabelledRows, count_correct, mean_losses
+from clinit.headtrain.bank.evaluate import count_correct, mean_losses
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.loop import train_task
+from clinit.headtrain.bank.rows import LabelledRows
 from clinit.headtrain.events import (
     Evaluated,
     Initialised,

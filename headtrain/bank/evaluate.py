@@ -100,6 +100,3 @@ def _blocks(bank: Bank, total: int) -> Iterator[tuple[slice, list[slice]]]:
     ]
     for start in range(0, total, rows):
         yield slice(start, min(start + rows, total)), split
-
-
-__all__ = ["LabelledRows", "count_correct", "mean_losses"]

@@ -96,11 +96,11 @@ def _capture(step: Callable[[], None]) -> Callable[[], None]:
 class TaskSteps:
     """The updates of one task, done in order; captured on a CUDA device, plain on a CPU."""
 
-    def __init__(self, training: Updates, feed: Feed, schedule: Schedule) -> None:
-        device = training.labels.device
+    def __init__(self, updates: Updates, feed: Feed, schedule: Schedule) -> None:
+        device = updates.labels.device
         iterations, batch = schedule.batches.shape
-        heads = training.losses.shape[1]
-        self._training, self._feed = training, feed
+        heads = updates.losses.shape[1]
+        self._updates, self._feed = updates, feed
         self._stored = feed.features.new_empty(batch, feed.features.shape[1])
         self._number = torch.zeros(1, dtype=torch.int64, device=device)
         is_new = torch.from_numpy(np.arange(batch) < schedule.num_new[:, None])
@@ -109,7 +109,7 @@ class TaskSteps:
         self._zero = torch.zeros((), device=device)
         self._losses = torch.zeros(iterations, 2, heads, device=device)
         self._step = (
-            Replayed(self._advance, training.optimizers) if device.type == "cuda" else self._advance
+            Replayed(self._advance, updates.optimizers) if device.type == "cuda" else self._advance
         )
 
     @property
@@ -125,13 +125,13 @@ class TaskSteps:
             self._step()
 
     def _advance(self) -> None:
-        feed, training, number = self._feed, self._training, self._number
+        feed, updates, number = self._feed, self._updates, self._number
         batch = torch.index_select(feed.batches, 0, number).view(-1)
         torch.index_select(feed.features, 0, batch, out=self._stored)
-        torch.index_select(feed.labels, 0, batch, out=training.labels)
-        training.features.copy_(self._stored)
-        training.update()
-        self._record(training.losses, number)
+        torch.index_select(feed.labels, 0, batch, out=updates.labels)
+        updates.features.copy_(self._stored)
+        updates.update()
+        self._record(updates.losses, number)
         number.add_(1)
 
     def _record(self, losses: Float[Tensor, "batch heads"], number: Tensor) -> None:

@@ -1,26 +1,25 @@
-"""Initialisations of the rows of new classes, by name and scale.
+"""How the rows of new classes start.
 
-    rows = factor * raw rows + (0, shift)
-
-Each initialisation is a file; each looks at `NewClasses` and returns `Rows`.
+    raw, lda           rows as computed: each function looks at `NewClasses` and returns `Rows`
+    scale              the scale of the rows that the head has: by norms, or by the loss (calibrate)
+    left_out           the logits that calibration looks at
+    lambda_choice      the ridge of least squares, by the loss
+    fit                rows fitted to the loss
+    task_start         all of it for the heads of a bank; solved: heads that are solved as a whole
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
-
-import numpy as np
 
 from clinit.extract.stopwatch import Stopwatch
-from clinit.headtrain.array import as_tensor, beside, library, namespace
-from clinit.headtrain.init.calibrate import calibrate
+from clinit.headtrain.array import as_tensor, beside, library
 from clinit.headtrain.init.fit import fit
+from clinit.headtrain.init.initialisation import Initialisation
 from clinit.headtrain.init.lambda_choice import loss_curve, safe_lambda
 from clinit.headtrain.init.lda import lda_rows
-from clinit.headtrain.init.left_out import in_sample, leave_one_out
 from clinit.headtrain.init.new_classes import NewClasses
 from clinit.headtrain.init.raw import (
     class_mean_rows,
@@ -30,7 +29,7 @@ from clinit.headtrain.init.raw import (
     unit_class_mean_rows,
     zero_rows,
 )
-from clinit.headtrain.init.scale import norm_factor, row_factors
+from clinit.headtrain.init.scale import scaled
 from clinit.headtrain.init.surroundings import Surroundings
 from clinit.headtrain.least_squares.lambda_curve import LambdaCurve, lambda_curve
 from clinit.headtrain.least_squares.solve import LambdaPath
@@ -38,33 +37,6 @@ from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
 from clinit.headtrain.losses import loss_named
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Start
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Initialisation:
-    """New rows, and how they came to their scale."""
-
-    rows: Rows
-    factor: float = 1.0
-    """What the raw rows were multiplied by; their mean for `row-norm`."""
-    shift: float = 0.0
-    """What was added to the biases."""
-    loss_before: float | None = None
-    """Class-balanced loss before the last search: of the raw rows, on the logits that calibration
-    looks at, or of the rows that the fit starts from. None where there was no search."""
-    loss_after: float | None = None
-    steps: int | None = None
-    """Steps of that search."""
-    lam: float | None = None
-    """Ridge of the least squares; None for the others."""
-    curve: LambdaCurve | None = None
-    """What lambdas were judged by; None unless one was chosen from the data."""
-    library: str | None = None
-    """What computed them: `numpy` or `cupy`; None for random rows, which are not computed."""
-
-    def facts(self) -> Initialisation:
-        """Return all but the rows, which would hold memory of the device."""
-        return replace(self, rows=Rows(np.empty((0, 0)), np.empty(0)))
 
 
 def class_statistics(data: NewClasses, weighting: Weighting = "class") -> ClassStatistics:
@@ -186,76 +158,6 @@ def raw_rows(
     return least_square_rows(data, statistics, lam)
 
 
-def scaled(
-    raw: Initialisation,
-    start: Start,
-    data: NewClasses,
-    around: Surroundings | None = None,
-    statistics: ClassStatistics | None = None,
-) -> Initialisation:
-    """Bring rows as they were computed to the scale of the head.
-
-    Args:
-        raw: The rows as computed.
-        start: How they were computed, and their scale.
-        data: The data and the head.
-        around: What `calibrated` rows are chosen by, where `start.looks_around`.
-        statistics: Those that the rows were computed from, if any.
-    """
-    rows = raw.rows
-    kept = data.stale.bias if start.bias == "keep" else None
-    if start.is_calibrated and _can_be_calibrated(start, data):
-        assert around is not None
-        return _calibrated(raw, start, around, statistics, kept)
-    factors = np.ones(rows.bias.shape[0])
-    if start.scale == "norm" or start.is_calibrated:
-        factors *= norm_factor(rows, data)
-    elif start.scale == "row-norm":
-        factors = row_factors(rows, data)
-    return replace(raw, rows=_affine(rows, factors, 0.0, kept), factor=float(factors.mean()))
-
-
-def _can_be_calibrated(start: Start, data: NewClasses) -> bool:
-    """Return whether there is something to calibrate on; else the rows take the norm of others.
-
-    Without a row of an earlier class nothing holds the shift back: the least loss is where every
-    image is of a new class. Without a new class of two rows nothing can be left out.
-    """
-    judged = start.calibration == "in-sample" or start.init == "zero" or data.has_pairs
-    return data.has_old_rows and judged
-
-
-def _calibrated(
-    raw: Initialisation,
-    start: Start,
-    around: Surroundings,
-    statistics: ClassStatistics | None,
-    kept: Any | None,
-) -> Initialisation:
-    rows = raw.rows
-    if start.calibration == "leave-one-out" and start.init != "zero":
-        around = around.judgeable
-        logits = leave_one_out(start, rows, around.data, statistics, raw.lam)
-    else:
-        without = namespace(rows.bias).zeros_like(rows.bias)
-        logits = in_sample(rows if kept is None else Rows(rows.weight, without))
-    found = calibrate(
-        around,
-        around.logits(logits),
-        guess=norm_factor(rows, around.data),
-        kept_bias=None if kept is None else as_tensor(kept),
-    )
-    return replace(
-        raw,
-        rows=_affine(rows, np.full(rows.bias.shape[0], found.factor), found.shift, kept),
-        factor=found.factor,
-        shift=found.shift,
-        loss_before=found.loss_before,
-        loss_after=found.loss_after,
-        steps=found.steps,
-    )
-
-
 def fitted(start_rows: Initialisation, start: Start, around: Surroundings) -> Initialisation:
     """Fit the rows to the loss of the training, from where they are."""
     like = start_rows.rows.weight
@@ -268,12 +170,6 @@ def fitted(start_rows: Initialisation, start: Start, around: Surroundings) -> In
         loss_after=found.loss_after,
         steps=found.steps,
     )
-
-
-def _affine(raw: Rows, factors: np.ndarray, shift: float, kept: Any | None) -> Rows:
-    each = beside(raw.weight, factors)
-    bias = each * raw.bias + shift if kept is None else kept
-    return Rows(each[:, None] * raw.weight, bias)
 
 
 __all__ = [

@@ -4,10 +4,13 @@ With x_i = (h_i / r, 1), r^2 the weighted mean of |h|^2 / d, so that all entries
 the same size, W = (r V, b) the new rows and W_0 those that the search starts from, the rows
 minimise
 
-    G(W) = sum_i w_{y_i} loss(u_i, y_i) + ridge / (2 C) sum_k |W_k - W_0k|^2,    w_c = 1 / (C n_c),
+    G(W) = sum_i w_{y_i} loss(u_i, y_i) + ridge / (2 C n) sum_k |W_k - W_0k|^2,
+    w_c = 1 / (C n_c),
 
-over buffer and new task, in the new rows alone: the other logits enter through two numbers per row,
-computed once. Each loss is convex in its logits and these are affine in W: G is strictly convex.
+over buffer and new task, with n the mean number of rows of a new class: a row of data weighs
+1 / (C n), and the ridge as much as `ridge` of them, however many there are. Only the new rows move;
+the other logits enter through two numbers per row, computed once. Each loss is convex in its logits
+and these are affine in W: G is strictly convex.
 
 The minimiser is approached by L-BFGS with a line search for the strong Wolfe conditions
 (J. Nocedal, S. J. Wright, "Numerical optimization", 2006, Algorithms 7.5 and 3.5), as PyTorch has
@@ -55,7 +58,7 @@ def fit(
         around: The data, and all logits that stay fixed.
         weight: V_0, in float64.
         bias: b_0.
-        ridge: Strength of the ridge.
+        ridge: Strength of the ridge, in rows of data.
         fits_bias: Whether the biases may move.
         max_steps: Bound on the steps of L-BFGS.
     """
@@ -67,7 +70,9 @@ def fit(
     size = float((squares / features.shape[1]).sqrt()) or 1.0
     start = torch.cat([size * weight, bias[:, None]], dim=1)
     rows = start.clone().requires_grad_()
-    strength = ridge / len(around.present)
+    data = around.data
+    rows_per_class = float(data.counts[data.start :].mean())
+    strength = ridge / (len(around.present) * rows_per_class)
     values: list[float] = []
 
     def evaluate() -> Tensor:

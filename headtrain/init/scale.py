@@ -1,34 +1,98 @@
-"""Scales of new rows relative to the rows that the head has."""
+"""Bring new rows to the scale of the rows that the head has.
+
+rows = factor * raw rows + (0, shift)
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
-from clinit.headtrain.array import namespace, to_numpy
+from clinit.headtrain.array import as_tensor, beside, namespace
+from clinit.headtrain.init.calibrate import calibrate
+from clinit.headtrain.init.initialisation import Initialisation
+from clinit.headtrain.init.left_out import in_sample, leave_one_out
 from clinit.headtrain.init.new_classes import NewClasses
+from clinit.headtrain.init.norms import norm_factor, row_factors
+from clinit.headtrain.init.surroundings import Surroundings
+from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.rows import Rows
+from clinit.headtrain.study import Start
 
 
-def norm_factor(rows: Rows, data: NewClasses) -> float:
-    """Return mean norm of the head's existing rows / mean norm of the new rows.
+def scaled(
+    raw: Initialisation,
+    start: Start,
+    data: NewClasses,
+    around: Surroundings | None = None,
+    statistics: ClassStatistics | None = None,
+) -> Initialisation:
+    """Bring rows as they were computed to the scale of the head.
 
-    1 where there is nothing to compare: no existing row, or only zeros.
+    Args:
+        raw: The rows as computed.
+        start: How they were computed, and their scale.
+        data: The data and the head.
+        around: What `calibrated` rows are chosen by, where `start.looks_around`.
+        statistics: Those that the rows were computed from, if any.
     """
-    existing = _norms(data.head.weight[: data.start, :])
-    new = _norms(rows.weight).mean()
-    return float(existing.mean() / new) if len(existing) and new > 0 else 1.0
+    rows = raw.rows
+    kept = data.stale.bias if start.bias == "keep" else None
+    if start.is_calibrated and _can_be_calibrated(start, data):
+        assert around is not None
+        return _calibrated(raw, start, around, statistics, kept)
+    factors = np.ones(rows.bias.shape[0])
+    if start.scale == "norm" or start.is_calibrated:
+        factors *= norm_factor(rows, data)
+    elif start.scale == "row-norm":
+        factors = row_factors(rows, data)
+    return replace(raw, rows=_affine(rows, factors, 0.0, kept), factor=float(factors.mean()))
 
 
-def row_factors(rows: Rows, data: NewClasses) -> Float[np.ndarray, " new"]:
-    """Return one factor per row, which brings it to the mean norm of the existing rows."""
-    existing, new = _norms(data.head.weight[: data.start, :]), _norms(rows.weight)
-    if not len(existing):
-        return np.ones(len(new))
-    return np.where(new > 0, existing.mean() / np.where(new > 0, new, 1.0), 1.0)
+def _can_be_calibrated(start: Start, data: NewClasses) -> bool:
+    """Return whether there is something to calibrate on; else the rows take the norm of others.
+
+    Without a row of an earlier class nothing holds the shift back: the least loss is where every
+    image is of a new class. Without a new class of two rows nothing can be left out.
+    """
+    judged = start.calibration == "in-sample" or start.init == "zero" or data.has_pairs
+    return data.has_old_rows and judged
 
 
-def _norms(weight: Float[Any, "rows dim"]) -> Float[np.ndarray, " rows"]:
-    return to_numpy(namespace(weight).linalg.vector_norm(weight, axis=1))
+def _calibrated(
+    raw: Initialisation,
+    start: Start,
+    around: Surroundings,
+    statistics: ClassStatistics | None,
+    kept: Any | None,
+) -> Initialisation:
+    rows = raw.rows
+    if start.calibration == "leave-one-out" and start.init != "zero":
+        around = around.judgeable
+        logits = leave_one_out(start, rows, around.data, statistics, raw.lam)
+    else:
+        without = namespace(rows.bias).zeros_like(rows.bias)
+        logits = in_sample(rows if kept is None else Rows(rows.weight, without))
+    found = calibrate(
+        around,
+        around.logits(logits),
+        guess=norm_factor(rows, around.data),
+        kept_bias=None if kept is None else as_tensor(kept),
+    )
+    return replace(
+        raw,
+        rows=_affine(rows, np.full(rows.bias.shape[0], found.factor), found.shift, kept),
+        factor=found.factor,
+        shift=found.shift,
+        loss_before=found.loss_before,
+        loss_after=found.loss_after,
+        steps=found.steps,
+    )
+
+
+def _affine(raw: Rows, factors: np.ndarray, shift: float, kept: Any | None) -> Rows:
+    each = beside(raw.weight, factors)
+    bias = each * raw.bias + shift if kept is None else kept
+    return Rows(each[:, None] * raw.weight, bias)

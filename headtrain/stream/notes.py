@@ -48,6 +48,7 @@ def data_notes(
         *_loss_gaps(studies, head_facts or {}),
         *_memory_gaps(scenario, base, study),
         *_calibration_gaps(studies),
+        *_nothing_to_leave_out(scenario, studies),
         *_library_gaps(choose_device(study.training.device)),
     ]
 
@@ -188,6 +189,22 @@ def _calibration_gaps(studies: Sequence[Study]) -> list[str]:
     return [
         "initialisation sees no rows of earlier classes to calibrate new head rows against: they"
         " take the norm of the old ones, as with scale norm"
+    ]
+
+
+def _nothing_to_leave_out(scenario: Scenario, studies: Sequence[Study]) -> list[str]:
+    starts = [study.start for study in studies if study.start.init not in ("random", "zero")]
+    judged = any(
+        (start.is_calibrated and start.calibration == "leave-one-out")
+        or (start.reads_lambda and start.lam == "auto")
+        for start in starts
+    )
+    if not judged or (scenario.train_counts[scenario.num_base :] > 1).any():
+        return []
+    return [
+        "with a single training image per new class there is none to leave out: new rows take the"
+        " norm of the old ones, and lambda the size of the largest eigenvalue of the features; no"
+        " start can be trusted to be better than another"
     ]
 
 

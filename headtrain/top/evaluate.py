@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clinit.headtrain.bank.evaluate import LabelledRows, count_correct, mean_losses
+from clinit.headtrain.bank.evaluate import count_correct, mean_losses
 from clinit.headtrain.bank.heads import Bank
+from clinit.headtrain.bank.rows import LabelledRows
 from clinit.headtrain.stream.pool import Pool, TaskRows
 from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import Study

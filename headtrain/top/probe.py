@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from clinit.headtrain.bank.evaluate import LabelledRows, count_correct
+from clinit.headtrain.bank.evaluate import count_correct
 from clinit.headtrain.bank.heads import Bank
+from clinit.headtrain.bank.rows import LabelledRows
 from clinit.headtrain.bank.step import Updates
 from clinit.headtrain.init import random_rows
 from clinit.headtrain.stream.batches import Share, draw_schedule

@@ -153,6 +153,22 @@ def test_verbose_shows_what_calibration_chose(base: Path, new: Path, tmp_path: P
     assert "class-balanced loss" in result.output
 
 
+def test_fitted_rows_of_few_images_are_recorded_with_how_they_came_about(
+    base: Path, new: Path, tmp_path: Path
+) -> None:
+    few = ("--shots", "3", "--fit-ridge", "20", "--lambda", "0.5", "--method", "rehearsal")
+    result = invoke(base, new, tmp_path / "runs", *few, "--init", "fitted")
+    assert result.exit_code == 0, result.output
+    record = read_record(tmp_path / "runs" / "fitted-calibrated")
+    config = record.info["config"]
+    assert (config["shots"], config["fit_ridge"], config["lam"]) == (3, 20.0, 0.5)
+    task = record.info["tasks"][0]
+    assert task["train_rows"] == 3 * task["classes"]
+    start = task["initialisation"]
+    assert start["fit_s"] > 0
+    assert start["loss_after"] < start["loss_before"]
+
+
 def test_an_existing_record_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     (tmp_path / "runs" / "random").mkdir(parents=True)
     error = refused(invoke(tmp_path / "no", tmp_path / "no", tmp_path / "runs"))

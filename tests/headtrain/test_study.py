@@ -15,6 +15,7 @@ from clinit.headtrain.study import (
     PARTS,
     PER_HEAD,
     RULES,
+    SCALES,
     TOP_METHODS,
     AlignConfig,
     EwcConfig,
@@ -286,3 +287,31 @@ def test_an_alignment_is_checked_as_a_study_is() -> None:
     for name, wrong in (("loss", "hinge"), ("device", "tpu"), ("precision", "fp8")):
         with pytest.raises(ValueError, match=f"{name} must be one of .*, got '{wrong}'"):
             fields_of(AlignConfig)[name].check(wrong)
+
+
+def test_runs_of_earlier_versions_are_those_of_what_their_settings_meant() -> None:
+    then = {"init": "least-square", "scale": "calibrated", "lam": 0.05, "seed": 3}
+    now = Study.of({**then, "calibration": "in-sample"})
+    assert identity_of(then) == now.identity
+    assert identity_of(then) != Study.of(then).identity
+    chosen = {**then, "lam": "auto"}
+    held_out = Study.of({**chosen, "lam": "held-out", "calibration": "in-sample"})
+    assert identity_of(chosen) == held_out.identity
+    # A setting without an effect tells no runs apart.
+    assert identity_of({**then, "scale": "norm"}) == Study.of({**then, "scale": "norm"}).identity
+    assert identity_of({"method": "ridge", "lam": "auto"}) == (
+        Study.of({"method": "ridge", "lam": "auto"}).identity
+    )
+
+
+def test_the_default_of_lambda_is_chosen_from_data_but_for_a_solved_head() -> None:
+    assert Study().resolved().start.lam == "auto"
+    assert Study.of({"method": "ridge"}).resolved().start.lam == 0.05
+
+
+def test_fitted_rows_start_from_calibrated_ones_whatever_the_scale() -> None:
+    studies = {Study.of({"init": "fitted", "scale": scale}).resolved() for scale in SCALES}
+    assert [study.start.scale for study in studies] == ["calibrated"]
+    assert "scale" in Study.of({"init": "fitted"}).idle("start")
+    assert "fit_ridge" not in Study.of({"init": "fitted"}).idle()
+    assert "fit_ridge" in Study().idle("start")

@@ -15,7 +15,7 @@ from clinit.headtrain.init.calibrate import (
 )
 from clinit.headtrain.init.left_out import in_sample
 from clinit.headtrain.init.new_classes import NewClasses
-from clinit.headtrain.init.scale import norm_factor
+from clinit.headtrain.init.norms import norm_factor
 from clinit.headtrain.init.surroundings import MAX_ROWS, Surroundings, balanced_draw
 from clinit.headtrain.losses import LOSSES, Loss
 from clinit.headtrain.rows import Rows

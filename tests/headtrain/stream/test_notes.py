@@ -122,6 +122,28 @@ def test_a_base_without_training_images_has_nothing_to_rehearse_in_the_first_tas
 
 
 @pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        ({}, True),
+        ({"scale": "norm"}, True),  # its lambda cannot be judged
+        ({"scale": "norm", "lam": 0.05}, False),
+        ({"init": "class-mean"}, True),
+        ({"calibration": "in-sample", "lam": 0.05}, False),
+        ({"init": "random"}, False),
+        ({"init": "zero"}, False),
+    ],
+)
+def test_single_images_leave_nothing_to_judge_by(start: dict[str, Any], said: bool) -> None:
+    alone = source("wxyz", [1] * 4, [2] * 4)
+    scenario = build(new=alone)
+    found = data_notes(scenario, BASE, alone, studies(CONFIG, start))
+    assert any("there is none to leave out" in note for note in found) == said
+    several = source("wxyz", [1, 1, 2, 1], [2] * 4)
+    found = data_notes(build(new=several), BASE, several, studies(CONFIG, start))
+    assert not any("there is none to leave out" in note for note in found)
+
+
+@pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"method": "naive", "buffer": None, "init_rows": None}, True),

@@ -11,7 +11,7 @@ import pytest
 from clinit.errors import CacheError, ClinitError, ExperimentError, HeadError
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
-from clinit.headtrain.stream.scenario import Scenario, build_scenario
+from clinit.headtrain.stream.scenario import Scenario, build_scenario, drawn_shots
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Stream
 from tests.headtrain.stream.made_sides import BASE, HEAD, NEW, head_of, source
@@ -154,3 +154,26 @@ def test_the_head_that_belongs_to_the_backbone_is_accepted() -> None:
     head = head_of("abcd", fingerprint=FINGERPRINT.backbone_identifier)
     base, new = (replace(side, fingerprint=FINGERPRINT) for side in (BASE, NEW))
     assert build(base=base, new=new, head=head).num_base == 4
+
+
+def test_shots_are_drawn_per_class_and_more_of_them_hold_the_fewer() -> None:
+    labels = np.random.default_rng(0).integers(5, size=100)
+    counts = np.bincount(labels)
+    marked = [drawn_shots(labels, shots, seed=1) for shots in (1, 3, 200)]
+    for rows, shots in zip(marked, (1, 3, 200), strict=True):
+        np.testing.assert_array_equal(np.bincount(labels[rows]), np.minimum(counts, shots))
+    assert not (marked[0] & ~marked[1]).any()
+    assert marked[2].all()
+    np.testing.assert_array_equal(marked[1], drawn_shots(labels, 3, seed=1))
+    assert not np.array_equal(marked[1], drawn_shots(labels, 3, seed=2))
+
+
+def test_shots_leave_base_and_validation_rows_alone() -> None:
+    whole = build_scenario(BASE, NEW, HEAD, Stream(tasks=2))
+    few = build_scenario(BASE, NEW, HEAD, Stream(tasks=2, shots=2))
+    np.testing.assert_array_equal(few.train_counts[:4], whole.train_counts[:4])
+    np.testing.assert_array_equal(few.train_counts[4:], [2] * 4)
+    np.testing.assert_array_equal(few.val_counts, whole.val_counts)
+    assert [task.classes.tolist() for task in few.tasks] == [
+        task.classes.tolist() for task in whole.tasks
+    ]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from clinit.headtrain.bank.evaluate import LabelledRows
+from clinit.headtrain.bank.rows import LabelledRows
 from clinit.headtrain.init import random_rows
 from clinit.headtrain.stream.batches import Share, draw_schedule
 from clinit.headtrain.stream.seeds import Draw, generator
