@@ -73,9 +73,9 @@ def test_steps_are_those_of_a_loop_over_batches_and_their_losses_are_written_dow
 @torch.no_grad()
 def test_a_diverged_row_does_not_reach_the_mean_of_the_other_kind() -> None:
     _, steps = make_steps()
-    steps._training.losses.fill_(1.0)
-    steps._training.losses[0] = torch.inf
-    steps._record(steps._training.losses, torch.tensor([2]))
+    steps._updates.losses.fill_(1.0)
+    steps._updates.losses[0] = torch.inf
+    steps._record(steps._updates.losses, torch.tensor([2]))
     assert np.isinf(steps.losses[2, :, 0]).all()
     np.testing.assert_array_equal(steps.losses[2, :, 1], 1.0)
 
