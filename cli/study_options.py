@@ -163,7 +163,7 @@ def _option(field: Field, kind: Any, panel: str) -> Any:
             help=setting.help + (" Repeatable, one run each." if several else ""),
             min=setting.least if field.is_number and not field.words else None,
             max=setting.most if field.is_number and not field.words else None,
-            metavar="NUMBER|auto" if field.words and field.is_number else None,
+            metavar="|".join(("NUMBER", *field.words)) if field.words and field.is_number else None,
             show_default=shown,
             rich_help_panel=panel,
         ),

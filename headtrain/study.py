@@ -155,16 +155,15 @@ class Start(Part):
         ),
     ] = "calibrated"
     lam: Annotated[
-        float | Literal["auto", "held-out"] | None,
+        float | Literal["auto", "held-out"],
         Setting(
-            "Ridge parameter of least-square rows, as in Eq. 1; auto: the one with the least"
-            " leave-one-out loss after calibration; held-out: the one with the least squared error"
-            " on a fifth of the rows. The paper: 0.05 (ConvNeXt), 1e-4 (ResNet).",
+            "Ridge parameter of least squares, as in Eq. 1; auto: by the leave-one-out loss of"
+            " calibrated rows; held-out: by the squared error on a fifth of the rows, as auto does"
+            " for a solved head. The paper: 0.05 (ConvNeXt), 1e-4 (ResNet).",
             least=0,
             option="lambda",
-            otherwise="auto, ridge 0.05",
         ),
-    ] = None
+    ] = "auto"
     calibration: Annotated[
         Literal["leave-one-out", "in-sample"],
         Setting(
@@ -801,7 +800,6 @@ def defaults(study: Study) -> dict[str, Any]:
         "lr": (8e-4 if ewc else 1.5e-3) if top else 1e-3,
         "batch_size": 128 if ewc else 256,
         "init_rows": default_init_rows(study.stream.method),
-        "lam": 0.05 if study.is_solved else "auto",
     }
     if study.keeps_buffer and study.stream.buffer_per_class is None:
         found["buffer"] = DEFAULT_BUFFER

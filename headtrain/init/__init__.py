@@ -1,11 +1,13 @@
 """How the rows of new classes start.
 
-raw, lda           rows as computed: each function looks at `NewClasses` and returns `Rows`
-scale              the scale of the rows that the head has: by norms, or by the loss (calibrate)
-left_out           the logits that calibration looks at
-lambda_choice      the ridge of least squares, by the loss
-fit                rows fitted to the loss
-task_start         all of it for the heads of a bank; solved: heads that are solved as a whole
+    raw, lda           rows as computed: each function looks at `NewClasses` and returns `Rows`
+    scale              the scale of the rows that the head has: by norms, or by the loss (calibrate)
+    left_out           the logits that calibration looks at
+    lambda_choice      the ridge of least squares, by the loss
+    fit                rows fitted to the loss
+    task_start         all of it for the heads of a bank; solved: heads that are solved as a whole
+
+`initialise` goes through them for one head.
 """
 
 from __future__ import annotations

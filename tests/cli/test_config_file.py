@@ -93,7 +93,7 @@ def test_a_command_reads_the_top_of_the_file_and_its_own_section() -> None:
     assert list(map(str, found["scale"])) == ["norm", "none"]
     assert list(map(str, found["init"])) == ["lda"]
     head = options("train-head", STUDY)
-    assert (head["tasks"], head["lr"], head["lam"]) == (7, 1e-4, "0.05")
+    assert (head["tasks"], head["lr"], head["lam"]) == (7, 1e-4, "auto")
 
 
 def test_what_is_for_several_other_commands_is_passed_over() -> None:

@@ -166,7 +166,7 @@ def test_fitted_rows_of_few_images_are_recorded_with_how_they_came_about(
     assert task["train_rows"] == 3 * task["classes"]
     start = task["initialisation"]
     assert start["fit_s"] > 0
-    assert start["loss_after"] < start["loss_before"]
+    assert start["loss_after"] <= start["loss_before"]
 
 
 def test_an_existing_record_is_refused_before_anything_is_read(tmp_path: Path) -> None:

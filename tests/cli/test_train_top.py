@@ -197,7 +197,7 @@ def test_settings_come_from_a_file_too(train_top: Callable[..., Result], tmp_pat
             "--trunk-budget does not go with --no-trunk-cache",
         ),
         (["--trunk-budget=many"], "--trunk-budget takes a size such as 20GB, got 'many'"),
-        (["--lambda=much"], "--lambda takes a number or 'auto', got 'much'"),
+        (["--lambda=much"], "--lambda takes a number or 'auto' or 'held-out', got 'much'"),
         (["--layer-decay=0"], "--layer-decay must be positive, got 0.0"),
         (["--lr=-1"], "--lr must be positive, got -1.0"),
     ],

@@ -304,11 +304,6 @@ def test_runs_of_earlier_versions_are_those_of_what_their_settings_meant() -> No
     )
 
 
-def test_the_default_of_lambda_is_chosen_from_data_but_for_a_solved_head() -> None:
-    assert Study().resolved().start.lam == "auto"
-    assert Study.of({"method": "ridge"}).resolved().start.lam == 0.05
-
-
 def test_fitted_rows_start_from_calibrated_ones_whatever_the_scale() -> None:
     studies = {Study.of({"init": "fitted", "scale": scale}).resolved() for scale in SCALES}
     assert [study.start.scale for study in studies] == ["calibrated"]
