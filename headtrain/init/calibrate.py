@@ -12,8 +12,9 @@ diag(d) - p p^T the Hessian of a loss in the new logits,
     dF = sum_i w (q.g, q.1),    d2F = sum_i w [[d.g^2 - (p.g)^2,  d.g - (p.g)(p.1)],
                                                [ symmetric,       d.1 - (p.1)^2   ]].
 
-Where the data are separable, as with few images per class, F falls for ever as s grows, and the
-rows would outgrow all that come after them. A prior ends that: F is minimised together with
+The g may be those of the raw rows or leave-one-out logits (`left_out`). Where these separate the
+classes, F falls for ever as s grows, and the rows would outgrow all that come after them. A prior
+ends that: F is minimised together with
 
     (PRIOR / 2) (s / s_0)^2,
 

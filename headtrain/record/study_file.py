@@ -21,7 +21,7 @@ def study_toml(study: Study) -> str:
     method = "ridge"
     tasks = 5
     seed = 3
-    lambda = 0.05
+    lambda = "auto"
     weighting = "class"
     loss = "ce"
     device = "auto"
