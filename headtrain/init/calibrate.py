@@ -34,13 +34,20 @@ Newton step seven numbers come back to the host.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clinit.headtrain.init.surroundings import Surroundings, slices
+from clinit.headtrain.array import as_array
+from clinit.headtrain.init.surroundings import (
+    Surroundings,
+    mean_variance,
+    slices,
+    weighted_moments,
+)
 
 MAX_STEPS = 100
 DAMPING = 1e-9
@@ -117,14 +124,15 @@ class Objective:
         kept_bias: Float[Tensor, " new"] | None = None,
     ) -> Objective:
         """Weigh the prior by the spread of the logits."""
-        mean = around.weight @ logits
-        spread = (around.weight @ logits.square() - mean.square()).clamp(min=0).mean()
+        moments: Any = 0.0
+        for rows in slices(len(logits)):
+            moments += weighted_moments(as_array(logits[rows]), around.weights[rows])
         return cls(
             around=around,
             logits=logits,
             offset=logits.new_zeros(logits.shape[1]) if kept_bias is None else kept_bias,
             shifts=kept_bias is None,
-            prior=PRIOR * float(spread) / around.spread if around.spread > 0 else 0.0,
+            prior=PRIOR * mean_variance(moments) / around.spread if around.spread > 0 else 0.0,
         )
 
     def squares(self) -> Float[np.ndarray, " 2"]:

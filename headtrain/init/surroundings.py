@@ -64,7 +64,7 @@ class Surroundings:
             features = _as_type(take(data.features, drawn[block]), dtype)
             others = features @ negatives.weight.T + negatives.bias
             fixed.append(_fixed_part(others, labels[block], data, loss))
-            moments += _moments(others[:, : data.start], weights[block])
+            moments += weighted_moments(others[:, : data.start], weights[block])
         parts = FixedPart(*map(torch.cat, zip(*fixed, strict=True)))
         device = parts.constant.device
         new = (labels >= data.start) & (labels < data.stop)
@@ -77,7 +77,7 @@ class Surroundings:
             target=torch.from_numpy(np.where(new, labels - data.start, -1)).to(device),
             weight=torch.from_numpy(weights).to(device),
             fixed=parts,
-            spread=_variance(moments),
+            spread=mean_variance(moments),
         )
 
     @property
@@ -159,14 +159,16 @@ def slices(rows: int) -> Iterator[slice]:
         yield slice(start, start + BLOCK_ROWS)
 
 
-def _moments(logits: Float[Any, "rows columns"], weights: np.ndarray) -> Float[Any, "2 columns"]:
+def weighted_moments(
+    logits: Float[Any, "rows columns"], weights: np.ndarray
+) -> Float[Any, "2 columns"]:
     """Return the weighted sums of each column and of its squares."""
     xp = namespace(logits)
     columns, weight = xp.astype(logits, xp.float64), beside(logits, weights)
     return xp.stack([weight @ columns, weight @ xp.square(columns)])
 
 
-def _variance(moments: Float[Any, "2 columns"]) -> float:
+def mean_variance(moments: Float[Any, "2 columns"]) -> float:
     """Return the variance of a column, averaged over columns; 0 where there is none."""
     if not moments.shape[1]:
         return 0.0
