@@ -1,151 +1,124 @@
-"""Which start of new rows is best: accuracies over few and many images, short and long training.
+"""Which start of new rows is best: a table of the runs of the recipe `starts`.
 
-    python benchmarks/starts.py scenes BASE_CACHE NEW_CACHE --runs runs --out benchmarks/
+    clinit sweep --config starts --base BASE --new NEW --out runs/starts
+    python benchmarks/starts.py scenes runs/starts --out benchmarks
 
-Trains the heads of every cell (shots, iterations) over seeds, records each run below --runs (a
-second call goes on where the first one stopped), and writes a table of the average incremental
-accuracy: the mean over tasks of that on all classes seen, at the end of each task. Each start
-is compared with the default over the same seeds: class orders, images and buffers are the same.
+One line per buffer, number of images and length of the training: the average incremental
+accuracy, the mean over tasks of that on all classes seen, at the end of each task. Each start is
+compared with the default over the same seeds, whose orders, images and batches are the same.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import itertools
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from jaxtyping import Float
-from rich.progress import track
 from scipy.stats import t as student
 from turns import CONSOLE, processor
 
 import clinit
-from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import names_of
 
-DEFAULT = "least-square, lambda auto"
-STARTS: dict[str, dict[str, Any]] = {
-    "random": {"init": "random"},
-    "class-mean": {"init": "class-mean"},
-    "norm": {"init": "least-square", "lam": 0.05, "scale": "norm"},
-    "in-sample": {"init": "least-square", "lam": 0.05, "calibration": "in-sample"},
-    "leave-one-out": {"init": "least-square", "lam": 0.05},
-    DEFAULT: {"init": "least-square"},
-    "fitted": {"init": "fitted"},
+DEFAULT = "default"
+STARTS = {
+    "random": ("random", None, None, None),
+    "class-mean": ("class-mean", "calibrated", "leave-one-out", None),
+    "norm, 0.05": ("least-square", "norm", None, "0.05"),
+    "in-sample, 0.05": ("least-square", "calibrated", "in-sample", "0.05"),
+    "leave-one-out, 0.05": ("least-square", "calibrated", "leave-one-out", "0.05"),
+    DEFAULT: ("least-square", "calibrated", "leave-one-out", "auto"),
+    "fitted": ("fitted", None, None, "auto"),
 }
-"""Settings by the name in the table. All but the first and the third are calibrated."""
+"""Initialisation, scale, calibration and lambda, where they matter."""
+CELL = ["buffer", "shots", "iterations"]
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One line of the table."""
-
-    data: str
-    shots: int | None
-    """Training images per new class; None for all."""
-    iterations: int
-
-
-def numbers(text: str) -> list[int | None]:
-    """Parse numbers with commas; `all` stands for None."""
-    return [None if word == "all" else int(word) for word in text.split(",")]
-
-
-def cells(options: argparse.Namespace) -> Iterator[Cell]:
-    """Yield the lines of the table in their order."""
-    shots, iterations = numbers(options.shots), numbers(options.iterations)
-    for few, length in itertools.product(shots, iterations):
-        yield Cell(options.name, few, length or 0)
+def read(folder: Path) -> pl.DataFrame:
+    """Return one row per run: cell, seed, start, accuracy in percent, seconds of its starts."""
+    rows = []
+    for run in clinit.load_runs(folder):
+        config, row = run.config, run.row()
+        tasks = run.record.info["tasks"]
+        rows.append({
+            **{name: config[name] for name in (*CELL, "seed")},
+            "start": start_of(config),
+            "accuracy": float(row["average_incremental_accuracy"]),
+            "start_s": float(sum(task["initialisation"].get("seconds", 0) for task in tasks)),
+        })  # fmt: skip
+    return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def train(cell: Cell, base: Source, new: Source, options: argparse.Namespace) -> dict[str, Any]:
-    """Train the heads of a cell; return accuracies (seeds,) and seconds of a start, by its name."""
-    accuracy: dict[str, list[float]] = {name: [] for name in STARTS}
-    seconds: dict[str, list[float]] = {name: [] for name in STARTS}
-    for seed in range(options.seeds):
-        shared = {
-            "seed": seed,
-            "shots": cell.shots,
-            "tasks": options.tasks,
-            "iterations": cell.iterations,
-            "eval_every": max(cell.iterations, 1),
-            "buffer": options.buffer,
-            "device": options.device,
-        }
-        studies = [clinit.Study.of({**shared, **start}) for start in STARTS.values()]
-        place = f"{cell.data}/shots-{cell.shots or 'all'}/iterations-{cell.iterations}/seed-{seed}"
-        runs = clinit.train_heads(base, new, studies, out=options.runs / place)
-        by_id = {run.record.info["id"]: run for run in runs.report.runs}
-        ids = names_of([study.resolved() for study in studies])
-        for name, run in zip(STARTS, map(by_id.__getitem__, ids), strict=True):
-            accuracy[name].append(run.row()["average_incremental_accuracy"])
-            tasks = run.record.info["tasks"]
-            seconds[name].append(sum(task["initialisation"]["seconds"] for task in tasks))
-    return {"accuracy": accuracy, "seconds": seconds}
+def start_of(config: dict[str, Any]) -> str:
+    """Return the name of a start.
+
+    Raises:
+        KeyError: If it is not one of the recipe.
+    """
+    init = config["init"]
+    scale = config["scale"] if init in ("class-mean", "least-square") else None
+    calibration = config["calibration"] if scale == "calibrated" else None
+    lam = str(config["lam"]) if init in ("least-square", "fitted") else None
+    names = {settings: name for name, settings in STARTS.items()}
+    return names[init, scale, calibration, lam]
 
 
-def difference(values: list[float], reference: list[float]) -> tuple[float, float]:
-    """Return the mean paired difference and half the width of its 95 % interval."""
-    pairs: Float[np.ndarray, " seeds"] = np.subtract(values, reference)
-    if len(pairs) < 2:
-        return float(pairs.mean()), float("nan")
-    error = pairs.std(ddof=1) / np.sqrt(len(pairs))
-    return float(pairs.mean()), float(student.ppf(0.975, len(pairs) - 1) * error)
-
-
-def line_of(cell: Cell, found: dict[str, Any]) -> str:
-    """Return a line of the table: the default's accuracy, and what the others differ by."""
-    reference = found["accuracy"][DEFAULT]
-    words = [str(cell.shots or "all"), str(cell.iterations), f"{np.mean(reference):.1f}"]
-    for name in STARTS:
-        if name != DEFAULT:
-            mean, half = difference(found["accuracy"][name], reference)
-            words.append(f"{mean:+.1f} ± {half:.1f}")
-    words.append(f"{np.mean(found['seconds'][DEFAULT]):.2f}")
-    return "| " + " | ".join(words) + " |"
+def difference(values: Float[np.ndarray, " seeds"]) -> tuple[float, float]:
+    """Return the mean and half the width of its 95 % interval."""
+    error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
+    return float(values.mean()), float(student.ppf(0.975, max(len(values) - 1, 1)) * error)
 
 
 def main() -> None:
-    """Train what is missing, and write the table."""
+    """Read the records, and write the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("name", help="What the data are called in the table.")
-    parser.add_argument("base", type=Path, help="Cache of the base classes.")
-    parser.add_argument("new", type=Path, help="Cache of the new classes.")
-    parser.add_argument("--runs", type=Path, required=True, help="Folder of the records.")
+    parser.add_argument("runs", type=Path, help="Folder of the sweep.")
     parser.add_argument("--out", type=Path, help="Folder of the dated file; default: none.")
-    parser.add_argument("--shots", default="1,2,5,10,20,50,all")
-    parser.add_argument("--iterations", default="0,25,100,300,600")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--tasks", type=int, default=5)
-    parser.add_argument("--buffer", type=int, default=24_000)
-    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    base, new = clinit.load_cache(options.base), clinit.load_cache(options.new)
+    runs = read(options.runs)
     others = [name for name in STARTS if name != DEFAULT]
-    headings = ["shots", "iterations", DEFAULT, *others, "seconds of the default's starts"]
-    lines = [
+    lines, worse, best, ties = [], dict.fromkeys(others, 0), 0, 0
+    for cell, rows in runs.group_by(CELL, maintain_order=False):
+        wide = rows.pivot("start", index="seed", values="accuracy").drop_nulls()
+        reference = wide[DEFAULT].to_numpy()
+        words = [f"{cell[0]:,}", str(cell[1]), str(cell[2]), f"{reference.mean():.1f}"]
+        found = {name: difference(wide[name].to_numpy() - reference) for name in others}
+        words += [f"{mean:+.1f} ± {half:.1f}" for mean, half in found.values()]
+        seconds = rows.filter(pl.col("start") == DEFAULT)["start_s"].to_numpy()
+        words.append(f"{seconds.mean():.2f}")
+        lines.append((*cell, "| " + " | ".join(words) + " |"))
+        for name, (mean, half) in found.items():
+            worse[name] += mean > half
+        best += all(mean <= 0 for mean, _ in found.values())
+        ties += all(mean <= half for mean, half in found.values())
+    headings = ["buffer", "images", "iterations", DEFAULT, *others, "seconds"]
+    text = [
         f"# Starts of new rows on {options.name}, {datetime.date.today()}",
         "",
-        f"{processor()}, {os.cpu_count()} cores. torch {version('torch')}. {options.seeds} seeds,"
-        f" {options.tasks} tasks, buffer {options.buffer:,}. Average incremental accuracy in %;"
-        " of the others, the difference from the default with its 95 % interval over seeds.",
+        f"{processor()}, {os.cpu_count()} cores. torch {version('torch')}."
+        f" {runs['seed'].n_unique()} seeds: orders, images and batches. Average incremental"
+        " accuracy in %; of the others, the difference from the default with its 95 % interval"
+        " over seeds. Seconds: all starts of a run of the default.",
+        "",
+        f"Of {len(lines)} lines the default is the best in {best}, and the best or within the"
+        f" interval of the best in {ties}. Better than it, beyond the interval: "
+        + ", ".join(f"{name} in {count}" for name, count in worse.items())
+        + ".",
         "",
         "| " + " | ".join(headings) + " |",
         "|" + "---:|" * len(headings),
+        *(line for *_, line in sorted(lines, key=lambda line: (-line[0], *line[1:3]))),
     ]
-    for cell in track(list(cells(options)), "Cells", console=CONSOLE):
-        lines.append(line_of(cell, train(cell, base, new, options)))
-        CONSOLE.print(lines[-1])
+    CONSOLE.print("\n".join(text), soft_wrap=True)
     if options.out is not None:
         path = options.out / f"starts_{options.name}_{datetime.date.today()}.md"
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        path.write_text("\n".join(text) + "\n", encoding="utf-8")
         CONSOLE.print(f"Written to {path}")
 
 

@@ -1,4 +1,4 @@
-"""`clinit recipe`: the settings of the paper's tables, as files of options."""
+"""`clinit recipe`: settings of the paper's tables, and of our own evidence, as files of options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from clinit.cli.console import out, say
 from clinit.cli.recipes import names, recipe
 
 app = typer.Typer(
-    no_args_is_help=True, help="The settings of the paper's tables, for --config of a command."
+    no_args_is_help=True,
+    help="Settings of the paper's tables and of the comparison of starts, for --config.",
 )
 
 

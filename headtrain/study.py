@@ -150,8 +150,8 @@ class Start(Part):
         # rows; `calibrated` needs no tuning, `norm` is our reading of the paper.
         Setting(
             "Scale of initialised rows: as computed (none), one factor that matches the mean norm"
-            " (norm), a factor per row (row-norm), or the factor and shift of the least training"
-            " loss (calibrated). Random rows have none."
+            " (norm), a factor per row (row-norm), or the factor and shift of the least loss on"
+            " leave-one-out logits (calibrated). Random rows have none."
         ),
     ] = "calibrated"
     lam: Annotated[
@@ -734,7 +734,13 @@ RULES = (
     ),
     Rule(
         ("calibration",),
-        lambda study: study.start.init in ("random", "zero") or not study.start.is_calibrated,
+        lambda study: study.start.init in ("random", "zero"),
+        "--init: random rows and zeros were computed from no image",
+        by="start",
+    ),
+    Rule(
+        ("calibration",),
+        lambda study: not study.start.is_calibrated,
         "--scale: only calibrated rows look at logits",
         by="start",
     ),

@@ -1,4 +1,4 @@
-"""The settings of the paper's tables, one TOML file a table, for `--config NAME`."""
+"""Settings of the paper's tables and of our own evidence, one TOML file each, for `--config`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clinit.extract.text_file import TextFileError, read_text
 
 
 def names() -> list[str]:
-    """Return the names of the recipes, in the order of the paper's tables."""
+    """Return the names of the recipes in alphabetical order: those of tables by their numbers."""
     folder = files("clinit.cli.recipes")
     return sorted(
         path.name.removesuffix(".toml") for path in folder.iterdir() if path.name.endswith(".toml")

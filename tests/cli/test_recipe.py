@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import types
@@ -20,6 +21,7 @@ from clinit.cli.main import app
 from clinit.cli.recipes import names, recipe
 from clinit.errors import ConfigFileError
 from clinit.headtrain.stream import base_head
+from clinit.headtrain.study import Study
 from clinit.headtrain.sweep.run import distinct, runs_of
 from clinit.headtrain.top import resume
 
@@ -127,7 +129,7 @@ def check(found: dict[str, Any], *expected: dict[str, Any]) -> None:
 
 
 def test_the_recipes_are_the_tables_of_the_paper() -> None:
-    assert names() == ORDER
+    assert names() == ["starts", *ORDER]
 
 
 @pytest.mark.parametrize("name", ORDER)
@@ -342,3 +344,24 @@ def test_errors_in_a_recipe_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(app, ["align", "cache", "--out=o", f"--config={ORDER[1]}"])
     message = f"the recipe {ORDER[1]} sets 'epoch' in [align], which is not an option of align"
     assert str(result.exception) == message
+
+
+def test_starts_compares_the_default_with_six_others_in_every_cell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = sweep_settings(monkeypatch, "starts")
+    by_cell: dict[Any, list[dict[str, Any]]] = {}
+    for run in runs:
+        cell = (run["buffer"], run["shots"], run["iterations"], run["seed"])
+        by_cell.setdefault(cell, []).append(run)
+    lengths, few = (0, 25, 100, 300, 600), (1, 2, 5, 10, 20, 50, 200)
+    whole = set(itertools.product([24_000], few, lengths, range(5)))
+    small = set(itertools.product([200, 600], (1, 5, 20, 200), (25, 100, 300), range(5)))
+    assert set(by_cell) == whole | small
+    start = Study().start
+    default = {name: getattr(start, name) for name in ("init", "scale", "calibration", "lam")}
+    for (_, _, iterations, _), found in by_cell.items():
+        assert len(found) == 7
+        assert sum(default.items() <= run.items() for run in found) == 1
+        assert {run["eval_every"] for run in found} == {max(iterations, 1)}
+        assert {run["tasks"] for run in found} == {5}
