@@ -10,30 +10,29 @@ what rows computed without it would give to it. For each initialisation it has a
     lda            a mean without the row, and a within-class covariance without the outer product
                    w n / (n - 1) d d^T of its deviation d from the mean of its class
 
-The other rows keep their weights in averages over classes. An image that is the only one of its
-class leaves a row of zeros behind.
+An image that is the only one of its class leaves a row of zeros behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from clinit.headtrain.array import Cholesky, beside, namespace
+from clinit.headtrain.array import Cholesky, as_tensor, beside, namespace
+from clinit.headtrain.feature_rows import take
 from clinit.headtrain.init.lda import SHRINKAGE, shrunk
 from clinit.headtrain.init.new_classes import NewClasses
 from clinit.headtrain.init.raw import unit_class_mean_rows
-from clinit.headtrain.least_squares.leave_one_out import left_out, leverage
+from clinit.headtrain.init.surroundings import Logits, Surroundings, as_type
+from clinit.headtrain.least_squares.leave_one_out import Answers
 from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Start
-
-Logits = Callable[[Float[Any, "rows dim"], Int[np.ndarray, " rows"]], Float[Any, "rows new"]]
-"""The logits of new rows for features in float64 and their labels."""
 
 
 def in_sample(rows: Rows) -> Logits:
@@ -44,31 +43,57 @@ def in_sample(rows: Rows) -> Logits:
 def leave_one_out(
     start: Start,
     rows: Rows,
-    data: NewClasses,
+    around: Surroundings,
     statistics: ClassStatistics | None,
     lam: float | None,
-) -> Logits:
-    """Return the leave-one-out logits of new rows, before any scale.
+) -> Float[Tensor, "rows new"]:
+    """Return the leave-one-out logits of new rows for the drawn ones, before any scale.
 
     Args:
-        start: How the rows were computed.
+        start: How the rows were computed; not `zero`, nor random.
         rows: The rows, with their own biases; where `start` keeps biases as they are, the logits
             are without any.
-        data: What they were computed from.
-        statistics: Those of `data`, where `start.reads_statistics`.
+        around: What they were computed from, and the rows to look at.
+        statistics: Those of the data, where `start.reads_statistics`.
         lam: Ridge of least-square rows.
     """
-    if start.init == "zero":
-        return in_sample(rows)
+    data, with_bias = around.data, start.bias == "write"
     if start.init == "imprint" or statistics is None:
         means = unit_class_mean_rows(data).weight
-        return _UnitMeans(means, data, normalised=start.init == "imprint")
+        return around.logits(_UnitMeans(means, data, normalised=start.init == "imprint"))
     if start.init == "class-mean":
-        return _Means(rows, data, with_bias=start.bias == "write")
+        return around.logits(_Means(rows, data, with_bias=with_bias))
     if start.init == "lda":
-        return _Discriminants.of(rows, data, statistics, with_bias=start.bias == "write")
+        return around.logits(_Discriminants.of(rows, data, statistics, with_bias=with_bias))
     assert lam is not None
-    return _LeastSquares.of(rows, data, statistics, lam, with_bias=start.bias == "write")
+    return _least_square_logits(rows, around, statistics, lam, with_bias=with_bias)
+
+
+def _least_square_logits(
+    rows: Rows, around: Surroundings, statistics: ClassStatistics, lam: float, *, with_bias: bool
+) -> Float[Tensor, "rows new"]:
+    covariance, mean = statistics.total_covariance, statistics.mean
+    xp = namespace(covariance)
+    system = Cholesky.of(covariance + beside(covariance, lam * np.eye(statistics.dim)))
+    direction = system.solve(mean[:, None])[:, 0]
+    data, found = around.data, []
+    blocks, places = around.blocks(statistics)
+    for block in blocks:
+        labels = data.labels[block.rows]
+        features = as_type(take(data.features, block.rows), xp.float64)
+        centred = features - mean
+        answers = Answers(
+            scores=features @ rows.weight.T + rows.bias,
+            target=np.where(labels >= data.start, labels - data.start, -1),
+            weights=statistics.weights[labels],
+            white=system.half(centred.T).T,
+            overlaps=centred @ direction,
+            mean_overlap=float(mean @ direction),
+            lam=lam,
+            bias=None if with_bias else rows.bias,
+        )
+        found.append(as_tensor(answers.without(block.groups)))
+    return torch.cat(found)[torch.from_numpy(places).to(found[0].device)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,46 +218,3 @@ class _Discriminants:
         without = mean_at_row - half * square
         without = without + gain * mean_at_deviation * (at_row - half * mean_at_deviation)
         return own.replaced(logits, without)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _LeastSquares:
-    """Rows of W_LS."""
-
-    rows: Rows
-    """With the biases of the solve."""
-    data: NewClasses
-    mean: Float[Any, " dim"]
-    direction: Float[Any, " dim"]
-    """a = (Sigma_T + lam I)^-1 mu."""
-    system: Cholesky
-    weights: np.ndarray
-    lam: float
-    with_bias: bool
-
-    @classmethod
-    def of(
-        cls, rows: Rows, data: NewClasses, statistics: ClassStatistics, lam: float, *,
-        with_bias: bool,
-    ) -> _LeastSquares:  # fmt: skip
-        covariance = statistics.total_covariance
-        system = Cholesky.of(covariance + beside(covariance, lam * np.eye(statistics.dim)))
-        mean = statistics.mean
-        direction = system.solve(mean[:, None])[:, 0]
-        return cls(rows, data, mean, direction, system, statistics.weights, lam, with_bias)
-
-    def __call__(self, features: Any, labels: np.ndarray) -> Any:
-        xp = namespace(features)
-        centred = features - self.mean
-        distances = xp.sum(self.system.half(centred.T) ** 2, axis=0)
-        share = leverage(
-            beside(features, self.weights[labels]),
-            distances,
-            centred @ self.direction,
-            float(self.mean @ self.direction),
-            self.lam,
-        )
-        scores = features @ self.rows.weight.T + self.rows.bias
-        new = (labels >= self.data.start) & (labels < self.data.stop)
-        target = np.where(new, labels - self.data.start, -1)
-        return left_out(scores, target, share, None if self.with_bias else self.rows.bias)

@@ -1,6 +1,12 @@
 """Bring new rows to the scale of the rows that the head has.
 
 rows = factor * raw rows + (0, shift)
+
+Where nothing can be left out to calibrate on, or images left out are so unlike the others of their
+class that a factor would be negative, rows take the norm of the old ones; least-square rows twice
+that. Shorter rows start a little better: of single images per class, rows of the norm itself
+recognise two to three percent more before training, and five percent less after it (ViT-tiny and
+MobileNetV2, ten old and 50 new classes), because training then pulls at every image.
 """
 
 from __future__ import annotations
@@ -20,6 +26,9 @@ from clinit.headtrain.init.surroundings import Surroundings
 from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Start
+
+UNJUDGED = 2.0
+"""Norm of least-square rows that nothing can judge, beside the old rows'."""
 
 
 def scaled(
@@ -42,10 +51,14 @@ def scaled(
     kept = data.stale.bias if start.bias == "keep" else None
     if start.is_calibrated and _can_be_calibrated(start, data):
         assert around is not None
-        return _calibrated(raw, start, around, statistics, kept)
+        found = _calibrated(raw, start, around, statistics, kept)
+        if found.factor > 0 or not _leaves_out(start):
+            return found
     factors = np.ones(rows.bias.shape[0])
     if start.scale == "norm" or start.is_calibrated:
         factors *= norm_factor(rows, data)
+    if start.is_calibrated and start.reads_lambda and data.has_old_rows:
+        factors *= UNJUDGED
     elif start.scale == "row-norm":
         factors = row_factors(rows, data)
     return replace(raw, rows=_affine(rows, factors, 0.0, kept), factor=float(factors.mean()))
@@ -57,8 +70,12 @@ def _can_be_calibrated(start: Start, data: NewClasses) -> bool:
     Without a row of an earlier class nothing holds the shift back: the least loss is where every
     image is of a new class. Without a new class of two rows nothing can be left out.
     """
-    judged = start.calibration == "in-sample" or start.init == "zero" or data.has_pairs
-    return data.has_old_rows and judged
+    return data.has_old_rows and (data.has_pairs or not _leaves_out(start))
+
+
+def _leaves_out(start: Start) -> bool:
+    """Return whether rows are calibrated on logits of images that they were not computed from."""
+    return start.calibration == "leave-one-out" and start.init != "zero"
 
 
 def _calibrated(
@@ -69,15 +86,16 @@ def _calibrated(
     kept: Any | None,
 ) -> Initialisation:
     rows = raw.rows
-    if start.calibration == "leave-one-out" and start.init != "zero":
+    if _leaves_out(start):
         around = around.judgeable
-        logits = leave_one_out(start, rows, around.data, statistics, raw.lam)
+        logits = leave_one_out(start, rows, around, statistics, raw.lam)
     else:
         without = namespace(rows.bias).zeros_like(rows.bias)
-        logits = in_sample(rows if kept is None else Rows(rows.weight, without))
+        own = in_sample(rows if kept is None else Rows(rows.weight, without))
+        logits = around.logits(own)
     found = calibrate(
         around,
-        around.logits(logits),
+        logits,
         guess=norm_factor(rows, around.data),
         kept_bias=None if kept is None else as_tensor(kept),
     )

@@ -6,7 +6,7 @@ block. Choosing new rows then costs no more than the new logits do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,13 +18,16 @@ from torch import Tensor
 from clinit.headtrain.array import as_tensor, beside, namespace
 from clinit.headtrain.class_draws import draw_per_class, water_level
 from clinit.headtrain.feature_rows import take
-from clinit.headtrain.init.left_out import Logits
 from clinit.headtrain.init.new_classes import NewClasses
+from clinit.headtrain.least_squares.leave_one_out import Block, blocks_of
 from clinit.headtrain.least_squares.moments import widen
-from clinit.headtrain.least_squares.statistics import row_weights
+from clinit.headtrain.least_squares.statistics import ClassStatistics, row_weights
 from clinit.headtrain.losses import Loss
 from clinit.headtrain.losses.interface import FixedPart, LocalTerms
 from clinit.headtrain.rows import Rows
+
+Logits = Callable[[Float[Any, "rows dim"], Int[np.ndarray, " rows"]], Float[Any, "rows new"]]
+"""The logits of new rows for features in float64 and their labels."""
 
 BLOCK_ROWS = 4096
 MAX_ROWS = 32_768
@@ -61,7 +64,7 @@ class Surroundings:
         fixed = []
         moments: Any = 0.0
         for block in slices(len(drawn)):
-            features = _as_type(take(data.features, drawn[block]), dtype)
+            features = as_type(take(data.features, drawn[block]), dtype)
             others = features @ negatives.weight.T + negatives.bias
             fixed.append(_fixed_part(others, labels[block], data, loss))
             moments += weighted_moments(others[:, : data.start], weights[block])
@@ -103,13 +106,18 @@ class Surroundings:
 
     def features(self, rows: slice, dtype: Any) -> Float[Any, "rows dim"]:
         """Return the features of some of the drawn rows, as arrays of `dtype`."""
-        return _as_type(take(self.data.features, self.drawn[rows]), dtype)
+        return as_type(take(self.data.features, self.drawn[rows]), dtype)
 
     def logits(self, of: Logits) -> Float[Tensor, "rows new"]:
         """Return the logits that new rows give to the drawn rows, in float64."""
         double = namespace(self.data.head.weight).float64
         blocks = [of(self.features(rows, double), self.labels[rows]) for rows in slices(len(self))]
         return torch.cat([as_tensor(block) for block in blocks])
+
+    def blocks(self, statistics: ClassStatistics) -> tuple[list[Block], Int[np.ndarray, " rows"]]:
+        """Return blocks for leave-one-out logits of least squares, and the places of the rows."""
+        reweighted = statistics.weighting == "class"
+        return blocks_of(self.data.labels, self.drawn, reweighted=reweighted)
 
     def __len__(self) -> int:
         return len(self.drawn)
@@ -177,7 +185,8 @@ def mean_variance(moments: Float[Any, "2 columns"]) -> float:
     return float(xp.mean(xp.where(spread > 0, spread, 0.0)))
 
 
-def _as_type(features: Any, dtype: Any) -> Any:
+def as_type(features: Any, dtype: Any) -> Any:
+    """Return features as arrays of `dtype`, without a copy where they are."""
     return namespace(features).astype(widen(features), dtype, copy=False)
 
 

@@ -39,13 +39,11 @@ class LambdaCurve:
     lams: tuple[float, ...]
     errors: tuple[float, ...]
     measure: Measure = "held-out error"
-    choice: int | None = None
-    """Position of the chosen lambda; None for that of the smallest error."""
 
     @property
     def best(self) -> float:
-        """The chosen lambda."""
-        return self.lams[int(np.argmin(self.errors)) if self.choice is None else self.choice]
+        """The lambda of the least error."""
+        return self.lams[int(np.argmin(self.errors))]
 
 
 def lambda_curve(

@@ -25,6 +25,7 @@ The bias is penalised too, as in the paper: hence rho. A class without rows gets
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,7 @@ from jaxtyping import Float, Int
 
 from clinit.errors import StatisticsError
 from clinit.headtrain.array import beside, namespace, solve_positive_definite, to_numpy
-from clinit.headtrain.least_squares.leave_one_out import left_out, leverage
+from clinit.headtrain.least_squares.leave_one_out import Answers
 from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.rows import Rows
 
@@ -102,34 +103,37 @@ class LambdaPath:
         lam: float,
         classes: slice = slice(None),
         *,
+        groups: Iterable[Int[np.ndarray, "_ _"]] = (),
         with_bias: bool = True,
     ) -> Float[Any, "rows classes"]:
         """Return what W_LS would answer for rows if it had been solved without them.
 
-        O(rows d) per class and lambda.
+        O(rows d) per class and lambda; O(rows n d) for the rows of `groups`.
 
         Args:
             coordinates: Rows of the data of the statistics, as `coordinates` returns them.
             labels: Their classes.
             lam: Ridge.
             classes: The head rows that answer.
+            groups: Places of the rows of whole classes, whose other rows take the weight of the
+                one that is left out.
             with_bias: Whether their biases count.
         """
         within = self._within(lam, classes)
         mean = self.basis.T @ self.statistics.mean
         direction = mean / (self.eigenvalues + lam)
-        share = leverage(
-            beside(mean, self.statistics.weights[labels]),
-            coordinates**2 @ (1 / (self.eigenvalues + lam)),
-            coordinates @ direction,
-            float(mean @ direction),
-            lam,
-        )
-        scores = coordinates @ within.weight.T + (within.weight @ mean + within.bias)
         bounds = range(*classes.indices(self.statistics.num_classes))
         inside = (labels >= bounds.start) & (labels < bounds.stop)
-        target = np.where(inside, labels - bounds.start, -1)
-        return left_out(scores, target, share, None if with_bias else within.bias)
+        return Answers(
+            scores=coordinates @ within.weight.T + (within.weight @ mean + within.bias),
+            target=np.where(inside, labels - bounds.start, -1),
+            weights=self.statistics.weights[labels],
+            white=coordinates / namespace(mean).sqrt(self.eigenvalues + lam),
+            overlaps=coordinates @ direction,
+            mean_overlap=float(mean @ direction),
+            lam=lam,
+            bias=None if with_bias else within.bias,
+        ).without(groups)
 
     def _within(self, lam: float, classes: slice) -> Rows:
         """Return W_LS with its weights in the eigenbasis."""

@@ -10,6 +10,9 @@ from clinit.headtrain.array import to_numpy
 from clinit.headtrain.init import NewClasses, Rows, class_statistics, raw_rows
 from clinit.headtrain.init.lda import SHRINKAGE
 from clinit.headtrain.init.left_out import leave_one_out
+from clinit.headtrain.init.surroundings import Surroundings
+from clinit.headtrain.least_squares import leave_one_out as leave_one_out_module
+from clinit.headtrain.losses import LOSSES
 from clinit.headtrain.study import Start
 
 DIM, START, STOP = 7, 3, 6
@@ -29,8 +32,9 @@ def made(seed: int = 0, shift: float = 0.0) -> NewClasses:
 def left_out_logits(start: Start, data: NewClasses, lam: float | None = None) -> np.ndarray:
     statistics = class_statistics(data, start.weighting)
     rows = raw_rows(start, data, statistics if start.reads_statistics else None, lam)
-    found = leave_one_out(start, rows, data, statistics if start.reads_statistics else None, lam)
-    return to_numpy(found(data.features, data.labels))
+    around = Surroundings.of(data, LOSSES["ce"])
+    found = leave_one_out(start, rows, around, statistics if start.reads_statistics else None, lam)
+    return to_numpy(found)
 
 
 def naive_weights(labels: np.ndarray, weighting: str) -> np.ndarray:
@@ -44,28 +48,77 @@ def extended(features: np.ndarray) -> np.ndarray:
     return np.column_stack([features, np.ones(len(features))])
 
 
-@pytest.mark.parametrize("weighting", ["class", "sample"])
-@pytest.mark.parametrize("lam", [1e-4, 0.05, 3.0])
-@pytest.mark.parametrize("bias", ["write", "keep"])
-def test_least_square_logits_are_those_of_a_solve_without_the_row(
-    weighting: Any, lam: float, bias: Any
-) -> None:
-    data = made(shift=2.0)
-    weights = naive_weights(data.labels, weighting)
+def naive_least_squares(
+    data: NewClasses, weighting: str, lam: float, bias: str, most_rows: int
+) -> np.ndarray:
+    """Solve once without each row; the others of a small class take its share of the weight."""
+    labels = data.labels
+    counts = np.bincount(labels)
     z = extended(data.features)
-    truth = np.eye(STOP)[data.labels]
-    expected = []
+    truth = np.eye(STOP)[labels]
+    logits = []
     for row in range(len(z)):
-        kept = np.arange(len(z)) != row
-        weighted = z[kept] * weights[kept, None]
-        system = weighted.T @ z[kept] + lam * np.eye(DIM + 1)
-        head = np.linalg.solve(system, weighted.T @ truth[kept]).T[START:]
+        weights = naive_weights(labels, weighting)
+        weights[row] = 0.0
+        n = counts[labels[row]]
+        if weighting == "class" and 1 < n <= most_rows:
+            weights[labels == labels[row]] *= n / (n - 1)
+        weighted = z * weights[:, None]
+        system = weighted.T @ z + lam * np.eye(DIM + 1)
+        head = np.linalg.solve(system, weighted.T @ truth).T[START:]
         seen = z[row].copy()
         if bias == "keep":
             seen[-1] = 0.0
-        expected.append(head @ seen)
+        logits.append(head @ seen)
+    return np.array(logits)
+
+
+@pytest.mark.parametrize("most_rows", [1, 5, 32])
+@pytest.mark.parametrize("weighting", ["class", "sample"])
+@pytest.mark.parametrize("lam", [1e-4, 0.05, 3.0, 1e3])
+@pytest.mark.parametrize("bias", ["write", "keep"])
+def test_least_square_logits_are_those_of_a_solve_without_the_row(
+    weighting: Any, lam: float, bias: Any, most_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leave_one_out_module, "MOST_ROWS", most_rows)
+    data = made(shift=2.0)
+    expected = naive_least_squares(data, weighting, lam, bias, most_rows)
     start = Start(init="least-square", lam=lam, weighting=weighting, bias=bias)
     np.testing.assert_allclose(left_out_logits(start, data, lam), expected, rtol=1e-10, atol=1e-11)
+
+
+def test_blocks_and_draws_change_no_logit(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = made(shift=2.0)
+    start = Start(init="least-square", lam=0.05)
+    statistics = class_statistics(data)
+    rows = raw_rows(start, data, statistics, 0.05)
+    around = Surroundings.of(data, LOSSES["ce"])
+    whole = leave_one_out(start, rows, around, statistics, 0.05)
+    monkeypatch.setattr(leave_one_out_module, "BLOCK_ROWS", 5)
+    monkeypatch.setattr(leave_one_out_module, "MOST_ROWS", 9)  # the class of 12 comes in part
+    kept = np.random.default_rng(7).random(len(data.labels)) < 0.4
+    kept |= data.labels == 2
+    blocks, places = around.subset(kept).blocks(statistics)
+    assert len(blocks) > 2
+    joined = np.concatenate([block.rows for block in blocks])
+    np.testing.assert_array_equal(joined[places], np.flatnonzero(kept))
+    found = leave_one_out(start, rows, around.subset(kept), statistics, 0.05)
+    small = np.flatnonzero(data.labels[kept] != 5)
+    np.testing.assert_allclose(found[small], whole[kept][small], rtol=1e-12)
+
+
+def test_a_share_of_a_small_class_does_not_lower_its_own_logits() -> None:
+    # Two rows per class and a large lambda: rows are means, and that of the other row is no half.
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(STOP), 2)
+    features = 5 + rng.normal(size=(STOP, DIM))[labels]  # both rows of a class are the same
+    head = Rows(rng.normal(size=(STOP, DIM)), rng.normal(size=STOP))
+    data = NewClasses(features, labels, head, START, STOP)
+    statistics = class_statistics(data)
+    rows = raw_rows(Start(init="least-square", lam=1e4), data, statistics, 1e4)
+    in_sample = features @ rows.weight.T + rows.bias
+    found = left_out_logits(Start(init="least-square", lam=1e4), data, 1e4)
+    np.testing.assert_allclose(found, in_sample, rtol=1e-12)
 
 
 @pytest.mark.parametrize("bias", ["write", "keep"])
