@@ -57,6 +57,10 @@ class Head:
         if self.class_names is not None and len(self.class_names) != len(self.weight):
             raise ValueError(f"{len(self.class_names)} class names for {len(self.weight)} rows")
 
+    def __repr__(self) -> str:
+        aligned = "aligned, " if self.alignment else ""
+        return f"<Head: {aligned}{self.num_classes:,} rows of {self.dim} weights>"
+
     @property
     def num_classes(self) -> int:
         """Number of rows."""

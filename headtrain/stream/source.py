@@ -44,6 +44,9 @@ class Source:
         if self.train.dim != self.val.dim:
             raise ValueError(f"train is {self.train.dim} wide, val {self.val.dim}")
 
+    def __repr__(self) -> str:
+        return f"<Source {self.path}: train {self.train}, val {self.val}, head {self.head}>"
+
     @property
     def class_names(self) -> tuple[str, ...]:
         """One name per class; a class may have no row."""

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from clinit.errors import CacheError
 from clinit.extract.features import FeatureSet
 from clinit.extract.fingerprint import Fingerprint
+from clinit.extract.head import Head
 from clinit.headtrain.stream.source import Source, check_same_backbone
 
 
@@ -39,3 +42,13 @@ def test_what_a_record_says_of_a_side_names_its_data_and_no_more() -> None:
         "manifest_digest": "m",
         "val_manifest_digest": "v",
     }
+
+
+def test_a_source_is_shown_in_one_line() -> None:
+    train, val = rows("ab"), rows("ab")
+    head = Head(np.zeros((2, 4), np.float32), np.zeros(2, np.float32), ("a", "b"))
+    shown = repr(Source(train, val, path="caches/base", head=head))
+    assert shown == f"<Source caches/base: train {train}, val {val}, head {head}>"
+    assert repr(head) == "<Head: 2 rows of 4 weights>"
+    assert repr(replace(head, alignment={"loss": "mse"})) == "<Head: aligned, 2 rows of 4 weights>"
+    assert repr(Source(train, val)).endswith("head None>")
