@@ -128,11 +128,14 @@ class Answers:
             groups: Places of the rows of whole classes of n rows each, to be weighted anew.
         """
         xp = namespace(self.scores)
-        found = self._kept_weights()
+        found = [self._kept_weights()]
+        rows = len(self.target)
+        order = np.arange(rows)
         for places in groups:
-            anew = xp.reshape(self._weighted_anew(places), (-1, found.shape[1]))
-            found[beside(found, places.reshape(-1)), :] = anew
-        return found
+            order[places.reshape(-1)] = np.arange(rows, rows + places.size)
+            rows += places.size
+            found.append(xp.reshape(self._weighted_anew(places), (places.size, -1)))
+        return xp.take(xp.concat(found), beside(self.scores, order), axis=0)
 
     @property
     def _truth(self) -> Float[Any, "rows classes"]:

@@ -27,7 +27,7 @@ from clinit.headtrain.feature_rows import StreamedRows, select, take
 from clinit.headtrain.init import NewClasses, initialise
 from clinit.headtrain.init.solved import SOLVED
 from clinit.headtrain.init.task_start import TaskStart, start_made_task
-from clinit.headtrain.least_squares import moments
+from clinit.headtrain.least_squares import leave_one_out, moments
 from clinit.headtrain.least_squares.lambda_curve import lambda_curve
 from clinit.headtrain.least_squares.solve import LambdaPath, least_squares_head
 from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
@@ -55,6 +55,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks of 256 rows, the least that there is, in parts of 100."""
     monkeypatch.setattr(moments, "GPU_BLOCK_BYTES", 1)
     monkeypatch.setattr(moments, "ONES_ROWS", 100)
+    monkeypatch.setattr(leave_one_out, "MOST_ROWS", 80)  # of the new classes, one
 
 
 def sample(dtype: type = np.float64) -> tuple[np.ndarray, np.ndarray]:
