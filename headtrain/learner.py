@@ -145,6 +145,7 @@ class Learner:
         """
         shared = TaskStart(
             task,
+            self._scenario.num_base,
             lambda: (data or self._on_device(seen)).arrays(),
             seen.labels,
             SOLVED.get(self._shared.stream.method),

@@ -53,6 +53,7 @@ def initialise(
     data: NewClasses,
     *,
     loss: str = "ce",
+    trained: bool = True,
     statistics: ClassStatistics | None = None,
     path: Callable[[], LambdaPath] | None = None,
     watch: Stopwatch | None = None,
@@ -63,6 +64,7 @@ def initialise(
         start: Which rows at which scale.
         data: The data and the head; `random` returns the draw that the head holds already.
         loss: What calibration, the choice of lambda and the fit minimise: that of the training.
+        trained: Whether the rows will be trained, or used as they are.
         statistics: Those of `class_statistics(data)`, if they are there already.
         path: Returns the least-square heads of these statistics for all lambdas, if they are
             there already.
@@ -92,7 +94,7 @@ def initialise(
         rows = raw_rows(start, data, statistics, lam)
     with watch.phase("calibrate"):
         raw = Initialisation(rows, lam=lam, curve=curve, library=library(rows.weight))
-        found = scaled(raw, start, data, around, statistics)
+        found = scaled(raw, start, data, around, statistics, trained=trained)
     if start.init != "fitted" or not data.has_old_rows:
         return found
     assert around is not None
@@ -111,8 +113,8 @@ def choose_lambda(
 ) -> tuple[float, LambdaCurve | None]:
     """Return the lambda that a word stands for, and the curve that it is chosen by.
 
-    Without a new class of two rows there is nothing to judge by, and no curve: `auto` then is a
-    lambda as large as the largest eigenvalue of the features.
+    Without a new class of two rows there is nothing to judge by, and no curve, nor where rows are
+    of no use at any lambda: `auto` then is about the largest eigenvalue of the features.
 
     Args:
         start: How rows start; its `lam` is `auto` or `held-out`.
@@ -122,14 +124,14 @@ def choose_lambda(
     data = around.data
     if start.lam == "held-out":
         judged = slice(data.start, data.stop)
-        curve = lambda_curve(
+        held = lambda_curve(
             data.features, data.labels, data.stop, classes=judged, weighting=start.weighting
         )
-        return curve.best, curve
-    if not data.has_pairs:
-        return safe_lambda(path()), None
-    curve = loss_curve(around.judgeable, path(), with_bias=start.bias == "write")
-    return curve.best, curve
+        return held.best, held
+    curve: LambdaCurve | None = None
+    if data.has_pairs:
+        curve = loss_curve(around.judgeable, path(), with_bias=start.bias == "write")
+    return curve.best if curve is not None else safe_lambda(path()), curve
 
 
 def raw_rows(

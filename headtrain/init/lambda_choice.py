@@ -1,9 +1,10 @@
 """Choose the ridge of least-square rows by the loss that they will be trained with.
 
 For each lambda of a grid: the leave-one-out logits of the new rows over buffer and new task,
-factor and shift of the least loss on these (`calibrate`), and that loss; all other logits stay as
-they are. One eigendecomposition serves all lambdas, and each search starts where the last one
-ended. The grid has half decades around the eigenvalues, and more where its lower edge is best.
+factor (at least 0) and shift of the least loss on these (`calibrate`), and that loss; all other
+logits stay as they are. One eigendecomposition serves all lambdas, and each search starts where
+the last one ended. The grid has half decades around the eigenvalues, and more where its lower edge
+is best.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import math
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from clinit.headtrain.array import as_tensor, namespace
 from clinit.headtrain.feature_rows import take
@@ -27,8 +30,13 @@ ABOVE, BELOW = 4, 10
 MOST_BELOW = 20
 
 
-def loss_curve(around: Surroundings, path: LambdaPath, *, with_bias: bool = True) -> LambdaCurve:
-    """Return the leave-one-out loss of calibrated rows at each lambda, and the choice."""
+def loss_curve(
+    around: Surroundings, path: LambdaPath, *, with_bias: bool = True
+) -> LambdaCurve | None:
+    """Return the leave-one-out loss of calibrated rows at each lambda.
+
+    None where it is nowhere below that of rows of zeros: then no lambda is better than another.
+    """
     if len(around) > MAX_ROWS:
         drawn = np.zeros(len(around), dtype=bool)
         drawn[balanced_draw(around.labels, MAX_ROWS)] = True
@@ -42,6 +50,8 @@ def loss_curve(around: Surroundings, path: LambdaPath, *, with_bias: bool = True
             break
         lams.append(_lambda(centre + step))
         losses.append(search.loss(lams[-1]))
+    if min(losses) >= search.without:
+        return None
     return LambdaCurve(tuple(lams[::-1]), tuple(losses[::-1]), "leave-one-out loss")
 
 
@@ -73,29 +83,36 @@ class _Search:
     def __init__(self, around: Surroundings, path: LambdaPath, with_bias: bool) -> None:
         self._around, self._path, self._with_bias = around, path, with_bias
         double, data = namespace(path.basis).float64, around.data
-        self._blocks, places = around.blocks(path.statistics)
-        self._coordinates = [
-            path.coordinates(as_type(take(data.features, block.rows), double))
-            for block in self._blocks
+        blocks, places = around.blocks(path.statistics)
+        self._blocks = [
+            (block, path.coordinates(as_type(take(data.features, block.reshape(-1)), double)))
+            for block in blocks
         ]
         self._places = torch.from_numpy(places).to(around.weight.device)
         self._end = np.array([1.0, 0.0])
         """Factor, for logits of variance 1, and shift where the last search ended."""
+        zeros = around.weight.new_zeros(len(around), data.stop - data.start)
+        _, self.without = self._calibrated(zeros)
+        """The loss of rows of zeros."""
 
     def loss(self, lam: float) -> float:
-        """Return the class-balanced loss at a lambda."""
+        """Return the class-balanced loss at a lambda, with a factor of at least 0."""
         data = self._around.data
         classes = slice(data.start, data.stop)
         logits = torch.cat([
             as_tensor(self._path.left_out(
-                coordinates, data.labels[block.rows], lam, classes,
-                groups=block.groups, with_bias=self._with_bias,
+                coordinates, data.labels[block.reshape(-1)], lam, classes,
+                together=block.shape[1], with_bias=self._with_bias,
             ))
-            for block, coordinates in zip(self._blocks, self._coordinates, strict=True)
+            for block, coordinates in self._blocks
         ])[self._places]  # fmt: skip
+        factor, loss = self._calibrated(logits)
+        return loss if factor > 0 else self.without
+
+    def _calibrated(self, logits: Float[Tensor, "rows new"]) -> tuple[float, float]:
         size = np.array([float(logits.std()) or 1.0, 1.0])
         objective = Objective.of(self._around, logits)
         start = self._end / size
         found, lowest, _ = minimise(objective, start, objective.expansion(start))
         self._end = found * size
-        return lowest - objective.penalty(found)
+        return float(found[0]), lowest - objective.penalty(found)

@@ -10,7 +10,8 @@ what rows computed without it would give to it. For each initialisation it has a
     lda            a mean without the row, and a within-class covariance without the outer product
                    w n / (n - 1) d d^T of its deviation d from the mean of its class
 
-An image that is the only one of its class leaves a row of zeros behind.
+The other rows keep their weights in the covariance of LDA. An image that is the only one of its
+class leaves a row of zeros behind.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ def _least_square_logits(
     data, found = around.data, []
     blocks, places = around.blocks(statistics)
     for block in blocks:
-        labels = data.labels[block.rows]
-        features = as_type(take(data.features, block.rows), xp.float64)
+        labels = data.labels[block.reshape(-1)]
+        features = as_type(take(data.features, block.reshape(-1)), xp.float64)
         centred = features - mean
         answers = Answers(
             scores=features @ rows.weight.T + rows.bias,
@@ -92,7 +93,7 @@ def _least_square_logits(
             lam=lam,
             bias=None if with_bias else rows.bias,
         )
-        found.append(as_tensor(answers.without(block.groups)))
+        found.append(as_tensor(answers.without(block.shape[1])))
     return torch.cat(found)[torch.from_numpy(places).to(found[0].device)]
 
 

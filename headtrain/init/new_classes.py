@@ -25,6 +25,9 @@ class NewClasses:
     start: int
     stop: int
     """Rows from `stop` on belong to classes not seen yet: fixed negatives (full head width)."""
+    base: int | None = None
+    """Rows [0, base) came with the head, all others up to `start` were initialised once. None: all
+    came with it."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.stop <= self.head.weight.shape[0]:
@@ -46,6 +49,11 @@ class NewClasses:
     def counts(self) -> Int[np.ndarray, " seen"]:
         """Rows of each class in [0, stop)."""
         return np.bincount(self.labels, minlength=self.stop)
+
+    @property
+    def pretrained(self) -> Rows:
+        """The rows that came with the head."""
+        return self.head.between(0, self.start if self.base is None else self.base)
 
     @property
     def stale(self) -> Rows:

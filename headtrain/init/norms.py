@@ -17,9 +17,15 @@ def norm_factor(rows: Rows, data: NewClasses) -> float:
 
     1 where there is nothing to compare: no existing row, or only zeros.
     """
-    existing = _norms(data.head.weight[: data.start, :])
-    new = _norms(rows.weight).mean()
-    return float(existing.mean() / new) if len(existing) and new > 0 else 1.0
+    return _ratio(_norms(data.head.weight[: data.start, :]), _norms(rows.weight))
+
+
+def pretrained_norm_factor(rows: Rows, data: NewClasses) -> float:
+    """Return mean norm of the rows that came with the head / mean norm of the new rows.
+
+    As `norm_factor`, but a factor besides does not grow from task to task with the rows it made.
+    """
+    return _ratio(_norms(data.pretrained.weight), _norms(rows.weight))
 
 
 def row_factors(rows: Rows, data: NewClasses) -> Float[np.ndarray, " new"]:
@@ -28,6 +34,10 @@ def row_factors(rows: Rows, data: NewClasses) -> Float[np.ndarray, " new"]:
     if not len(existing):
         return np.ones(len(new))
     return np.where(new > 0, existing.mean() / np.where(new > 0, new, 1.0), 1.0)
+
+
+def _ratio(existing: Float[np.ndarray, " rows"], new: Float[np.ndarray, " new"]) -> float:
+    return float(existing.mean() / new.mean()) if len(existing) and new.mean() > 0 else 1.0
 
 
 def _norms(weight: Float[Any, "rows dim"]) -> Float[np.ndarray, " rows"]:

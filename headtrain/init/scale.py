@@ -3,10 +3,10 @@
 rows = factor * raw rows + (0, shift)
 
 Where nothing can be left out to calibrate on, or images left out are so unlike the others of their
-class that a factor would be negative, rows take the norm of the old ones; least-square rows twice
-that. Shorter rows start a little better: of single images per class, rows of the norm itself
-recognise two to three percent more before training, and five percent less after it (ViT-tiny and
-MobileNetV2, ten old and 50 new classes), because training then pulls at every image.
+class that the factor would be negative, rows take the norm of the old ones. Least-square rows of
+single images that will be trained take three times that: training pulls at each row that does not
+recognise its image yet, which costs more than long rows lose at the start (`docs/start.md` has the
+numbers).
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from clinit.headtrain.init.calibrate import calibrate
 from clinit.headtrain.init.initialisation import Initialisation
 from clinit.headtrain.init.left_out import in_sample, leave_one_out
 from clinit.headtrain.init.new_classes import NewClasses
-from clinit.headtrain.init.norms import norm_factor, row_factors
+from clinit.headtrain.init.norms import norm_factor, pretrained_norm_factor, row_factors
 from clinit.headtrain.init.surroundings import Surroundings
 from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Start
 
-UNJUDGED = 2.0
-"""Norm of least-square rows that nothing can judge, beside the old rows'."""
+OF_SINGLE_ROWS = 3.0
+"""Norm of least-square rows of single images that will be trained, beside that of the rows that
+came with the head."""
 
 
 def scaled(
@@ -37,6 +38,8 @@ def scaled(
     data: NewClasses,
     around: Surroundings | None = None,
     statistics: ClassStatistics | None = None,
+    *,
+    trained: bool = True,
 ) -> Initialisation:
     """Bring rows as they were computed to the scale of the head.
 
@@ -46,6 +49,7 @@ def scaled(
         data: The data and the head.
         around: What `calibrated` rows are chosen by, where `start.looks_around`.
         statistics: Those that the rows were computed from, if any.
+        trained: Whether the rows will be trained.
     """
     rows = raw.rows
     kept = data.stale.bias if start.bias == "keep" else None
@@ -55,10 +59,10 @@ def scaled(
         if found.factor > 0 or not _leaves_out(start):
             return found
     factors = np.ones(rows.bias.shape[0])
-    if start.scale == "norm" or start.is_calibrated:
+    if start.is_calibrated and start.reads_lambda and data.has_old_rows and not data.has_pairs:
+        factors *= pretrained_norm_factor(rows, data) * (OF_SINGLE_ROWS if trained else 1.0)
+    elif start.scale == "norm" or start.is_calibrated:
         factors *= norm_factor(rows, data)
-    if start.is_calibrated and start.reads_lambda and data.has_old_rows:
-        factors *= UNJUDGED
     elif start.scale == "row-norm":
         factors = row_factors(rows, data)
     return replace(raw, rows=_affine(rows, factors, 0.0, kept), factor=float(factors.mean()))

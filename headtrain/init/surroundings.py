@@ -19,7 +19,7 @@ from clinit.headtrain.array import as_tensor, beside, namespace
 from clinit.headtrain.class_draws import draw_per_class, water_level
 from clinit.headtrain.feature_rows import take
 from clinit.headtrain.init.new_classes import NewClasses
-from clinit.headtrain.least_squares.leave_one_out import Block, blocks_of
+from clinit.headtrain.least_squares.leave_one_out import blocks_of
 from clinit.headtrain.least_squares.moments import widen
 from clinit.headtrain.least_squares.statistics import ClassStatistics, row_weights
 from clinit.headtrain.losses import Loss
@@ -114,10 +114,16 @@ class Surroundings:
         blocks = [of(self.features(rows, double), self.labels[rows]) for rows in slices(len(self))]
         return torch.cat([as_tensor(block) for block in blocks])
 
-    def blocks(self, statistics: ClassStatistics) -> tuple[list[Block], Int[np.ndarray, " rows"]]:
-        """Return blocks for leave-one-out logits of least squares, and the places of the rows."""
-        reweighted = statistics.weighting == "class"
-        return blocks_of(self.data.labels, self.drawn, reweighted=reweighted)
+    def blocks(
+        self, statistics: ClassStatistics
+    ) -> tuple[list[Int[np.ndarray, "_ _"]], Int[np.ndarray, " rows"]]:
+        """Return the rows in blocks for leave-one-out logits of least squares, and their places.
+
+        In averages over classes the new ones are weighted anew. The old ones are not: there can be
+        thousands, of which a row each is drawn, and new rows hardly depend on the weight of one.
+        """
+        new = np.arange(self.data.stop) >= self.data.start
+        return blocks_of(self.data.labels, self.drawn, new & (statistics.weighting == "class"))
 
     def __len__(self) -> int:
         return len(self.drawn)

@@ -58,6 +58,7 @@ class TaskStart:
     def __init__(
         self,
         task: Task,
+        num_base: int,
         features: Callable[[], FeatureRows],
         labels: Int[np.ndarray, " rows"],
         solved: SolvedHead | None,
@@ -68,6 +69,7 @@ class TaskStart:
 
         Args:
             task: Whose classes arrive.
+            num_base: Rows that came with the head.
             features: Returns those of the old and new rows that may be looked at; it is called
                 where rows are computed, and not for random rows.
             labels: Labels of these rows.
@@ -76,6 +78,7 @@ class TaskStart:
             chosen: Called with the curve by which lambda is chosen, where it is.
         """
         self._task = task
+        self._num_base = num_base
         self._read = features
         self._labels = labels
         self._closed = solved
@@ -96,7 +99,9 @@ class TaskStart:
         init = study.start
         if init.init == "random":
             return Initialisation(head.between(self._task.start, self._task.stop)), {}
-        data = NewClasses(self.features, self._labels, head, self._task.start, self._task.stop)
+        data = NewClasses(
+            self.features, self._labels, head, self._task.start, self._task.stop, self._num_base
+        )
         statistics, needed = None, ["features"]
         if init.reads_statistics:
             statistics = self.statistics(init.weighting)
@@ -109,6 +114,7 @@ class TaskStart:
             init,
             data,
             loss=study.training.loss,
+            trained=study.stream.iterations > 0,
             statistics=statistics,
             path=lambda: self._path(init.weighting),
             watch=watch,

@@ -12,14 +12,14 @@ other rows keep their weights, as in averages over rows.
 
 In an average over classes the other n - 1 rows of a class count n / (n - 1) times as much when
 one is gone. With few rows that matters: of two, the one that is left would else stand for half a
-class, and all answers for it were too low. So the whole class is weighted anew first: with Z its
+class, and the answers for the class be too low. So the class is weighted anew first: with Z its
 rows, w their weight and tau = w / (n - 1),
 
     A' = A + tau Z^T Z,    Z A'^-1 = (I + tau K)^-1 Z A^-1,    K = Z A^-1 Z^T,
 
-and the column of its own class in Ave[z y^T] is multiplied by n / (n - 1). From the head with A'
-each row is then left out as above, with w n / (n - 1) for its weight. That takes the inverse of a
-matrix of n x n per class.
+and the column of the class in Ave[z y^T] is multiplied by n / (n - 1). From the head with A' each
+row is then left out as above, with w n / (n - 1) for its weight. That takes the inverse of a
+matrix of n x n per class, with eigenvalues in [1, 2].
 
 With A_0 = Sigma_T + lam I, a = A_0^-1 mu and rho = lam / (1 + lam), as in `solve`, c = h - mu and
 t = c.a:
@@ -33,72 +33,54 @@ and the last entry of A^-1 z, which tells what the bias has of it, is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from clinit.headtrain.array import beside, namespace
 
 MOST_ROWS = 32
-"""Classes of more rows are not weighted anew: one row of them is 3 % at most."""
+"""Classes of more rows keep their weights: one row of them is 3 % at most."""
 BLOCK_ROWS = 4096
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Block:
-    """Rows that are looked at together."""
-
-    rows: Int[np.ndarray, " rows"]
-    """Numbers of the rows, class by class."""
-    groups: tuple[Int[np.ndarray, "_ _"], ...]
-    """Places in `rows` of whole classes of n rows, which are weighted anew."""
-
-
 def blocks_of(
-    labels: Int[np.ndarray, " all"], drawn: Int[np.ndarray, " rows"], *, reweighted: bool
-) -> tuple[list[Block], Int[np.ndarray, " rows"]]:
-    """Return blocks with the drawn rows, and their places in these blocks joined.
+    labels: Int[np.ndarray, " all"],
+    drawn: Int[np.ndarray, " rows"],
+    reweighted: Bool[np.ndarray, " classes"],
+) -> tuple[list[Int[np.ndarray, "_ _"]], Int[np.ndarray, " rows"]]:
+    """Return the rows to look at in blocks, and the places of the drawn ones in these joined.
+
+    A block (groups, n) has whole classes of n rows, which are weighted anew, or, with n = 1, rows
+    of which the others keep their weights. It has `BLOCK_ROWS` rows at most.
 
     Args:
         labels: Class of every row of the data.
-        drawn: Numbers of the rows to look at, ascending; of a class that is weighted anew, the
-            others come along.
-        reweighted: Whether classes are weighted anew.
+        drawn: Numbers of the rows to look at; of a class that is weighted anew, the others come
+            along.
+        reweighted: The classes to weight anew, where they have 2 to `MOST_ROWS` rows.
     """
-    counts = np.bincount(labels)
-    whole = (counts > 1) & (counts <= MOST_ROWS) & reweighted
-    needed = np.zeros(len(labels), dtype=bool)
-    needed[drawn] = True
-    needed |= (whole & (np.bincount(labels[drawn], minlength=len(counts)) > 0))[labels]
-    rows = np.flatnonzero(needed)
-    rows = rows[np.argsort(labels[rows], kind="stable")]
+    counts = np.bincount(labels, minlength=len(reweighted))
+    whole = reweighted & (counts > 1) & (counts <= MOST_ROWS)
+    blocks = list(_cut(drawn[~whole[labels[drawn]]].reshape(-1, 1)))
+    classes = np.unique(labels[drawn])
+    classes = classes[whole[classes]]
+    for n in np.unique(counts[classes]):
+        rows = np.flatnonzero(np.isin(labels, classes[counts[classes] == n]))
+        blocks += _cut(rows[np.argsort(labels[rows], kind="stable")].reshape(-1, n))
+    joined = np.concatenate([block.reshape(-1) for block in blocks])
     places = np.empty(len(labels), dtype=np.int64)
-    places[rows] = np.arange(len(rows))
-    blocks = [
-        Block(rows[part], tuple(_groups(labels[rows[part]], counts, whole)))
-        for part in _parts(labels[rows])
-    ]
+    places[joined] = np.arange(len(joined))
     return blocks, places[drawn]
 
 
-def _parts(labels: Int[np.ndarray, " rows"]) -> Iterator[slice]:
-    """Cut ascending labels where a class ends, as soon as there are `BLOCK_ROWS` rows."""
-    start = 0
-    for end in [*np.flatnonzero(np.diff(labels)) + 1, len(labels)]:
-        if end - start >= BLOCK_ROWS or end == len(labels):
-            yield slice(start, int(end))
-            start = int(end)
-
-
-def _groups(
-    labels: Int[np.ndarray, " rows"], counts: np.ndarray, whole: np.ndarray
-) -> Iterator[Int[np.ndarray, "_ _"]]:
-    inside = whole[labels]
-    for n in np.unique(counts[labels[inside]]):
-        yield np.flatnonzero(inside & (counts[labels] == n)).reshape(-1, n)
+def _cut(groups: Int[np.ndarray, "groups n"]) -> Iterator[Int[np.ndarray, "_ _"]]:
+    step = BLOCK_ROWS // groups.shape[1]
+    for start in range(0, len(groups), step):
+        yield groups[start : start + step]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,21 +103,32 @@ class Answers:
     bias: Float[Any, " classes"] | None = None
     """Biases of these classes, to be left out of the result: then that is V_-i h_i."""
 
-    def without(self, groups: Iterable[Int[np.ndarray, "_ _"]] = ()) -> Any:
-        """Return the scores (rows, classes) that the rows would get from a solve without them.
+    def without(self, together: int = 1) -> Float[Any, "rows classes"]:
+        """Return the scores that the rows would get from a solve without them.
 
         Args:
-            groups: Places of the rows of whole classes of n rows each, to be weighted anew.
+            together: Rows per group: each n rows in turn are a whole class, to be weighted anew.
+                1 for rows of which the others keep their weights.
         """
-        xp = namespace(self.scores)
-        found = [self._kept_weights()]
-        rows = len(self.target)
-        order = np.arange(rows)
-        for places in groups:
-            order[places.reshape(-1)] = np.arange(rows, rows + places.size)
-            rows += places.size
-            found.append(xp.reshape(self._weighted_anew(places), (places.size, -1)))
-        return xp.take(xp.concat(found), beside(self.scores, order), axis=0)
+        xp, n = namespace(self.scores), together
+        truth = self._grouped(self._truth, n)
+        more = truth / max(n - 1, 1) if n > 1 else xp.zeros_like(truth)
+        weight = self._grouped(beside(self.scores, self.weights), n)[:, :, None]
+        added = weight[:, :1, :] / (n - 1) if n > 1 else xp.zeros_like(weight)
+        gram = self._gram(n)
+        inverse = xp.linalg.inv(beside(gram, np.eye(n)) + added * gram)
+        scores = inverse @ (self._grouped(self.scores, n) * (1 + more))
+        share = (weight + added) * xp.linalg.diagonal(inverse @ gram)[:, :, None]
+        residual = (truth - scores) / (1 - share)
+        if self.bias is None:
+            return xp.reshape(scores - residual * share, self.scores.shape)
+        gram = gram - self._grouped(self._of_bias, n)[:, None, :]
+        own = self._grouped(self.scores - xp.reshape(self.bias, (1, -1)), n) * (1 + more)
+        share = (weight + added) * xp.linalg.diagonal(gram @ inverse)[:, :, None]
+        return xp.reshape(own - added * (gram @ scores) - residual * share, self.scores.shape)
+
+    def _grouped(self, values: Float[Any, "rows ..."], n: int) -> Float[Any, "groups n ..."]:
+        return namespace(values).reshape(values, (-1, n, *values.shape[1:]))
 
     @property
     def _truth(self) -> Float[Any, "rows classes"]:
@@ -144,48 +137,18 @@ class Answers:
         return beside(self.scores, truth)
 
     @property
+    def _rho(self) -> float:
+        return self.lam / (1 + self.lam)
+
+    @property
     def _of_bias(self) -> Float[Any, " rows"]:
         """The last entry of A^-1 z."""
-        rho = self.lam / (1 + self.lam)
-        return (1 - rho) * (1 - self.overlaps) / (1 + rho * self.mean_overlap)
+        return (1 - self._rho) * (1 - self.overlaps) / (1 + self._rho * self.mean_overlap)
 
-    def _kept_weights(self) -> Float[Any, "rows classes"]:
-        xp = namespace(self.scores)
-        products = xp.sum(self.white**2, axis=1)
-        rho = self.lam / (1 + self.lam)
-        whole = products + 1 - rho * (1 - self.overlaps) ** 2 / (1 + rho * self.mean_overlap)
-        weights = beside(self.scores, self.weights)
-        residual = self._truth - self.scores
-        left = (1 - weights * whole)[:, None]
-        if self.bias is None:
-            return self.scores - residual * (weights * whole)[:, None] / left
-        own = self.scores - xp.reshape(self.bias, (1, -1))
-        return own - residual * (weights * (whole - self._of_bias))[:, None] / left
-
-    def _weighted_anew(self, places: Int[np.ndarray, "groups n"]) -> Float[Any, "groups n classes"]:
-        xp = namespace(self.scores)
-        rows = beside(self.scores, places.reshape(-1))
-
-        def grouped(values: Any) -> Any:
-            return xp.reshape(xp.take(values, rows, axis=0), (*places.shape, *values.shape[1:]))
-
-        n = places.shape[1]
-        weight = beside(self.scores, self.weights[places[:, :1]])[:, :, None]
-        added = weight / (n - 1)
-        white, free = grouped(self.white), 1 - grouped(self.overlaps)
-        rho = self.lam / (1 + self.lam)
-        gram = white @ xp.matrix_transpose(white) + 1
-        gram = gram - rho / (1 + rho * self.mean_overlap) * free[:, :, None] * free[:, None, :]
-        truth, scores = grouped(self._truth), grouped(self.scores)
-        more = 1 + truth / (n - 1)
-        inverse = xp.linalg.inv(beside(gram, np.eye(n)) + added * gram)
-        moved = inverse @ (scores * more)
-        residual = truth - moved
-        own = weight + added
-        share = own * xp.linalg.diagonal(inverse @ gram)[:, :, None]
-        if self.bias is None:
-            return moved - residual * share / (1 - share)
-        gram = gram - grouped(self._of_bias)[:, None, :]
-        scores = (scores - xp.reshape(self.bias, (1, 1, -1))) * more - added * (gram @ moved)
-        of_weights = own * xp.linalg.diagonal(gram @ inverse)[:, :, None]
-        return scores - residual * of_weights / (1 - share)
+    def _gram(self, n: int) -> Float[Any, "groups n n"]:
+        """z_i^T A^-1 z_j within each group."""
+        xp = namespace(self.white)
+        white, rest = self._grouped(self.white, n), 1 - self._grouped(self.overlaps, n)
+        outer = rest[:, :, None] * rest[:, None, :]
+        products = white @ xp.matrix_transpose(white)
+        return products + 1 - self._rho / (1 + self._rho * self.mean_overlap) * outer

@@ -25,7 +25,6 @@ The bias is penalised too, as in the paper: hence rho. A class without rows gets
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,20 +102,19 @@ class LambdaPath:
         lam: float,
         classes: slice = slice(None),
         *,
-        groups: Iterable[Int[np.ndarray, "_ _"]] = (),
+        together: int = 1,
         with_bias: bool = True,
     ) -> Float[Any, "rows classes"]:
         """Return what W_LS would answer for rows if it had been solved without them.
 
-        O(rows d) per class and lambda; O(rows n d) for the rows of `groups`.
+        O(rows d) per class and lambda, and O(rows n d) for n rows `together`.
 
         Args:
             coordinates: Rows of the data of the statistics, as `coordinates` returns them.
             labels: Their classes.
             lam: Ridge.
             classes: The head rows that answer.
-            groups: Places of the rows of whole classes, whose other rows take the weight of the
-                one that is left out.
+            together: As in `Answers.without`.
             with_bias: Whether their biases count.
         """
         within = self._within(lam, classes)
@@ -133,7 +131,7 @@ class LambdaPath:
             mean_overlap=float(mean @ direction),
             lam=lam,
             bias=None if with_bias else within.bias,
-        ).without(groups)
+        ).without(together)
 
     def _within(self, lam: float, classes: slice) -> Rows:
         """Return W_LS with its weights in the eigenbasis."""

@@ -201,6 +201,7 @@ class TopLearner:
         """Write the new rows, from statistics of the features as the network gives them now."""
         shared = TaskStart(
             task,
+            self._inputs.scenario.num_base,
             lambda: as_array(features(self._model, self._inputs.train, seen.rows)),
             seen.labels,
             None,

@@ -290,6 +290,7 @@ def test_a_task_starts_on_the_device_and_its_rows_are_written_there(
     def start(place: Place) -> tuple[Any, dict[str, float]]:
         shared = TaskStart(
             task,
+            OLD,
             lambda: place(features),
             labels,
             None,

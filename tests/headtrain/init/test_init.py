@@ -295,24 +295,3 @@ def test_without_a_row_of_an_earlier_class_calibrated_rows_take_the_norm_of_the_
     np.testing.assert_array_equal(found.rows.weight, norm.rows.weight)
     np.testing.assert_array_equal(found.rows.bias, norm.rows.bias)
     assert (found.factor, found.shift, found.steps) == (norm.factor, 0.0, None)
-
-
-@pytest.mark.parametrize(("init", "norms"), [("least-square", 2.0), ("class-mean", 1.0)])
-def test_rows_that_anti_recognise_what_is_left_out_take_a_norm_like_the_old_ones(
-    init: Any, norms: float
-) -> None:
-    # The two images of a new class are opposite: without one, the row points away from it.
-    rng = np.random.default_rng(0)
-    old, new = rng.normal(size=(3, 20)), 5 * rng.normal(size=(2, 20))
-    labels = np.r_[np.repeat(np.arange(3), 10), 3, 3, 4, 4]
-    features = np.r_[
-        old[labels[:30]] + 0.1 * rng.normal(size=(30, 20)), new[0][None], -new[0][None]
-    ]
-    features = np.r_[features, new[1][None], -new[1][None]] + 0.01 * rng.normal(size=(34, 20))
-    data = NewClasses(features, labels, Rows(np.r_[old, new], np.zeros(5)), 3, 5)
-    found = initialise(Start(init=init, lam=1.0), data)
-    assert found.factor is not None
-    assert found.factor > 0
-    assert found.loss_after is None  # not calibrated
-    lengths = np.linalg.norm(found.rows.weight, axis=1)
-    assert lengths.mean() == pytest.approx(norms * np.linalg.norm(old, axis=1).mean())

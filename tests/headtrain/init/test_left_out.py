@@ -51,7 +51,7 @@ def extended(features: np.ndarray) -> np.ndarray:
 def naive_least_squares(
     data: NewClasses, weighting: str, lam: float, bias: str, most_rows: int
 ) -> np.ndarray:
-    """Solve once without each row; the others of a small class take its share of the weight."""
+    """Solve once without each row; the others of a small new class take its share of the weight."""
     labels = data.labels
     counts = np.bincount(labels)
     z = extended(data.features)
@@ -61,7 +61,7 @@ def naive_least_squares(
         weights = naive_weights(labels, weighting)
         weights[row] = 0.0
         n = counts[labels[row]]
-        if weighting == "class" and 1 < n <= most_rows:
+        if weighting == "class" and labels[row] >= START and 1 < n <= most_rows:
             weights[labels == labels[row]] *= n / (n - 1)
         weighted = z * weights[:, None]
         system = weighted.T @ z + lam * np.eye(DIM + 1)
@@ -99,8 +99,9 @@ def test_blocks_and_draws_change_no_logit(monkeypatch: pytest.MonkeyPatch) -> No
     kept = np.random.default_rng(7).random(len(data.labels)) < 0.4
     kept |= data.labels == 2
     blocks, places = around.subset(kept).blocks(statistics)
-    assert len(blocks) > 2
-    joined = np.concatenate([block.rows for block in blocks])
+    assert sorted({block.shape[1] for block in blocks}) == [1, 2, 5]
+    assert sum(block.shape[1] == 1 for block in blocks) > 1
+    joined = np.concatenate([block.reshape(-1) for block in blocks])
     np.testing.assert_array_equal(joined[places], np.flatnonzero(kept))
     found = leave_one_out(start, rows, around.subset(kept), statistics, 0.05)
     small = np.flatnonzero(data.labels[kept] != 5)

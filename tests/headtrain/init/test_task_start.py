@@ -50,7 +50,9 @@ class Reader:
             self.reads += 1
             return features
 
-        self.start = TaskStart(TASK, read, labels, solved, torch.device("cpu"), self.curves.append)
+        self.start = TaskStart(
+            TASK, OLD, read, labels, solved, torch.device("cpu"), self.curves.append
+        )
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_a_lambda_that_cannot_be_chosen_is_refused() -> None:
     for label in range(OLD, OLD + NEW):
         few[np.flatnonzero(labels == label)[0]] = True  # one row of each new class
     start = TaskStart(
-        TASK, lambda: features[few], labels[few], None, torch.device("cpu"), lambda curve: None
+        TASK, OLD, lambda: features[few], labels[few], None, torch.device("cpu"), lambda curve: None
     )
     with pytest.raises(StatisticsError, match="no class that is judged has two rows"):
         start.start(study(init="least-square", lam="held-out"), head())
