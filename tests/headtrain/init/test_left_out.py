@@ -119,7 +119,8 @@ def test_a_share_of_a_small_class_does_not_lower_its_own_logits() -> None:
     rows = raw_rows(Start(init="least-square", lam=1e4), data, statistics, 1e4)
     in_sample = features @ rows.weight.T + rows.bias
     found = left_out_logits(Start(init="least-square", lam=1e4), data, 1e4)
-    np.testing.assert_allclose(found, in_sample, rtol=1e-12)
+    new = labels >= START
+    np.testing.assert_allclose(found[new], in_sample[new], rtol=1e-12)
 
 
 @pytest.mark.parametrize("bias", ["write", "keep"])
