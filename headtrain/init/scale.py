@@ -2,8 +2,8 @@
 
 rows = factor * raw rows + (0, shift)
 
-Where nothing can be left out to calibrate on, or images left out are so unlike the others of their
-class that the factor would be negative, rows take the norm of the old ones. Least-square rows of
+Where nothing can be left out to calibrate on, or the factor would be negative (the images left out
+are unlike the others of their class), rows take the norm of the old ones. Least-square rows of
 single images that will be trained take three times that: training pulls at each row that does not
 recognise its image yet, which costs more than long rows lose at the start (`docs/start.md` has the
 numbers).
@@ -56,7 +56,7 @@ def scaled(
     if start.is_calibrated and _can_be_calibrated(start, data):
         assert around is not None
         found = _calibrated(raw, start, around, statistics, kept)
-        if found.factor > 0 or not _leaves_out(start):
+        if found.factor > 0:
             return found
     factors = np.ones(rows.bias.shape[0])
     if start.is_calibrated and start.reads_lambda and data.has_old_rows and not data.has_pairs:

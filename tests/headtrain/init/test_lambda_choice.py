@@ -9,7 +9,9 @@ import torch
 from scipy.optimize import minimize
 
 from clinit.headtrain.init import NewClasses, Rows, class_statistics, initialise, raw_rows
+from clinit.headtrain.init.calibrate import calibrate
 from clinit.headtrain.init.lambda_choice import _Search, loss_curve, safe_lambda
+from clinit.headtrain.init.left_out import leave_one_out
 from clinit.headtrain.init.surroundings import Surroundings
 from clinit.headtrain.least_squares.solve import LambdaPath
 from clinit.headtrain.losses import LOSSES
@@ -73,6 +75,19 @@ def test_each_loss_is_that_of_calibrated_leave_one_out_logits(loss: str, bias: s
 
         best = minimize(calibrated, [1.0, 0.0], method="Nelder-Mead", tol=1e-9).fun
         assert found == pytest.approx(best, rel=2e-3)  # the prior of the factor is in neither
+
+
+@pytest.mark.parametrize("bias", ["write", "keep"])
+def test_each_loss_is_the_one_that_calibration_ends_at(bias: Any) -> None:
+    data = few_rows(3, 8)
+    around = Surroundings.of(data, LOSSES["ce"])
+    curve = curve_of(data, with_bias=bias == "write")
+    for lam, found in list(zip(curve.lams, curve.errors, strict=True))[::3]:
+        start, statistics = Start(lam=lam, bias=bias), class_statistics(data)
+        rows = raw_rows(start, data, statistics, lam)
+        calibration = calibrate(around, leave_one_out(start, rows, around, statistics, lam))
+        assert calibration.factor > 0
+        assert found == pytest.approx(calibration.loss_after, abs=1e-6)
 
 
 @pytest.mark.parametrize("noise", [0.3, 2.0, 4.0])
