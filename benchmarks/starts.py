@@ -44,12 +44,12 @@ def read(folder: Path) -> pl.DataFrame:
     rows = []
     for run in clinit.load_runs(folder):
         config, row = run.config, run.row()
-        tasks = run.record.info["tasks"]
+        starts = [task["initialisation"] or {} for task in run.record.info["tasks"]]
         rows.append({
             **{name: config[name] for name in (*CELL, "seed")},
             "start": start_of(config),
             "accuracy": float(row["average_incremental_accuracy"]),
-            "start_s": float(sum(task["initialisation"].get("seconds", 0) for task in tasks)),
+            "start_s": sum(float(start.get("seconds") or 0) for start in starts),
         })  # fmt: skip
     return pl.DataFrame(rows, infer_schema_length=None)
 
@@ -83,7 +83,8 @@ def main() -> None:
     options = parser.parse_args()
     runs = read(options.runs)
     others = [name for name in STARTS if name != DEFAULT]
-    lines, worse, best, ties = [], dict.fromkeys(others, 0), 0, 0
+    lines, best, ties = [], 0, 0
+    better, worse = dict.fromkeys(others, 0), dict.fromkeys(others, 0)
     for cell, rows in runs.group_by(CELL, maintain_order=False):
         wide = rows.pivot("start", index="seed", values="accuracy").drop_nulls()
         reference = wide[DEFAULT].to_numpy()
@@ -94,7 +95,8 @@ def main() -> None:
         words.append(f"{seconds.mean():.2f}")
         lines.append((*cell, "| " + " | ".join(words) + " |"))
         for name, (mean, half) in found.items():
-            worse[name] += mean > half
+            better[name] += mean > half
+            worse[name] += mean < -half
         best += all(mean <= 0 for mean, _ in found.values())
         ties += all(mean <= half for mean, half in found.values())
     headings = ["buffer", "images", "iterations", DEFAULT, *others, "seconds"]
@@ -107,9 +109,8 @@ def main() -> None:
         " over seeds. Seconds: all starts of a run of the default.",
         "",
         f"Of {len(lines)} lines the default is the best in {best}, and the best or within the"
-        f" interval of the best in {ties}. Better than it, beyond the interval: "
-        + ", ".join(f"{name} in {count}" for name, count in worse.items())
-        + ".",
+        f" interval of the best in {ties}. Lines in which others are better, and worse, beyond the"
+        " interval: " + ", ".join(f"{name} {better[name]}, {worse[name]}" for name in others) + ".",
         "",
         "| " + " | ".join(headings) + " |",
         "|" + "---:|" * len(headings),
