@@ -4,7 +4,7 @@ rows = factor * raw rows + (0, shift)
 
 Where nothing can be left out to calibrate on, or the factor would be negative (the images left out
 are unlike the others of their class), rows take the norm of the old ones. Least-square rows of
-single images that will be trained take three times that: training pulls at each row that does not
+single images that will be trained take twice that: training pulls at each row that does not
 recognise its image yet, which costs more than long rows lose at the start (`docs/start.md` has the
 numbers).
 """
@@ -27,7 +27,7 @@ from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Start
 
-OF_SINGLE_ROWS = 3.0
+OF_SINGLE_ROWS = 2.0
 """Norm of least-square rows of single images that will be trained, beside that of the rows that
 came with the head."""
 

@@ -203,7 +203,7 @@ def _nothing_to_leave_out(scenario: Scenario, studies: Sequence[Study]) -> list[
         return []
     return [
         "with a single training image per new class there is none to leave out: new rows take the"
-        " norm of the old ones (least-square rows that are trained: three times that), and lambda"
+        " norm of the old ones (least-square rows that are trained: twice that), and lambda"
         " the size of the largest eigenvalue of the features; no start can be trusted to be better"
         " than another"
     ]
