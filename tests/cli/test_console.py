@@ -49,8 +49,9 @@ def naive(text: str) -> str:
 
 
 def test_every_character_is_as_in_a_transcription_of_the_rule() -> None:
-    for code in range(sys.maxunicode + 1):
-        assert visible(chr(code)) == naive(chr(code)), code
+    for start in range(0, sys.maxunicode + 1, 256):
+        text = "".join(map(chr, range(start, start + 256)))
+        assert visible(text) == naive(text), hex(start)
     kept = [chr(code) for code in range(0xA0) if visible(chr(code), lines=True) == chr(code)]
     assert set(kept) - set(map(chr, range(32, 127))) == {"\n", "\t"}
 
