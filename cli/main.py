@@ -70,7 +70,7 @@ class Commands(LazyGroup):
         "cache": Lazy("clinit.cli.cache:app", "Show, import and verify feature caches."),
         "recipe": Lazy(
             "clinit.cli.recipe:app",
-            "The settings of the paper's tables, for --config of a command.",
+            "Settings of the paper's tables and of the comparison of starts, for --config.",
         ),
     }
 
