@@ -111,19 +111,20 @@ class Answers:
                 1 for rows of which the others keep their weights.
         """
         xp, n = namespace(self.scores), together
+        gain = 1 / (n - 1) if n > 1 else 0.0  # what the weight of each other row grows by
         truth = self._grouped(self._truth, n)
-        more = truth / max(n - 1, 1) if n > 1 else xp.zeros_like(truth)
+        more = 1 + gain * truth
         weight = self._grouped(beside(self.scores, self.weights), n)[:, :, None]
-        added = weight[:, :1, :] / (n - 1) if n > 1 else xp.zeros_like(weight)
+        added = gain * weight[:, :1, :]
         gram = self._gram(n)
         inverse = xp.linalg.inv(beside(gram, np.eye(n)) + added * gram)
-        scores = inverse @ (self._grouped(self.scores, n) * (1 + more))
+        scores = inverse @ (self._grouped(self.scores, n) * more)
         share = (weight + added) * xp.linalg.diagonal(inverse @ gram)[:, :, None]
         residual = (truth - scores) / (1 - share)
         if self.bias is None:
             return xp.reshape(scores - residual * share, self.scores.shape)
         gram = gram - self._grouped(self._of_bias, n)[:, None, :]
-        own = self._grouped(self.scores - xp.reshape(self.bias, (1, -1)), n) * (1 + more)
+        own = self._grouped(self.scores - xp.reshape(self.bias, (1, -1)), n) * more
         share = (weight + added) * xp.linalg.diagonal(gram @ inverse)[:, :, None]
         return xp.reshape(own - added * (gram @ scores) - residual * share, self.scores.shape)
 
