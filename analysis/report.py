@@ -14,6 +14,7 @@ import polars as pl
 from clinit.analysis.efficiency import Gain, Reading, gain
 from clinit.analysis.run_summary import Row, RunSummary
 from clinit.analysis.settings import labels
+from clinit.analysis.time_to_accuracy import times_to_levels
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord, find_records, finite, read_record
 
@@ -155,7 +156,11 @@ def _records(path: Path) -> list[Path]:
 def _compare(run: RunSummary, random: RunSummary | None) -> RunSummary:
     if random is None:
         return run
-    return dataclasses.replace(run, gain=gain(run.points, random.points))
+    return dataclasses.replace(
+        run,
+        gain=gain(run.points, random.points),
+        times=times_to_levels(run.points, random.points),
+    )
 
 
 def _order(run: RunSummary) -> tuple[bool, str, int, Path]:
