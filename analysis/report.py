@@ -70,7 +70,7 @@ class Report:
     @property
     def has_several_seeds(self) -> bool:
         """Whether there are runs of more than one seed."""
-        from clinit.analysis.ranking import num_seeds
+        from clinit.analysis.seeds import num_seeds
 
         return num_seeds(self.runs) > 1
 
@@ -79,6 +79,12 @@ class Report:
         from clinit.analysis.ranking import ranking
 
         return ranking(self.runs, width, reading)
+
+    def metrics_table(self, *, width: int = 80) -> RenderableType:
+        """Return what the field reports beside averages: forgetting, spike, time to a level."""
+        from clinit.analysis.metrics_table import metrics_table
+
+        return metrics_table(self.runs, width)
 
     def task_table(self, *, width: int = 80, reading: Reading = "equal-level") -> RenderableType:
         """Return the table of every task of the runs, to be printed `width` columns wide."""

@@ -65,6 +65,8 @@ class Value:
 
 
 _TRANSFER = Value("FWT", "forward_transfer", "percent")
+_TRANSFER_INTO = Value("FWT", "forward_transfer_into", "percent")
+"""In the line of the task that was probed, as the paper's Table 7 has it."""
 
 
 def run_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> RenderableType:
@@ -94,7 +96,8 @@ def task_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rend
     differing = differences(runs)
     named = [(run, run.row()) for run in runs]
     tasks = [task for _, row in named for task in row["tasks"]]
-    columns = [*_task_columns(reading), *([_TRANSFER] if _has_transfer(tasks) else [])]
+    probed = _has_transfer(tasks)
+    columns = [*_task_columns(reading), *([_TRANSFER_INTO] if probed else [])]
     wide = [*columns, *_INITIALISATION_COLUMNS]
     parts: list[RenderableType] = []
     for _, group in groupby(named, key=lambda pair: pair[0].key):
@@ -110,6 +113,11 @@ def task_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rend
         "start, end: A_new before the first step and after the last."
         f" {loss_caption(runs)} {gain_caption(reading)}"
     )
+    if probed:
+        caption += (
+            " FWT: forward transfer into the task, top-1 of a linear probe on its classes before it"
+            " is learnt; none into the first."
+        )
     return Group(*parts, Text(caption, style="dim"))
 
 

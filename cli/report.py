@@ -55,6 +55,15 @@ def report(
             help="Show each run where there are several seeds, not only their mean and deviation.",
         ),
     ] = False,
+    metrics: Annotated[
+        bool,
+        typer.Option(
+            "--metrics",
+            help="Show a second table: average incremental and last accuracy, forgetting, backward"
+            " transfer, accuracy within tasks, loss spike, time to random's best, cost of the"
+            " start. JSON and CSV always hold them.",
+        ),
+    ] = False,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -91,7 +100,7 @@ def report(
     elif format is Format.CSV:
         print_csv(loaded.csv(per_task=per_task))
     else:
-        show(loaded, gain=gain, per_task=per_task, by_seed=by_seed, curves=curves)
+        show(loaded, gain=gain, per_task=per_task, by_seed=by_seed, metrics=metrics, curves=curves)
 
 
 def show(
@@ -100,10 +109,11 @@ def show(
     gain: GainReading = GainReading.EQUAL_LEVEL,
     per_task: bool = False,
     by_seed: bool = False,
+    metrics: bool = False,
     curves: bool = True,
     said: Collection[str] = (),
 ) -> None:
-    """Print a report: the table, the tasks if asked for, diagnoses, notes and curves.
+    """Print a report: tables, further metrics and tasks if asked for, diagnoses, notes, curves.
 
     Where there are several seeds, the table is that of means and deviations over seeds. Notes
     that were `said` before are not repeated.
@@ -114,6 +124,9 @@ def show(
         out.print(report.ranking(width=out.width, reading=gain.value))
     if by_seed or not report.has_several_seeds:
         out.print(report.table(width=out.width, reading=gain.value))
+    if metrics:
+        say()
+        out.print(report.metrics_table(width=out.width))
     if per_task:
         out.print(report.task_table(width=out.width, reading=gain.value))
     if report.is_diagnosed:

@@ -1,0 +1,86 @@
+"""The table of further metrics: what the field reports beside averages over evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from clinit.analysis.columns import Cells, Column, table_of, width_of
+from clinit.analysis.measures import FURTHER_MEASURES, Measure, meanings
+from clinit.analysis.ranking import unequal_seeds
+from clinit.analysis.run_names import name_cells, name_columns
+from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.seeds import SeedGroup, best_of_groups, seed_groups
+from clinit.analysis.settings import NOTHING, differences
+
+
+def metrics_table(runs: Sequence[RunSummary], width: int) -> RenderableType:
+    """Return one line per group of seeds, in the order of the ranking, deviations below means.
+
+    At most `width` columns wide: measures are left out from the right. Those that no run has are
+    left out at any width.
+    """
+    names = tuple(name for name in differences(runs).names if name not in ("seed", "run"))
+    groups = seed_groups(runs)
+    measures = [each for each in FURTHER_MEASURES if _is_known(groups, each)]
+    unknown = [each for each in FURTHER_MEASURES if each not in measures]
+    left_out: list[Measure] = []
+    table = _table(groups, names, measures)
+    while len(measures) > 1 and width_of(table) > width:
+        left_out.insert(0, measures.pop())
+        table = _table(groups, names, measures)
+    words = _caption(groups, measures)
+    if unknown:
+        words += f" In no run: {_headings(unknown)}."
+    if left_out:
+        words += f" Not shown in this width: {_headings(left_out)}."
+    return Group(table, Text(words, style="dim"))
+
+
+def _caption(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> str:
+    words = meanings(measures)
+    if any(len(group.runs) > 1 for group in groups):
+        words = f"Mean over seeds, ± standard deviation{unequal_seeds(groups)}. {words}"
+    if any(group.is_partial(measure) for group in groups for measure in measures):
+        words += " *: over the tasks that reach it, not all."
+    return f"{words} Bold: the best of comparable runs."
+
+
+def _table(groups: Sequence[SeedGroup], names: Sequence[str], measures: Sequence[Measure]) -> Table:
+    seeded = any(len(group.runs) > 1 for group in groups)
+    columns = [
+        *name_columns(names),
+        *([Column("seeds", "number")] if seeded else []),
+        *(Column(measure.column, "number") for measure in measures),
+    ]
+    best = [best_of_groups(groups, measure) for measure in measures]
+    lines: list[Cells] = []
+    for index, group in enumerate(groups):
+        cells: list[str | Text] = [*name_cells(group.runs[0], names, group.runs)]
+        cells += [str(len(group.runs))] if seeded else []
+        cells += [
+            _cell(group, measure, is_best=tops[index])
+            for measure, tops in zip(measures, best, strict=True)
+        ]
+        lines.append(cells)
+    return table_of(columns, [lines])
+
+
+def _cell(group: SeedGroup, measure: Measure, *, is_best: bool) -> Text:
+    mean, deviation = group.mean(measure), group.deviation(measure)
+    if mean is None:
+        return Text(NOTHING)
+    star = "*" if group.is_partial(measure) else ""
+    text = Text(mean + star, style="bold green" if is_best else "")
+    return text if deviation is None else Text.assemble(text, (f"\n±{deviation}", "dim"))
+
+
+def _is_known(groups: Sequence[SeedGroup], measure: Measure) -> bool:
+    return any(group.values[measure.name] is not None for group in groups)
+
+
+def _headings(measures: Sequence[Measure]) -> str:
+    return ", ".join(measure.heading for measure in measures)
