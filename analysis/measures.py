@@ -90,8 +90,9 @@ FURTHER_MEASURES = (
         meaning="predicted within the task of the image",
     ),
     Measure(
-        *("spike_area", "spike", "", "low", 1, "spike"),
-        meaning="area of the batch loss above the level it settles at, loss × iterations per task",
+        *("spike_area", "spike", "L·it", "low", 1, "spike"),
+        meaning="area of the batch loss above the level it settles at, loss × iterations, mean over"
+        " tasks",
     ),
     *(
         Measure(

@@ -25,28 +25,39 @@ def metrics_table(runs: Sequence[RunSummary], width: int) -> RenderableType:
     """
     names = tuple(name for name in differences(runs).names if name not in ("seed", "run"))
     groups = seed_groups(runs)
-    measures = [each for each in FURTHER_MEASURES if _is_known(groups, each)]
-    unknown = [each for each in FURTHER_MEASURES if each not in measures]
+    measures = known_measures(groups)
     left_out: list[Measure] = []
     table = _table(groups, names, measures)
     while len(measures) > 1 and width_of(table) > width:
         left_out.insert(0, measures.pop())
         table = _table(groups, names, measures)
-    words = _caption(groups, measures)
-    if unknown:
-        words += f" In no run: {_headings(unknown)}."
+    words = metrics_caption(groups, measures)
     if left_out:
         words += f" Not shown in this width: {_headings(left_out)}."
     return Group(table, Text(words, style="dim"))
 
 
-def _caption(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> str:
+def metrics_caption(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> str:
+    """Return what the columns of a table of further metrics mean."""
     words = meanings(measures)
     if any(len(group.runs) > 1 for group in groups):
         words = f"Mean over seeds, ± standard deviation{unequal_seeds(groups)}. {words}"
     if any(group.is_partial(measure) for group in groups for measure in measures):
         words += " *: over the tasks that reach it, not all."
-    return f"{words} Bold: the best of comparable runs."
+    words += " Bold: the best of comparable runs."
+    known = known_measures(groups)
+    if unknown := [measure for measure in FURTHER_MEASURES if measure not in known]:
+        words += f" In no run: {_headings(unknown)}."
+    return words
+
+
+def known_measures(groups: Sequence[SeedGroup]) -> list[Measure]:
+    """Return the further measures that a run has."""
+    return [
+        measure
+        for measure in FURTHER_MEASURES
+        if any(group.values[measure.name] is not None for group in groups)
+    ]
 
 
 def _table(groups: Sequence[SeedGroup], names: Sequence[str], measures: Sequence[Measure]) -> Table:
@@ -76,10 +87,6 @@ def _cell(group: SeedGroup, measure: Measure, *, is_best: bool) -> Text:
     star = "*" if group.is_partial(measure) else ""
     text = Text(mean + star, style="bold green" if is_best else "")
     return text if deviation is None else Text.assemble(text, (f"\n±{deviation}", "dim"))
-
-
-def _is_known(groups: Sequence[SeedGroup], measure: Measure) -> bool:
-    return any(group.values[measure.name] is not None for group in groups)
 
 
 def _headings(measures: Sequence[Measure]) -> str:

@@ -61,6 +61,32 @@ class Report:
         # Not strict: what a record says beyond the fields that are checked may be of any type.
         return pl.DataFrame(lines, infer_schema_length=None, strict=False).write_csv()
 
+    def means_json(self) -> str:
+        """Return mean and deviation over seeds as JSON: one entry per group of runs."""
+        from clinit.analysis.means import means_json
+
+        return means_json(self.runs)
+
+    def means_csv(self) -> str:
+        """Return mean and deviation over seeds as CSV: one line per group of runs."""
+        from clinit.analysis.means import means_csv
+
+        return means_csv(self.runs)
+
+    def markdown(self, *, reading: Reading = "equal-level", metrics: bool = False) -> str:
+        """Return means over seeds, of the ranking or the further metrics, as Markdown."""
+        from clinit.analysis.markdown_table import markdown
+        from clinit.analysis.paper_table import PaperTable
+
+        return markdown(PaperTable.of(self.runs, reading, metrics=metrics))
+
+    def latex(self, *, reading: Reading = "equal-level", metrics: bool = False) -> str:
+        """Return means over seeds, of the ranking or the further metrics, as LaTeX."""
+        from clinit.analysis.latex_table import latex
+        from clinit.analysis.paper_table import PaperTable
+
+        return latex(PaperTable.of(self.runs, reading, metrics=metrics))
+
     def table(self, *, width: int = 80, reading: Reading = "equal-level") -> RenderableType:
         """Return the table of the runs, to be printed `width` columns wide."""
         from clinit.analysis.tables import run_table
