@@ -147,6 +147,12 @@ class Report:
 
         save_figure(self.runs, path)
 
+    def save_events(self, folder: Path) -> list[Path]:
+        """Write event files of TensorBoard, a sub-folder of `folder` for each run."""
+        from clinit.analysis.tensorboard_events import write_events
+
+        return write_events(self.runs, folder)
+
 
 def load_report(paths: Sequence[Path], *, skip_start: bool = False) -> Report:
     """Read the records at or below `paths` and compare each run with its random run.

@@ -91,6 +91,15 @@ def report(
             dir_okay=False,
         ),
     ] = None,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write losses and accuracies over all iterations into this folder, as event files"
+            ' of TensorBoard (pip install "clinit[tensorboard]").',
+            metavar="FOLDER",
+            file_okay=False,
+        ),
+    ] = None,
     curves: Annotated[
         bool, typer.Option(help="Draw loss and accuracy on the new task in the terminal.")
     ] = True,
@@ -116,6 +125,9 @@ def report(
     if plot is not None:
         loaded.save_figure(plot)
         note(f"the curves are drawn in {plot}")
+    if tensorboard is not None:
+        written = loaded.save_events(tensorboard)
+        note(f"the events of {len(written):,} runs: tensorboard --logdir {tensorboard}")
     if format is Format.JSON:
         print_json(loaded.means_json() if means else loaded.json())
     elif format is Format.CSV:
