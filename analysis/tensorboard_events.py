@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,12 @@ def write_events(runs: Sequence[RunSummary], folder: Path) -> list[Path]:
         content = _content(run, place.name)
         path = place / f"events.out.tfevents.{int(_started(run)):010d}.clinit"
         with claim_file(path, on_busy=lambda: None):
-            commit_file(path, lambda draft, content=content: draft.write_bytes(content))
+            commit_file(path, partial(_write, content))
     return folders
+
+
+def _write(content: bytes, draft: Path) -> None:
+    draft.write_bytes(content)
 
 
 def _folder_names(names: Sequence[str]) -> list[str]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -27,7 +28,7 @@ counts = st.lists(
 )
 
 
-def naive(rows: list[tuple[int, ...]]) -> dict[tuple[int, int], tuple[float | None, ...]]:
+def naive(rows: Sequence[tuple[int, ...]]) -> dict[tuple[int, int], tuple[float | None, ...]]:
     """Both accuracies, image by image."""
     images: dict[tuple[int, int], list[tuple[int, bool]]] = {}
     for task, iteration, row, total, right in rows:
@@ -81,8 +82,6 @@ def in_task(record: RunRecord, right: int) -> pl.DataFrame:
 
 
 def test_a_run_has_their_means_over_evaluations_and_their_last_values(make_run: MakeRun) -> None:
-    from dataclasses import replace
-
     record = make_run(untested_task=2)
     share = 5 + pl.col("iteration") // 50 + 2 * pl.col("task")
     evaluations = in_task(record, 0).with_columns(correct_in_task=share.cast(pl.Int32))

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import polars as pl
 import pytest
@@ -16,7 +16,7 @@ SCHEMA = {"after_task": pl.Int16, "on_task": pl.Int16, "accuracy": pl.Float64}
 percent = st.one_of(st.none(), st.floats(0, 100))
 
 
-def matrix_of(cells: dict[tuple[int, int], float | None]) -> pl.DataFrame:
+def matrix_of(cells: Mapping[tuple[int, int], float | None]) -> pl.DataFrame:
     rows = [(after, on, value) for (after, on), value in cells.items()]
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clinit.analysis.forward_transfer import mean_transfer, transfer_into
 from clinit.analysis.initialisation_cost import initialisation_seconds, initialisation_share
+from clinit.analysis.measures import FURTHER_MEASURES, MEANS
 from clinit.analysis.report import report_of
 from clinit.analysis.run_summary import RunSummary
 from clinit.analysis.runs import runs_of
@@ -73,6 +76,14 @@ def test_rows_hold_the_metrics_of_the_run_and_of_its_tasks(make_run: MakeRun) ->
 def test_a_run_that_was_not_diagnosed_has_no_deviation(make_run: MakeRun) -> None:
     row = RunSummary.of(make_run()).row()
     assert (row["d_ls"], row["d_ls_relative"]) == (None, None)
+
+
+def test_every_number_is_defined_in_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    names = {re.sub(r"_9[059]$", "_90", name) for name in MEANS}
+    assert [name for name in sorted(names) if f"`{name}`" not in page] == []
+    for measure in FURTHER_MEASURES:
+        assert measure.heading in page or measure.name.startswith("iterations_to"), measure
 
 
 def test_the_metrics_are_columns_of_the_csv_and_of_the_table_of_runs(make_run: MakeRun) -> None:
