@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clinit.analysis.efficiency import PLACE_SETTINGS, comparison_key
-from clinit.analysis.measures import MEANS, Measure, number
+from clinit.analysis.measures import MEANS, Measure
 from clinit.analysis.run_summary import Row, RunSummary
 
 
@@ -34,11 +34,6 @@ class Spread:
             return None
         deviation = statistics.stdev(values) if len(values) > 1 else None
         return cls(statistics.fmean(values), deviation, len(values))
-
-    def text(self, digits: int) -> str:
-        """Return mean and deviation as printed."""
-        mean = number(self.mean, digits)
-        return mean if self.deviation is None else f"{mean} ±{number(self.deviation, digits)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

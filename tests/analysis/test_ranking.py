@@ -71,8 +71,6 @@ def test_the_deviation_is_that_of_a_sample_and_one_value_has_none() -> None:
     assert spread.deviation == pytest.approx(2**0.5)
     assert Spread.of([]) is None
     assert Spread.of([2.0]) == Spread(2.0, None)
-    assert Spread(2.0, None).text(2) == "2.00"
-    assert spread.text(2) == "2.00 ±1.41"
 
 
 def test_the_ranking_fits_80_columns_and_says_what_it_leaves_out(seeded: Path) -> None:
