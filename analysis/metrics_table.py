@@ -44,11 +44,17 @@ def metrics_caption(groups: Sequence[SeedGroup], measures: Sequence[Measure]) ->
         words = f"Mean over seeds, ± standard deviation{unequal_seeds(groups)}. {words}"
     if any(group.is_partial(measure) for group in groups for measure in measures):
         words += " *: over the tasks that reach it, not all."
-    words += " Bold: the best of comparable runs."
+    words += bold_caption(groups)
     known = known_measures(groups)
     if unknown := [measure for measure in FURTHER_MEASURES if measure not in known]:
         words += f" In no run: {_headings(unknown)}."
     return words
+
+
+def bold_caption(groups: Sequence[SeedGroup]) -> str:
+    """Return what bold numbers mean; nothing where no two groups can be compared."""
+    alone = len({group.comparable for group in groups}) == len(groups)
+    return "" if alone else " Bold: the best of comparable runs."
 
 
 def known_measures(groups: Sequence[SeedGroup]) -> list[Measure]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from clinit.analysis.efficiency import Reading
 from clinit.analysis.measures import Measure, ranked_measures
-from clinit.analysis.metrics_table import known_measures, metrics_caption
+from clinit.analysis.metrics_table import bold_caption, known_measures, metrics_caption
 from clinit.analysis.ranking import ranking_caption
 from clinit.analysis.run_names import name_cells, name_columns
 from clinit.analysis.run_summary import RunSummary
@@ -56,7 +56,7 @@ class PaperTable:
         caption = (
             metrics_caption(groups, measures)
             if metrics
-            else ranking_caption(groups, measures, reading) + " Bold: the best of comparable runs."
+            else ranking_caption(groups, measures, reading) + bold_caption(groups)
         )
         headings = tuple(column.heading for column in name_columns(settings))
         title = common(runs, (*settings, "seed"))

@@ -95,7 +95,7 @@ def report(
         Path | None,
         typer.Option(
             help="Write losses and accuracies over all iterations into this folder, as event files"
-            ' of TensorBoard (pip install "clinit[tensorboard]").',
+            " of TensorBoard (the extra `tensorboard`).",
             metavar="FOLDER",
             file_okay=False,
         ),

@@ -93,6 +93,13 @@ def test_a_time_that_is_not_reached_in_every_task_is_starred(make_run: MakeRun) 
     assert "*: over the tasks that reach it, not all." in " ".join(text.split())
 
 
+def test_bold_is_explained_where_there_is_something_to_compare(make_run: MakeRun) -> None:
+    pair = report_of([make_run("random"), make_run("least-square")])
+    assert "Bold: the best of comparable runs." in " ".join(printed(pair.metrics_table()).split())
+    apart = report_of([make_run("random", lr=0.1), make_run("least-square", lr=0.2)])
+    assert "Bold: " not in printed(apart.metrics_table())
+
+
 def test_only_what_is_shown_is_explained(make_run: MakeRun) -> None:
     words = " ".join(printed(seeded(make_run, 1).metrics_table(width=60), 60).split())
     assert "A_last: A_all at the end of the last task." in words
