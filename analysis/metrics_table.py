@@ -14,27 +14,35 @@ from clinit.analysis.ranking import unequal_seeds
 from clinit.analysis.run_names import name_cells, name_columns
 from clinit.analysis.run_summary import RunSummary
 from clinit.analysis.seeds import SeedGroup, best_of_groups, seed_groups
-from clinit.analysis.settings import NOTHING, differences
+from clinit.analysis.settings import NOTHING, differences, phrase
 
 
 def metrics_table(runs: Sequence[RunSummary], width: int) -> RenderableType:
     """Return one line per group of seeds, in the order of the ranking, deviations below means.
 
-    At most `width` columns wide: measures are left out from the right. Those that no run has are
-    left out at any width.
+    At most `width` columns wide: what tells apart runs that cannot be compared goes above their
+    lines, and measures are left out from the right. Those that no run has are left out at any
+    width.
     """
-    names = tuple(name for name in differences(runs).names if name not in ("seed", "run"))
     groups = seed_groups(runs)
     measures = known_measures(groups)
+    sections, names = _sections(runs, groups, width)
+    seeded = any(len(group.runs) > 1 for group in groups)
+
+    def tables() -> list[Table]:
+        return [_table(section, names, measures, seeded=seeded) for section in sections.values()]
+
     left_out: list[Measure] = []
-    table = _table(groups, names, measures)
-    while len(measures) > 1 and width_of(table) > width:
+    while len(measures) > 1 and max(map(width_of, tables())) > width:
         left_out.insert(0, measures.pop())
-        table = _table(groups, names, measures)
     words = metrics_caption(groups, measures)
     if left_out:
         words += f" Not shown in this width: {_headings(left_out)}."
-    return Group(table, Text(words, style="dim"))
+    parts: list[RenderableType] = []
+    for heading, table in zip(sections, tables(), strict=True):
+        above = "\n" + heading if parts else heading
+        parts += [Text(above, style="bold"), table] if heading else [table]
+    return Group(*parts, Text(words, style="dim"))
 
 
 def metrics_caption(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> str:
@@ -66,8 +74,32 @@ def known_measures(groups: Sequence[SeedGroup]) -> list[Measure]:
     ]
 
 
-def _table(groups: Sequence[SeedGroup], names: Sequence[str], measures: Sequence[Measure]) -> Table:
-    seeded = any(len(group.runs) > 1 for group in groups)
+def _sections(
+    runs: Sequence[RunSummary], groups: Sequence[SeedGroup], width: int
+) -> tuple[dict[str, list[SeedGroup]], list[str]]:
+    """Return the groups by the heading above them, and the settings that have columns."""
+    differing = differences(runs)
+    of_init = [name for name in differing.of_init if name != "run"]
+    of_training = [name for name in differing.of_training if name != "seed"]
+    every = [*of_training, *of_init]
+    whole = _table(groups, every, known_measures(groups), seeded=True)
+    if not of_training or width_of(whole) <= width:
+        return {"": [*groups]}, every
+    sections: dict[str, list[SeedGroup]] = {}
+    for group in groups:
+        heading = ", ".join(phrase(group.runs[0], name) for name in of_training)
+        sections.setdefault(heading, []).append(group)
+    return sections, of_init
+
+
+def _table(
+    groups: Sequence[SeedGroup],
+    names: Sequence[str],
+    measures: Sequence[Measure],
+    *,
+    seeded: bool,
+) -> Table:
+    """Return a table of `groups`, with a column of the number of seeds where `seeded`."""
     columns = [
         *name_columns(names),
         *([Column("seeds", "number")] if seeded else []),

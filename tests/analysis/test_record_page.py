@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -15,7 +16,7 @@ from clinit.headtrain.init.task_start import PHASES
 from clinit.headtrain.record.format import HEAD, INFO, TOP, RunRecord
 from clinit.headtrain.record.info import DOCUMENT, RunInfo, StartInfo, TaskInfo
 from clinit.headtrain.record.study_file import STUDY
-from clinit.headtrain.record.tables import TABLES, table_file
+from clinit.headtrain.record.tables import LATER_COLUMNS, TABLES, table_file
 
 PAGE = (Path(__file__).parents[2] / "docs" / "record.md").read_text(encoding="utf-8")
 MakeRun = Callable[..., RunRecord]
@@ -47,8 +48,9 @@ def test_every_table_has_a_section() -> None:
 def test_the_columns_are_those_of_the_table(name: str) -> None:
     told = {row[0].strip("`"): row[1] for row in rows_below(f"## `{table_file(name)}`")}
     assert told == {column: str(dtype) for column, dtype in TABLES[name].items()}
-    for _, _, null, meaning in rows_below(f"## `{table_file(name)}`"):
-        assert null in ("yes", "no")
+    for column, _, null, meaning in rows_below(f"## `{table_file(name)}`"):
+        assert (null == "older") == (LATER_COLUMNS.get(name) == column.strip("`"))
+        assert null in ("yes", "no", "older")
         assert meaning
 
 
@@ -111,4 +113,20 @@ def test_the_other_examples_run(example: Callable[[str], Any]) -> None:
         "random": [21.5] * 3,
         "least-square-calibrated": [21.5] * 3,
     }
-    assert len(EXAMPLES) == 4
+    assert len(EXAMPLES) == 5
+
+
+def test_the_example_of_confusions_counts_pairs(
+    example: Callable[[str], Any], make_run: MakeRun
+) -> None:
+    record = make_run("random", iterations=60, every=20)
+    assert record.mistakes is not None
+    names = dict(record.classes.select("row", "name").iter_rows())
+    counts = Counter(
+        (names[row], names[predicted])
+        for task, row, _, predicted in record.mistakes.iter_rows()
+        if task == 3
+    )
+    found = {(name, taken): number for name, taken, number in example("confusions").iter_rows()}
+    assert found == dict(counts)
+    assert example("confusions")["len"].is_sorted(descending=True)
