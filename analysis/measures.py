@@ -78,7 +78,7 @@ FURTHER_MEASURES = (
         meaning="A_all at the end of the last task",
     ),
     Measure(
-        *("forgetting", "forg.", "%", "low", 2, "forgetting"),
+        *("forgetting", "forg.", "%", "low", 2, "forg."),
         meaning="forgetting, drop of earlier tasks from their best accuracy to the last",
     ),
     Measure(
@@ -104,7 +104,7 @@ FURTHER_MEASURES = (
         for level in LEVELS
     ),
     Measure(
-        *("initialisation_seconds", "init", "s", "neither", 2, "init."),
+        *("initialisation_seconds", "init", "s", "neither", 2, "init"),
         meaning="seconds of initialisation, all tasks",
     ),
     Measure(

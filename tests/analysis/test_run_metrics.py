@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from clinit.analysis.forward_transfer import mean_transfer, transfer_into
 from clinit.analysis.initialisation_cost import initialisation_seconds, initialisation_share
 from clinit.analysis.measures import FURTHER_MEASURES, MEANS
-from clinit.analysis.report import report_of
+from clinit.analysis.report import load_report, report_of
 from clinit.analysis.run_summary import RunSummary
 from clinit.analysis.runs import runs_of
+from clinit.analysis.settings import common
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
@@ -84,6 +87,42 @@ def test_every_number_is_defined_in_the_documentation() -> None:
     assert [name for name in sorted(names) if f"`{name}`" not in page] == []
     for measure in FURTHER_MEASURES:
         assert measure.heading in page or measure.name.startswith("iterations_to"), measure
+
+
+def stopped(record: RunRecord, after: int) -> RunRecord:
+    """Cut a record as `--stop-after` does: the classes of all tasks stay in the list."""
+    record.info["config"]["stop_after"] = after
+    record.info["tasks"] = record.info["tasks"][:after]
+    learnt = pl.col("task") <= after
+    assert record.mistakes is not None
+    return replace(
+        record,
+        steps=record.steps.filter(learnt),
+        evaluations=record.evaluations.filter(learnt),
+        points=record.points.filter(learnt),
+        mistakes=record.mistakes.filter(learnt),
+    )
+
+
+def test_a_run_that_stopped_early_has_the_metrics_of_the_tasks_it_learnt(
+    make_run: MakeRun, write_runs: Callable[..., Path]
+) -> None:
+    inits = ("random", "least-square")
+    early = load_report([write_runs(*(stopped(make_run(init), 2) for init in inits))])
+    whole = report_of([make_run(init) for init in inits])
+    for row, other in zip(early.rows(), whole.rows(), strict=True):
+        matrix = other["accuracy_matrix"]
+        assert row["last_accuracy"] == other["tasks"][1]["acc_all_end"]
+        assert row["accuracy_matrix"] == [line[:3] for line in matrix[:2]]
+        assert row["backward_transfer"] == pytest.approx(matrix[1][1] - matrix[0][1])
+        assert row["acc_in_task"] == pytest.approx(
+            sum(task["acc_in_task"] for task in other["tasks"][:2]) / 2
+        )
+        assert row["initialisation_seconds"] == pytest.approx(2 * 0.02)
+        reached = [task["iterations_to_95"] for task in other["tasks"][:2]]
+        assert row["iterations_to_95"] == sum(reached) / 2
+        assert len(row["tasks"]) == 2
+    assert "3 tasks, the first 2 learnt, 200 iterations" in common(early.runs, ())
 
 
 def test_the_metrics_are_columns_of_the_csv_and_of_the_table_of_runs(make_run: MakeRun) -> None:
