@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -124,7 +125,8 @@ def reproduce(
         weights=weights,
         views=views,
     )
-    made = []
+    made: list[Reproduction] = []
+    told: set[tuple[str, str]] = set()
     for table in chosen:
         words = _overlay(table, settings or [], seeds, scale_down=scale_down)
         studies = _studies(table, words, context)
@@ -132,7 +134,8 @@ def reproduce(
             steps(table, where, words, studies, epochs=SMALL_EPOCHS if scale_down else None)
         )
         if dry_run:
-            _list(table, planned)
+            _list(table, [step for step in planned if step.target not in told])
+            told |= {step.target for step in planned if step.words[0] != "sweep"}
             continue
         left = [step for step in planned if not step.is_done]
         check_images(left, where)
@@ -228,7 +231,9 @@ def _list(table: Table, planned: Sequence[Step]) -> None:
     for step in planned:
         style = "dim" if step.is_done else "green"
         out.print(Text(command_line(list(step.words)), style=style), soft_wrap=True)
-        say("  " + ("done" if step.is_done else step.cost or "minutes"))
+        say("  " + ("done" if step.is_done else step.cost))
+    if not planned:
+        say("  nothing beyond the commands above")
 
 
 def _shown(table: Table, where: Places, studies: Sequence[Study]) -> list[Reproduction]:
@@ -250,13 +255,15 @@ def _shown(table: Table, where: Places, studies: Sequence[Study]) -> list[Reprod
     folder = where.out / "tables"
     folder.mkdir(parents=True, exist_ok=True)
     for ending, text in FORMATS.items():
-        content = text(found).encode()
-        commit_file(
-            folder / f"{table.name}.{ending}", lambda draft, c=content: draft.write_bytes(c)
-        )
+        content = partial(_write, text(found).encode())
+        commit_file(folder / f"{table.name}.{ending}", content)
     say()
     note(f"written: {folder / table.name}.{{{','.join(FORMATS)}}}")
     return [found]
+
+
+def _write(content: bytes, draft: Path) -> None:
+    draft.write_bytes(content)
 
 
 def _collapse(table: Table, where: Places) -> Collapse | None:

@@ -17,6 +17,7 @@ IMAGES = {"imagenet1k": 1_281_167 + 50_000, "places365": 1_803_460 + 36_500}
 TRAIN_IMAGES = 1_281_167
 """Images of ImageNet-1K that views are taken of."""
 SIDES = {"imagenet1k": "--imagenet", "places365": "--places"}
+"""The options that name their folders."""
 WHERE = {
     "imagenet1k": "ImageNet-1K (ILSVRC2012: image-net.org, after registration)",
     "places365": "Places365-Standard (places2.csail.mit.edu)",
@@ -61,7 +62,12 @@ class Step:
     """Without `clinit`."""
     is_done: bool
     cost: str
-    """What it takes, for people; empty where that is next to nothing."""
+    """What it takes, for people."""
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """The command and what it writes: steps of two tables may have the same."""
+        return self.words[0], self.words[self.words.index("--out") + 1]
 
 
 def steps(
@@ -83,12 +89,13 @@ def steps(
     """
     base, new = places.sides(table)
     if places.caches is None:
-        for data, folder in zip(IMAGES, (base, new), strict=True):
+        sides = zip(IMAGES, (base, new), strict=True)
+        for data, folder in sides if table.runs else [*sides][:1]:
             yield _extraction(table, places, data, folder)
     if table.is_aligned:
         told = () if epochs is None else ("--epochs", str(epochs))
         words = ("align", str(base), "--config", table.recipe, "--out", str(places.aligned), *told)
-        yield Step(words, places.aligned.is_file(), "")
+        yield Step(words, places.aligned.is_file(), "minutes")
     if table.runs:
         yield _sweep(table, places, overlay, studies)
 
@@ -131,15 +138,16 @@ def _extraction(table: Table, places: Places, data: str, folder: Path) -> Step:
     root = places.roots[data]
     words = [
         *("extract", "--dataset", data, "--config", table.recipe),
-        *("--root", SIDES[data] if root is None else str(root), "--out", str(folder)),
+        *("--root", f"FOLDER_OF_{data.upper()}" if root is None else str(root)),
+        *("--out", str(folder)),
         *(("--views", str(views)) if views else ()),
         *(("--weights", str(places.weights)) if places.weights else ()),
     ]
     images = IMAGES[data] + views * TRAIN_IMAGES
     width = 512 if table.name == "resnet18" else 384
     cost = (
-        f"{images:,} images through the backbone, {images * width * 2 / 1e9:.1f} GB; about"
-        f" {images / 40 / 3600:,.0f} h on two CPU cores"
+        f"{images:,} images through the backbone, {images * width * 2 / 1e9:.1f} GB;"
+        f" {_time(images / _IMAGES_PER_SECOND)} on two CPU cores"
     )
     return Step(tuple(words), _is_whole(folder, views), cost)
 
@@ -169,6 +177,8 @@ def _sweep(table: Table, places: Places, overlay: Sequence[str], studies: Sequen
     return Step(tuple(words), done == len(studies), cost)
 
 
+_IMAGES_PER_SECOND = 40
+"""Of a small backbone on two CPU cores, as measured with a ViT-tiny (benchmarks)."""
 _RATE = 80e9
 """Arithmetic of two CPU cores, per second."""
 _BLOCK_FLOP = 2 * 49 * 2 * 384 * 1536 * 2
@@ -185,5 +195,11 @@ def _hours(table: Table, studies: Sequence[Study]) -> str:
         rows = 3 * stream.iterations * stream.rows_per_batch  # forward, and two products back
         rows += len(stream.evaluation_points) * (50_000 + 36_500)
         total += tasks * rows * (2 * 1365 * width + (_BLOCK_FLOP if table.is_top else 0))
-    hours = total / _RATE / 3600
-    return f"with the paper's data about {hours:,.1f} h on two CPU cores"
+    return f"with the paper's data {_time(total / _RATE)} on two CPU cores"
+
+
+def _time(seconds: float) -> str:
+    """Return an estimate in words."""
+    if seconds < 5400:
+        return f"about {max(1, round(seconds / 60)):,} min"
+    return f"about {seconds / 3600:,.0f} h"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
+from clinit.analysis.paper.numbers import Place
 from clinit.analysis.paper.tables import Table
 from clinit.analysis.run_summary import RunSummary
 
 BACKBONES = {"resnet18": "resnet18.tv_in1k"}
 """By the name of the table."""
 _BACKBONE = "convnextv2_femto.fcmae_ft_in1k"
-_SETTING = {"tasks": 5, "eval_every": 50}
 _DATA = (
     ("base classes", 1000, "ImageNet-1K"),
     ("new classes", 365, "Places365-Standard"),
@@ -20,16 +21,17 @@ _DATA = (
 _TRANSFORM = "256x256"
 
 
-def differences(table: Table, runs: Sequence[RunSummary]) -> list[str]:
+def differences(table: Table, runs: Sequence[RunSummary], places: Collection[Place]) -> list[str]:
     """Return a sentence for everything in which runs differ from the paper's setting.
 
     Args:
         table: The table that they are for.
         runs: All runs of the table; none gives none.
+        places: Those of the table.
     """
     if not runs:
         return []
-    return [*_of_features(table, runs[0]), *_of_data(runs[0]), *_of_training(runs)]
+    return [*_of_features(table, runs[0]), *_of_data(runs[0]), *_of_training(runs, places)]
 
 
 def readings(table: Table, runs: Sequence[RunSummary]) -> list[str]:
@@ -91,13 +93,34 @@ def _of_data(run: RunSummary) -> list[str]:
     return found
 
 
-def _of_training(runs: Sequence[RunSummary]) -> list[str]:
+def of_heads(collapse: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the same for pretrained heads that are measured by themselves."""
+    measured = next(iter(collapse.values()), {})
+    classes, width = measured.get("classes"), measured.get("dim")
+    if (classes, width) == (1000, 384):
+        return []
+    return [f"A head of {classes:,} classes and {width:,} features instead of 1,000 and 384."]
+
+
+def _others(runs: Sequence[RunSummary], name: str, expected: set[int]) -> str:
+    """Return the values of a setting that are not among those of the paper."""
+    values = {run.config.get(name) for run in runs} - {None, *expected}
+    return " and ".join(f"{value:,}" for value in sorted(values))
+
+
+def _of_training(runs: Sequence[RunSummary], places: Collection[Place]) -> list[str]:
     found = []
-    for name, expected in _SETTING.items():
-        values = sorted({run.config.get(name) for run in runs} - {None, expected})
-        if values and any(run.config.get("iterations") for run in runs):
-            told = ", ".join(f"{value:,}" for value in values)
-            found.append(f"{name.replace('_', ' ').capitalize()}: {told} instead of {expected}.")
+    if told := _others(runs, "tasks", {5}):
+        found.append(f"{told} tasks instead of 5.")
+    if not any(run.config["iterations"] for run in runs):
+        return found
+    for name, words in (("iterations", "updates per task"), ("buffer", "rows in the buffer")):
+        theirs = {getattr(place, name) for place in places} - {None}
+        if told := _others(runs, name, theirs):
+            expected = " and ".join(f"{value:,}" for value in sorted(theirs))
+            found.append(f"{told} {words} instead of {expected}.")
+    if told := _others(runs, "eval_every", {50}):
+        found.append(f"An evaluation every {told} updates instead of every 50.")
     for run in {run.config["method"]: run for run in runs}.values():
         expected = 128 if run.config["method"] == "ewc" else 256
         if run.config.get("iterations") and run.config.get("batch_size") != expected:

@@ -17,7 +17,7 @@ from clinit.analysis.paper.words import (
     evidence_words,
     group_title,
     mean_words,
-    number,
+    printed_words,
     signed,
     verdict_words,
 )
@@ -116,10 +116,8 @@ def _rows(found: Reproduction, group: list[Line]) -> list[list[str]]:
     rows = []
     for place in dict.fromkeys(line.place for line in group):
         lines = [line for line in group if line.place == place]
-        printed = [line.printed.value if line.printed else None for line in lines]
-        rows.append([place.init or "ours", *map(mean_words, lines)])
-        told = [number(v, line.metric) for v, line in zip(printed, lines, strict=True)]
-        rows.append(["paper", *told])
+        rows.append([place.init or "here", *map(mean_words, lines)])
+        rows.append(["paper", *map(printed_words, lines)])
     return rows
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from clinit.analysis.paper.numbers import Place
+from clinit.analysis.paper.tables import WITH_ALONE
 from clinit.analysis.run_summary import Row, RunSummary
 from clinit.errors import RecordError
 
@@ -116,7 +117,7 @@ def _first(name: str) -> Callable[[Row], float | None]:
 
 
 _READERS: Mapping[str, Callable[[Row], Any]] = {
-    **{name: _plain(name) for name in ("loss_new", "acc_pre", "acc_new", "acc_old", "acc_all")},
+    **{name: _plain(name) for name in ("loss_new", *WITH_ALONE)},
     "gain": _plain("gain_equal_level"),
     "acc_fw": _plain("forward_transfer"),
     **{f"probe_task{number}": _probe(number) for number in (2, 3, 4, 5)},

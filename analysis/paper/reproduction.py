@@ -6,15 +6,16 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
-from clinit.analysis.paper.differences import differences, readings
+from clinit.analysis.paper.differences import differences, of_heads, readings
 from clinit.analysis.paper.effects import PAIRS, Effect, ordering, over_images, over_seeds
 from clinit.analysis.paper.numbers import Cells, Place, Printed, paper_cells
 from clinit.analysis.paper.ours import Budget, Values, runs_by_place, values_of
 from clinit.analysis.paper.tables import Table
 from clinit.analysis.run_summary import RunSummary
 
-Collapse = Mapping[str, Mapping[str, float | None]]
+Collapse = Mapping[str, Mapping[str, Any]]
 """Values of `clinit diagnose` by the loss of the head."""
 OF_HEAD = ("nc1", "nc2", "nc3", "nc4", "d_ls", "d_ls_relative")
 
@@ -76,11 +77,7 @@ class Reproduction:
     @property
     def is_reduced(self) -> bool:
         """Whether the setting is not the paper's, so that numbers cannot be expected to agree."""
-        return bool(self.differences) or any(
-            budget != (place.iterations, place.buffer)
-            for place, budget in self.budgets.items()
-            if place.buffer is not None
-        )
+        return bool(self.differences)
 
     @property
     def groups(self) -> list[list[Line]]:
@@ -119,7 +116,9 @@ def reproduction(
             for place, members in found.items()
             if members
         },
-        differences=tuple(differences(table, used)),
+        differences=tuple(
+            differences(table, used, cells) if table.runs else of_heads(collapse or {})
+        ),
         readings=tuple(readings(table, used)),
         runs=tuple(used),
     )

@@ -16,8 +16,9 @@ from clinit.analysis.paper.words import (
     effect_words,
     evidence_words,
     group_title,
-    mean_words,
     number,
+    printed_words,
+    short_title,
     signed,
     verdict_words,
 )
@@ -57,10 +58,10 @@ def _numbers(found: Reproduction, group: list[Line]) -> RichTable:
     sections = []
     for place in dict.fromkeys(line.place for line in group):
         lines = [line for line in group if line.place == place]
-        rows: list[Cells] = [
-            [place.init or "ours", *(mean_words(line) for line in lines)],
-            _dim(["  paper", *(_printed(line) for line in lines)]),
-        ]
+        rows: list[Cells] = [[place.init or "here", *(_mean(line) for line in lines)]]
+        if (seeds := max(len(line.ours) for line in lines)) > 1:
+            rows.append(_dim([f"  ± {seeds} seeds", *(_deviation(line) for line in lines)]))
+        rows.append(_dim(["  paper", *map(printed_words, lines)]))
         if not found.is_reduced:
             rows.append(_dim(["  difference", *(signed(line.difference) for line in lines)]))
         sections.append(rows)
@@ -72,12 +73,12 @@ def _dim(cells: list[str]) -> list[Text]:
     return [Text(cell, style="dim") for cell in cells]
 
 
-def _printed(line: Line) -> str:
-    if line.printed is None:
-        return "-"
-    text = number(line.printed.value, line.metric)
-    deviation = line.printed.deviation
-    return text if deviation is None else f"{text} ±{number(deviation, line.metric)}"
+def _mean(line: Line) -> str:
+    return number(line.mean, line.metric)
+
+
+def _deviation(line: Line) -> str:
+    return number(line.deviation, line.metric)
 
 
 def _effects(found: Reproduction) -> RichTable:
@@ -88,38 +89,40 @@ def _effects(found: Reproduction) -> RichTable:
             continue
         lines.append(
             [
-                group_title(each.place, found.budgets.get(each.place)).split(" (")[0],
+                short_title(each.place),
                 HEADINGS[effect.metric],
                 signed(effect.paper),
                 effect_words(effect),
-                evidence_words(effect),
+                evidence_words(effect, with_p=False),
                 Text(verdict_words(effect), style=_COLOURS[effect.verdict]),
             ]
         )
     columns = [
-        Column("", "text"),
+        Column(""),
         Column(""),
         Column("paper", "number"),
         Column("here", "number"),
-        Column("over", "text"),
-        Column("the effect", "text"),
+        Column("over"),
+        Column("the effect"),
     ]
     return table_of(columns, [lines])
 
 
 def _effect_caption(found: Reproduction) -> str:
-    words = "Least-square less random rows, in points, ± half of the 95 % interval."
+    words = (
+        "Least-square less random rows, in points, ± half of the 95 % interval; open: it holds 0."
+    )
     if any(each.effect.over == "images" for each in found.comparisons):
         words += (
             " One seed: over test images, A_new at the end of each task and A_all at the end of the"
-            " last; p of McNemar's exact test."
+            " last."
         )
     return words
 
 
 def _lists(found: Reproduction) -> Iterator[Text]:
     orders = [
-        f"{group_title(place, None)}: {_order(theirs, ours)}"
+        f"{short_title(place)}: {_order(theirs, ours)}"
         for place, theirs, ours in found.orders
         if ours
     ]

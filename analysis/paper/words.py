@@ -8,10 +8,12 @@ from clinit.analysis.paper.ours import Budget
 from clinit.analysis.paper.reproduction import Line, Reproduction
 
 LOSSES = {"ce": "Cross entropy", "sqen": "Squentropy", "mse": "Squared error"}
+SHORT = {"ce": "CE", "sqen": "SQEN", "mse": "MSE"}
 METHODS = {"ewc": "EWC", "derpp": "DER++"}
 HEADINGS = {
     "loss_new": "L_new",
     "acc_pre": "A_pre",
+    "acc_pre_alone": "alone",
     "acc_new": "A_new",
     "acc_old": "A_old",
     "acc_all": "A_all",
@@ -28,6 +30,7 @@ HEADINGS = {
 MEANINGS = {
     "loss_new": "L_new: loss on training images of the current task",
     "acc_pre": "A_pre: accuracy (%) on base classes",
+    "acc_pre_alone": "alone: the same among base classes only, as by the pretrained head's rows",
     "acc_new": "A_new: on those of the current task",
     "acc_old": "A_old: on all before it",
     "acc_all": "A_all: on all seen",
@@ -42,8 +45,8 @@ MEANINGS = {
 }
 _VERDICTS = {
     "holds": "holds",
-    "open": "open: the interval holds 0",
-    "opposite": "does not hold: the other way round",
+    "open": "open",
+    "opposite": "other way round",
     "-": "not known",
 }
 
@@ -80,10 +83,24 @@ def number(value: float | None, metric: str) -> str:
     return f"{value:.2f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
+def printed_words(line: Line) -> str:
+    """Return the paper's number, with its deviation where it prints one."""
+    if line.printed is None:
+        return "-"
+    text, deviation = number(line.printed.value, line.metric), line.printed.deviation
+    return text if deviation is None else f"{text} ±{number(deviation, line.metric)}"
+
+
 def mean_words(line: Line) -> str:
     """Return our mean, with the deviation where there are several seeds."""
     text = number(line.mean, line.metric)
     return text if line.deviation is None else f"{text} ±{number(line.deviation, line.metric)}"
+
+
+def short_title(place: Place) -> str:
+    """Return a group in a few letters."""
+    words = [METHODS.get(place.method, SHORT[place.loss])]
+    return ", ".join([*words, f"{place.iterations:,}"] if place.iterations else words)
 
 
 def signed(value: float | None) -> str:
@@ -98,12 +115,12 @@ def verdict_words(effect: Effect) -> str:
     return _VERDICTS[effect.verdict]
 
 
-def evidence_words(effect: Effect) -> str:
+def evidence_words(effect: Effect, *, with_p: bool = True) -> str:
     """Return what the interval of an effect is over: `5 seeds`, `2,500 images, p = 0.003`."""
     if effect.over == "images":
         p_value = effect.p_value or 0.0
         told = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
-        return f"{effect.number:,} images, {told}"
+        return f"{effect.number:,} images" + (f", {told}" if with_p else "")
     return f"{effect.number} seed{'s' if effect.number != 1 else ''}" if effect.number else "-"
 
 
