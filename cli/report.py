@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clinit.analysis.figures.names import FigureName
 from clinit.cli.console import note, out, print_csv, print_json, say
 from clinit.cli.interruption import keeps
 from clinit.extract.visible import visible
@@ -55,16 +56,24 @@ def report(
             help="Show each run where there are several seeds, not only their mean and deviation.",
         ),
     ] = False,
+    figure: Annotated[
+        list[FigureName] | None,
+        typer.Option(
+            help="Draw this figure below the tables, and into --plot; repeatable.",
+            show_default="curves",
+        ),
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Draw the curves into this .png, .pdf or .svg file.",
+            help="Draw the figure into this .png, .pdf or .svg file too. Several figures: each"
+            " gets -NAME before the ending.",
             metavar="FILE",
             dir_okay=False,
         ),
     ] = None,
     curves: Annotated[
-        bool, typer.Option(help="Draw loss and accuracy on the new task in the terminal.")
+        bool, typer.Option(help="Draw figures in the terminal, the curves unless others are asked.")
     ] = True,
     gain: Annotated[
         GainReading,
@@ -82,16 +91,31 @@ def report(
     """Print accuracies, loss and efficiency gain of runs, from their records alone."""
     from clinit.analysis.report import load_report
 
+    if figure and plot is None and not (curves and format is Format.TABLE):
+        raise typer.BadParameter(
+            "nothing would draw it: add --plot FILE, or leave --format and --no-curves out",
+            param_hint="--figure",
+        )
     loaded = load_report(runs, skip_start=skip_start)
+    figures = list(dict.fromkeys(figure or [FigureName.CURVES]))
     if plot is not None:
-        loaded.save_figure(plot)
-        note(f"the curves are drawn in {plot}")
+        _save(loaded, figures, plot)
     if format is Format.JSON:
         print_json(loaded.json())
     elif format is Format.CSV:
         print_csv(loaded.csv(per_task=per_task))
     else:
-        show(loaded, gain=gain, per_task=per_task, by_seed=by_seed, curves=curves)
+        drawn = figures if curves else []
+        show(loaded, gain=gain, per_task=per_task, by_seed=by_seed, figures=drawn)
+
+
+def _save(report: Report, figures: Sequence[FigureName], plot: Path) -> None:
+    from clinit.analysis.figures.save import paths_of
+
+    for name, path in zip(figures, paths_of(plot, figures), strict=True):
+        report.save_figure(path, name)
+        what = "the curves are" if name is FigureName.CURVES else f"{name} is"
+        note(f"{what} drawn in {path}")
 
 
 def show(
@@ -100,16 +124,18 @@ def show(
     gain: GainReading = GainReading.EQUAL_LEVEL,
     per_task: bool = False,
     by_seed: bool = False,
-    curves: bool = True,
+    figures: Sequence[FigureName] = (FigureName.CURVES,),
     said: Collection[str] = (),
 ) -> None:
-    """Print a report: the table, the tasks if asked for, diagnoses, notes and curves.
+    """Print a report: the table, the tasks if asked for, diagnoses, notes and figures.
 
     Where there are several seeds, the table is that of means and deviations over seeds. Notes
     that were `said` before are not repeated.
     """
     from rich.text import Text
 
+    # First of all: where a figure cannot be drawn, that is all that is said.
+    pictures = [report.draw(name, width=min(out.width, WIDEST_PLOT)) for name in figures]
     if report.has_several_seeds:
         out.print(report.ranking(width=out.width, reading=gain.value))
     if by_seed or not report.has_several_seeds:
@@ -123,6 +149,6 @@ def show(
         if remark in said:
             continue
         out.print(Text.assemble(("Note: ", "bold cyan"), visible(remark)))
-    if curves:
+    for picture in pictures:
         say()
-        out.print(report.curves(width=min(out.width, WIDEST_PLOT)))
+        out.print(picture)
