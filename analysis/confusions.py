@@ -12,7 +12,9 @@ from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 
 
-def confusions(record: RunRecord, top: int | None = None) -> pl.DataFrame:
+def confusions(
+    mistakes: pl.DataFrame, classes: pl.DataFrame, top: int | None = None
+) -> pl.DataFrame:
     """Return the pairs that are confused most often after the last task, the worst first.
 
     Columns: true_class, predicted_class, true_task, predicted_task (0 = base), true_is_new,
@@ -20,21 +22,18 @@ def confusions(record: RunRecord, top: int | None = None) -> pl.DataFrame:
     total (its test images) and share (percent). Equal counts stand by share, then by head row.
 
     Args:
-        record: Of a run.
+        mistakes: Of a record; see `mistakes_of`.
+        classes: Of the same record.
         top: Most pairs that are returned; None: all.
-
-    Raises:
-        RecordError: If the record does not hold which image was labelled as what.
     """
-    table = mistakes_of(record)
     last = pl.col("task") == pl.col("task").max()
-    classes = record.classes.select("row", "name", pl.col("task").alias("origin"), "val_rows")
-    predicted = classes.select(predicted="row", predicted_class="name", predicted_task="origin")
+    known = classes.select("row", "name", "val_rows", origin="task")
+    predicted = known.select(predicted="row", predicted_class="name", predicted_task="origin")
     found = (
-        table.filter(last)
+        mistakes.filter(last)
         .group_by("row", "predicted")
         .agg(count=pl.len().cast(pl.Int64))
-        .join(classes, on="row", how="left", validate="m:1")
+        .join(known, on="row", how="left", validate="m:1")
         .join(predicted, on="predicted", how="left", validate="m:1")
         .filter(pl.col("origin") != pl.col("predicted_task"))
         .with_columns(share=100.0 * pl.col("count") / pl.col("val_rows"))

@@ -9,12 +9,13 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import plotext
 from rich.text import Text
 
 from clinit.analysis.figures.line import Line, finite_values
-from clinit.analysis.figures.scale import round_ticks, spans_decades, tick_text
+from clinit.analysis.figures.scale import Real, round_ticks, spans_decades, tick_text
 from clinit.analysis.figures.shorten import fitted, shortened
 
 MARKERS = ("o", "x", "+", "#", "*", "%", "@", "&", "=", "~", "s", "z", "v", "n", "$")
@@ -40,11 +41,11 @@ class Plot:
 
     title: str
     width: int
-    span: tuple[float, float]
+    span: tuple[Real, Real]
     """The ends of the horizontal axis."""
-    x_ticks: Sequence[tuple[float, str]]
-    verticals: Sequence[float] = ()
-    horizontals: Sequence[float] = ()
+    x_ticks: Sequence[tuple[Real, str]]
+    verticals: Sequence[Real] = ()
+    horizontals: Sequence[Real] = ()
     marks: Sequence[tuple[float, float]] = ()
     """Points that stand out from the lines."""
     log: bool | None = None
@@ -55,9 +56,10 @@ class Plot:
 
     def of(self, series: Sequence[Sequence[Line]]) -> Text | None:
         """Draw lines, those of each start with its character; None where no value is finite."""
-        values = [*finite_values(series), *self.horizontals]
-        if not finite_values(series):
+        means = finite_values(series, bands=False)
+        if not means:
             return None
+        values = [*means, *self.horizontals]
         log = spans_decades(values) if self.log is None else self.log
         drawn = _frame(self, log=log)
         # plotext's own logarithmic scale does not go together with ticks of one's own.
@@ -81,7 +83,7 @@ class Plot:
         return Text.from_ansi(drawn.build().string().rstrip("\n"))
 
 
-def even_ticks(low: float, high: float) -> list[tuple[float, str]]:
+def even_ticks(low: Real, high: Real) -> list[tuple[Real, str]]:
     """Return round ticks of a linear axis."""
     return [(tick, tick_text(tick)) for tick in round_ticks(low, high, log=False, count=6)]
 
@@ -110,7 +112,7 @@ def title(words: str, width: int) -> Text:
     return Text(shortened(words, width), style="bold")
 
 
-def bar(value: float, largest: float, width: int, letter: str = FULL) -> str:
+def bar(value: Real, largest: Real, width: int, letter: str = FULL) -> str:
     """Return a bar in at most `width` columns; what is not 0 has one column at least."""
     if value <= 0 or largest <= 0 or width <= 0:
         return ""
@@ -123,7 +125,7 @@ def row(cells: Sequence[tuple[str, int]], width: int) -> str:
     return shortened(text.rstrip(), width)
 
 
-def _frame(plot: Plot, *, log: bool) -> plotext.figure:
+def _frame(plot: Plot, *, log: bool) -> Any:
     drawn = plotext.figure
     drawn.clear()
     # A file or a pipe is not as narrow as the terminal that plotext may find behind it.

@@ -43,8 +43,9 @@ class Duel:
 def duel(runs: Sequence[RunSummary]) -> Duel:
     """Return the gains of least-square over random rows.
 
-    Without random rows they are those over the first start; without least-square rows those of the
-    last one. So of two starts the second is compared with the first, whatever they are.
+    Of several least-square starts it is the last one, which is calibrated if one is. Without
+    random rows the gains are over the first start; without least-square rows they are those of
+    the last one. So of two starts the second is compared with the first, whatever they are.
 
     Raises:
         RecordError: If there are no two starts of one stream, or no class has test images.
@@ -67,15 +68,15 @@ def duel(runs: Sequence[RunSummary]) -> Duel:
 
 def figure(runs: Sequence[RunSummary]) -> Figure:
     """Return the bars of the classes: lying with their names, or standing where there are many."""
-    from clinit.analysis.figures import style
+    from clinit.analysis.figures import paper, style
 
     found = duel(runs)
     count = len(found.gains.table)
     if count <= MOST_NAMED:
-        result, (axes,) = style.page(style.COLUMN, 0.85 + 0.135 * count)
+        result, (axes,) = paper.page(style.COLUMN, 0.85 + 0.135 * count)
         _lying_bars(axes, found)
     else:
-        result, (axes,) = style.page(style.COLUMN, 2.3)
+        result, (axes,) = paper.page(style.COLUMN, 2.3)
         _standing_bars(axes, found)
     words = f"{found.words}{_seeds(found)}\n{found.gains.summary}"
     text = result.suptitle("", fontsize=style.NORMAL, x=0.01, ha="left")
@@ -125,8 +126,8 @@ def draw(runs: Sequence[RunSummary], width: int) -> Text:
 def _pairs(starts: Sequence[Start]) -> list[tuple[Start, Start]]:
     """Return pairs of a reference and a start, the best choice first."""
     references = sorted(starts, key=lambda start: start.first.init != "random")
-    others = [start for start in starts if start.first.init == "least-square"]
-    others += [start for start in reversed(starts) if start.first.init != "least-square"]
+    last_first = list(reversed(starts))
+    others = sorted(last_first, key=lambda start: start.first.init != "least-square")
     return [(ref, other) for ref in references for other in others if other is not ref]
 
 
@@ -135,25 +136,28 @@ def _seeds(found: Duel) -> str:
 
 
 def _lying_bars(axes: Axes, found: Duel) -> None:
-    from clinit.analysis.figures import style
+    from clinit.analysis.figures import paper, style
 
     table = found.gains.table
     gains = table["gain"].to_list()
     axes.barh(range(len(gains)), gains, 0.7, color=_colours(gains))
     room = max(map(abs, gains)) or 1.0
+    blank = {"facecolor": "white", "edgecolor": "none", "pad": 0.4}
     for place, gain in enumerate(gains):
         at, side = (gain + 0.02 * room, "left") if gain >= 0 else (gain - 0.02 * room, "right")
-        style.write(axes, at, place, f"{gain:+.1f}", ha=side, va="center")
-    axes.set_xlim(1.22 * min(0.0, *gains) - 0.01, 1.22 * max(0.0, *gains) + 0.01)
-    style.few_ticks(axes)
-    style.name_bars(axes, [visible(name) for name in table["name"]], 22)
+        paper.write(axes, at, place, f"{gain:+.1f}", ha=side, va="center", bbox=blank)
+    low, high = min(0.0, *gains), max(0.0, *gains)
+    letters = 0.16 * (high - low) or 1.0
+    axes.set_xlim(low - letters * (low < 0), high + letters * (high > 0 or low == 0))
+    paper.few_ticks(axes)
+    paper.name_bars(axes, [visible(name) for name in table["name"]], 22)
     axes.axvline(0, color=style.INK, linewidth=0.6)
     axes.axvline(found.gains.mean, color=style.GREY, linewidth=0.8, linestyle="--", zorder=0)
-    style.name_axes(axes, x="Gain (points); dashed: mean")
+    paper.name_axes(axes, x="Gain (points); dashed: mean")
 
 
 def _standing_bars(axes: Axes, found: Duel) -> None:
-    from clinit.analysis.figures import style
+    from clinit.analysis.figures import paper, style
 
     table = found.gains.table
     gains = table["gain"].to_list()
@@ -167,7 +171,7 @@ def _standing_bars(axes: Axes, found: Duel) -> None:
         ("\n".join(names[-ENDS:]), 0.03, "bottom"),
     ):
         right = side == "top"
-        style.write(
+        paper.write(
             axes,
             0.97 if right else 0.03,
             place,
@@ -176,7 +180,7 @@ def _standing_bars(axes: Axes, found: Duel) -> None:
             ha="right" if right else "left",
             va=side,
         )
-    style.name_axes(axes, x="Classes, sorted", y="Gain (points); dashed: mean")
+    paper.name_axes(axes, x="Classes, sorted", y="Gain (points); dashed: mean")
 
 
 def _colours(gains: Sequence[float]) -> list[str]:

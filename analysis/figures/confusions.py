@@ -62,7 +62,7 @@ def worst_pairs(runs: Sequence[RunSummary], top: int = TOP) -> list[Pairs]:
 
 def figure(runs: Sequence[RunSummary]) -> Figure:
     """Return one panel a start, two side by side."""
-    from clinit.analysis.figures import style
+    from clinit.analysis.figures import paper, style
 
     found = worst_pairs(runs)
     columns = min(len(found), 2)
@@ -70,16 +70,16 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
     width = style.COLUMN if columns == 1 else style.PAGE
     most = max(1, *(len(each.pairs) for each in found))
     height = 0.35 + rows * (0.62 + 0.15 * most)
-    result, panels = style.page(width, height, rows, columns, sharex=True)
+    result, panels = paper.page(width, height, rows, columns, sharex=True)
     longest = max((pair.count for each in found for pair in each.pairs), default=1)
     colours = {True: style.COLOURS[0], False: style.COLOURS[1]}
     for number, (axes, each) in enumerate(zip(panels, found, strict=False)):
-        style.head(axes, each.name, width / columns)
+        paper.head(axes, each.name, width / columns)
         places = range(len(each.pairs))
         bars = axes.barh(places, [pair.count for pair in each.pairs], 0.7)
         for bar, pair in zip(bars, each.pairs, strict=True):
             bar.set(color=colours[pair.is_new])
-            style.write(
+            paper.write(
                 axes,
                 pair.count + 0.02 * longest,
                 bar.get_y() + bar.get_height() / 2,
@@ -89,16 +89,16 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
         names = [
             f"{shortened(pair.true, 16)} → {shortened(pair.predicted, 16)}" for pair in each.pairs
         ]
-        style.name_bars(axes, names, 40)
+        paper.name_bars(axes, names, 40)
         axes.set_ylim(most - 0.4, -0.6)
         axes.set_xlim(0, 1.5 * longest)
         is_last = number + columns >= len(found)
         axes.tick_params(labelbottom=is_last)
-        style.name_axes(axes, x="Test images (percent of true class)" if is_last else None)
-    style.hide_rest(panels, len(found))
-    handles = [style.patch(colours[is_new]) for is_new in (True, False)]
+        paper.name_axes(axes, x="Test images (percent of true class)" if is_last else None)
+    paper.hide_rest(panels, len(found))
+    handles = [paper.patch(colours[is_new]) for is_new in (True, False)]
     words = ["new class labelled as an old one", "old as a new one"]
-    style.legend(result, words, handles, width, handlelength=1.2)
+    paper.legend(result, words, handles, width, handle=1.2)
     return result
 
 
@@ -141,7 +141,8 @@ def _pairs(start: Start, top: int) -> Pairs:
     name = start.name
     if len(start.runs) > 1:
         name += f", {seed_of(start.first)}"
-    table = confusions(start.first.record, top)
+    record = start.first.record
+    table = confusions(mistakes_of(record), record.classes, top)
     pairs = (
         Pair(
             _named(line["true_class"], line["true_task"]),

@@ -9,8 +9,8 @@ that are solved as a whole take no step: their loss is that of the evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import polars as pl
 from rich.text import Text
@@ -50,9 +50,8 @@ def switches(runs: Sequence[RunSummary]) -> list[int]:
     return sorted({end for run in runs for end in ends_of(run).values()})
 
 
-def cumulative(start: Start, which: Literal["loss", "accuracy"]) -> list[Line]:
-    """Return the lines of a start, one per task, on cumulative iterations."""
-    lines = loss_lines(start) if which == "loss" else accuracy_lines(start)
+def cumulative(start: Start, lines: Mapping[int, Line]) -> list[Line]:
+    """Return the lines of the tasks of a start on cumulative iterations."""
     ends = ends_of(start.first)
     begins = dict(zip(ends, [0, *ends.values()], strict=False))
     return [line.moved(begins[task]) for task, line in sorted(lines.items())]
@@ -60,28 +59,29 @@ def cumulative(start: Start, which: Literal["loss", "accuracy"]) -> list[Line]:
 
 def figure(runs: Sequence[RunSummary]) -> Figure:
     """Return two panels side by side, in the text width of two columns."""
-    from clinit.analysis.figures import style
+    from clinit.analysis.figures import paper, strokes, style
 
     starts = starts_of(runs)
     looks = style.looks_of(starts)
     names = [start.name for start in starts]
-    rows = style.legend_rows(names, style.PAGE)
-    result, panels = style.page(style.PAGE, 2.3 + 0.16 * rows, 1, 2)
+    height = 2.3 + 0.16 * paper.legend_rows(names, style.PAGE)
+    result, (left, right) = paper.page(style.PAGE, height, 1, 2)
     ends = switches(runs)
-    for axes, which, title in zip(panels, ("loss", "accuracy"), (LOSS, ACCURACY), strict=True):
-        series = [cumulative(start, which) for start in starts]
-        floor = log_floor(series) if which == "loss" else None
-        style.mark_tasks(axes, ends)
-        for lines, look in zip(series, looks, strict=True):
-            for line in lines:
-                marks = 2 if which == "loss" else None
-                style.draw_line(axes, line.raised(floor), look, (0, ends[-1]), marks=marks)
-        style.name_axes(axes, x="Iterations", y=title)
-        if which == "loss":
-            style.scale_losses(axes, series, floor)
-        else:
-            axes.set_ylim(0, 100)
-    style.legend(result, names, style.line_handles(looks), style.PAGE)
+    span = (0, max(ends[-1], 1))
+    losses = [cumulative(start, loss_lines(start)) for start in starts]
+    floor = log_floor(losses)
+    for axes, title in ((left, LOSS), (right, ACCURACY)):
+        strokes.mark_tasks(axes, ends)
+        paper.name_axes(axes, x="Iterations", y=title)
+    for start, lines, look in zip(starts, losses, looks, strict=True):
+        for line in lines:
+            raised = line.raised(floor)
+            strokes.draw_noisy_line(left, raised, look, span, lines=len(starts), marks=2)
+        for line in cumulative(start, accuracy_lines(start)):
+            strokes.draw_line(right, line, look, span)
+    strokes.scale_losses(left, losses, floor)
+    right.set_ylim(0, 100)
+    paper.legend(result, names, paper.line_handles(looks), style.PAGE)
     return result
 
 
@@ -92,23 +92,23 @@ def draw(runs: Sequence[RunSummary], width: int) -> Text:
     starts = starts_of(runs)
     drawn = starts[: len(characters.MARKERS)]
     ends = switches(runs)
-    parts = [characters.legend([start.name for start in drawn], width)]
-    for which, title in (("loss", f"{LOSS}, each step"), ("accuracy", ACCURACY)):
-        series = [cumulative(start, which) for start in drawn]
-        floor = log_floor(series) if which == "loss" else None
-        plot = characters.Plot(
-            title,
-            width,
-            (0, max(ends[-1], 1)),
-            x_ticks=[(end, str(end)) for end in (0, *ends)],
-            verticals=ends[:-1],
-            log=floor is not None,
-        )
-        raised = [[line.raised(floor) for line in lines] for lines in series]
-        if (picture := plot.of(raised)) is not None:
-            parts.append(picture)
+    ticks = [(end, str(end)) for end in (0, *ends)]
+    span = (0, max(ends[-1], 1))
+    losses = [cumulative(start, loss_lines(start)) for start in drawn]
+    floor = log_floor(losses)
+    raised = [[line.raised(floor) for line in lines] for lines in losses]
+    accuracies = [cumulative(start, accuracy_lines(start)) for start in drawn]
+    is_log = floor is not None
+    plots = (
+        characters.Plot(f"{LOSS}, each step", width, span, ticks, ends[:-1], log=is_log).of(raised),
+        characters.Plot(ACCURACY, width, span, ticks, ends[:-1], log=False).of(accuracies),
+    )
     foot = "Iterations over all tasks; a vertical line is a task switch."
     if len(drawn) < len(starts):
         foot += f" The first {len(drawn)} of {len(starts)} starts are drawn."
-    parts.append(characters.foot(f"{foot} {seeds_remark(starts)}", width))
+    parts = [
+        characters.legend([start.name for start in drawn], width),
+        *(plot for plot in plots if plot is not None),
+        characters.foot(f"{foot} {seeds_remark(starts)}", width),
+    ]
     return Text("\n").join(parts)

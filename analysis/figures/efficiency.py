@@ -1,24 +1,20 @@
 """How much sooner a start learns the first task than random rows do: both readings of the gain.
 
 The lines are the accuracies on the new classes. The levels are 95 % of random's best and random's
-best; `clinit.analysis.efficiency` defines what is read from them. Levels belong to single runs, so
-that one seed is drawn: the first of each start.
+best; `clinit.analysis.efficiency` defines what is read from them, and `race` says who races.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from clinit.analysis.efficiency import SHARE, NoLevel, TaskGain
-from clinit.analysis.figures.line import Line, lines_of
+from clinit.analysis.efficiency import SHARE
+from clinit.analysis.figures.race import Race, races
 from clinit.analysis.figures.shorten import shortened
-from clinit.analysis.figures.starts import Start, seed_of, starts_of
 from clinit.analysis.run_summary import RunSummary
-from clinit.errors import RecordError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,78 +23,19 @@ if TYPE_CHECKING:
     from clinit.analysis.figures.style import Look
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Runner:
-    """A start in a race."""
-
-    start: Start
-    line: Line
-    gain: TaskGain
-
-    @property
-    def result(self) -> str:
-        """When it reaches the level, and the gain by both readings: `20, ×1.5, ×4.5`."""
-        if self.gain.reached is None:
-            return "never"
-        equal, best = self.gain.value("equal-level"), self.gain.value("random-best")
-        return f"{self.gain.reached}, ×{equal:.3g}, ×{best:.3g}"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Race:
-    """Comparable runs of one seed in the first task that has a level to reach."""
-
-    task: int
-    words: str
-    """Task and seed."""
-    runners: tuple[Runner, ...]
-
-    @property
-    def target(self) -> float:
-        """The accuracy to reach, in percent."""
-        return self.runners[0].gain.target
-
-    @property
-    def best(self) -> float:
-        """Random's best accuracy, in percent."""
-        return self.target / SHARE
-
-    @property
-    def of_random(self) -> TaskGain:
-        """When random reaches both levels; the same in each comparison with it."""
-        return self.runners[0].gain
-
-
-def races(runs: Sequence[RunSummary]) -> list[Race]:
-    """Return a race for each group of comparable runs with a random run.
-
-    Raises:
-        RecordError: If there is none, or no task has a level to reach.
-    """
-    starts = starts_of(runs)
-    groups: dict[str, list[Start]] = {}
-    for start in starts:
-        if start.first.gain is not None:
-            groups.setdefault(start.first.key, []).append(start)
-    found = [race for group in groups.values() if (race := _race(group)) is not None]
-    if not found:
-        raise _no_race(starts)
-    return found
-
-
 def figure(runs: Sequence[RunSummary]) -> Figure:
     """Return one panel for each race, as wide as a column."""
-    from clinit.analysis.figures import style
+    from clinit.analysis.figures import paper, style
 
     found = races(runs)
     columns = min(len(found), 2)
     rows = -(-len(found) // columns)
     most = max(len(race.runners) for race in found)
     height = rows * (2.55 + 0.175 * most)
-    result, panels = style.page(style.COLUMN if columns == 1 else style.PAGE, height, rows, columns)
+    result, panels = paper.page(style.COLUMN if columns == 1 else style.PAGE, height, rows, columns)
     for axes, race in zip(panels, found, strict=False):
         _panel(result, axes, race)
-    style.hide_rest(panels, len(found))
+    paper.hide_rest(panels, len(found))
     return result
 
 
@@ -140,39 +77,6 @@ def draw(runs: Sequence[RunSummary], width: int) -> Text:
     return Text("\n").join(parts)
 
 
-def _race(group: Sequence[Start]) -> Race | None:
-    gains = [
-        {task.task: task for task in start.first.gain.tasks} for start in group if start.first.gain
-    ]
-    tasks = sorted(set.intersection(*map(set, gains)))
-    if not tasks:
-        return None
-    task = tasks[0]
-    runners = [
-        Runner(start, lines_of([start.first.points], "acc_new")[task], gain[task])
-        for start, gain in zip(group, gains, strict=True)
-    ]
-    return Race(task, f"task {task}, {seed_of(group[0].first)}", tuple(runners))
-
-
-def _no_race(starts: Sequence[Start]) -> RecordError:
-    own = [start.first.gain for start in starts if start.first.gain is not None]
-    if not own:
-        return RecordError(
-            "no start can be compared with random rows: there is no random run of the same stream"
-            " and settings",
-            remedy="Add `--init random` to the `clinit train-head` command, or give the record of"
-            " such a run too.",
-        )
-    reasons = {reason for gain in own for _, reason in gain.left_out} or {NoLevel.NO_STEP}
-    words = "; ".join(sorted(reason.value for reason in reasons))
-    return RecordError(
-        f"no task has a level that a start could reach sooner or later than random: {words}",
-        remedy="Run `clinit train-head` with test images of the new classes and --iterations above"
-        " 0.",
-    )
-
-
 def _explained(race: Race) -> str:
     own = race.of_random
     return (
@@ -184,7 +88,7 @@ def _explained(race: Race) -> str:
 
 
 def _panel(figure: Figure, axes: Axes, race: Race) -> None:
-    from clinit.analysis.figures import style
+    from clinit.analysis.figures import paper, strokes, style
 
     looks = style.looks_of([runner.start for runner in race.runners])
     last = max(1.0, *(float(runner.line.at[-1]) for runner in race.runners))
@@ -192,7 +96,7 @@ def _panel(figure: Figure, axes: Axes, race: Race) -> None:
     axes.axhline(race.target, linestyle="--", **grey)
     axes.axhline(race.best, linestyle=":", **grey)
     for runner, look in zip(race.runners, looks, strict=True):
-        style.draw_line(axes, runner.line, look, (0, last))
+        strokes.draw_line(axes, runner.line, look, (0, last))
         if runner.gain.reached is not None:
             at = runner.line.at.tolist().index(runner.gain.reached)
             axes.plot(
@@ -207,7 +111,7 @@ def _panel(figure: Figure, axes: Axes, race: Race) -> None:
     axes.set_xlim(0, last)
     axes.set_ylim(0, 104)
     axes.set_yticks(range(0, 101, 20))
-    style.name_axes(axes, x=f"Iterations of {race.words}", y="Test accuracy, new classes (%)")
+    paper.name_axes(axes, x=f"Iterations of {race.words}", y="Test accuracy, new classes (%)")
     right: dict[str, Any] = {
         "xycoords": axes.get_yaxis_transform(),
         "textcoords": "offset points",
@@ -248,18 +152,18 @@ def _random_iterations(axes: Axes, race: Race, last: float) -> None:
 
 
 def _race_legend(figure: Figure, axes: Axes, race: Race, looks: Sequence[Look]) -> None:
-    from clinit.analysis.figures import style
+    from clinit.analysis.figures import paper, style
 
     names = [
         f"{shortened(runner.start.name, 40 - len(runner.result))}: {runner.result}"
         for runner in race.runners
     ]
     box = axes.legend(
-        style.line_handles(looks),
-        [str(number) for number in range(len(names))],
+        paper.line_handles(looks),
+        paper.numbers(names),
         loc="upper left",
         bbox_to_anchor=(0, 0),
-        bbox_transform=style.corner(figure, axes, -0.42, -0.4),
+        bbox_transform=paper.corner(figure, axes, -0.42, -0.4),
         frameon=False,
         fontsize=style.SMALL + 0.5,
         handlelength=2.4,
@@ -269,6 +173,4 @@ def _race_legend(figure: Figure, axes: Axes, race: Race, looks: Sequence[Look]) 
         title_fontsize=style.SMALL + 0.5,
         alignment="left",
     )
-    for text, name in zip(box.get_texts(), names, strict=True):
-        text.set_parse_math(False)
-        text.set_text(name)
+    paper.rename(box, names)

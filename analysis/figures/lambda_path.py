@@ -73,7 +73,7 @@ def paths_of(run: RunSummary, name: str) -> Paths | None:
 
 def figure(runs: Sequence[RunSummary]) -> Figure:
     """Return one panel a start, one line a task."""
-    from clinit.analysis.figures import style
+    from clinit.analysis.figures import paper, strokes, style
 
     found = _found(runs)
     columns = min(len(found), 3)
@@ -82,23 +82,23 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
     tasks = sorted({path.task for paths in found for path in paths.tasks})
     names = [f"task {task}" for task in tasks]
     looks = dict(zip(tasks, style.ordered_looks(len(tasks)), strict=True))
-    height = 0.3 + 1.9 * rows + 0.16 * style.legend_rows(names, width)
-    result, panels = style.page(width, height, rows, columns)
+    height = 0.3 + 1.9 * rows + 0.16 * paper.legend_rows(names, width)
+    result, panels = paper.page(width, height, rows, columns)
     for number, (axes, paths) in enumerate(zip(panels, found, strict=False)):
-        style.head(axes, paths.name, width / columns - 0.3)
+        paper.head(axes, paths.name, width / columns - 0.3)
         for path in paths.tasks:
             look = looks[path.task]
-            style.draw_line(axes, path.line, look, (0, 0), marks=0)
+            strokes.draw_line(axes, path.line, look, (0, 0), marks=0)
             if path.chosen is not None and path.chosen_value is not None:
                 axes.plot(path.chosen, path.chosen_value, look.marker, ms=5, color=look.colour)
-        style.scale_height(axes, finite_values([[path.line for path in paths.tasks]]))
-        style.power_ticks(axes, [path.line for path in paths.tasks])
+        strokes.scale_height(axes, finite_values([[path.line for path in paths.tasks]]))
+        strokes.power_ticks(axes, [path.line for path in paths.tasks])
         is_last = number + columns >= len(found)
-        style.name_axes(
+        paper.name_axes(
             axes, x="λ (mark: chosen)" if is_last else None, y=paths.measure.capitalize()
         )
-    style.hide_rest(panels, len(found))
-    style.legend(result, names, style.line_handles(list(looks.values())), width)
+    paper.hide_rest(panels, len(found))
+    paper.legend(result, names, paper.line_handles(list(looks.values())), width)
     return result
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float
 
-from clinit.analysis.figures.scale import spans_decades
+from clinit.analysis.figures.scale import Real, spans_decades
 
 Values = Float[np.ndarray, " points"]
+Numbers = Sequence[Real] | np.ndarray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,7 +27,7 @@ class Line:
     """The greatest of the seeds."""
 
     @classmethod
-    def of(cls, at: Sequence[float], seeds: Sequence[Sequence[float]]) -> Line:
+    def of(cls, at: Numbers, seeds: Sequence[Numbers]) -> Line:
         """Return the line of values at the places `at`, one sequence a seed."""
         values = np.asarray(seeds, dtype=np.float64).reshape(len(seeds), len(at))
         places = np.asarray(at, dtype=np.float64)
@@ -39,7 +40,7 @@ class Line:
         """Whether seeds differ somewhere."""
         return bool(np.any(self.high > self.low))
 
-    def moved(self, by: float) -> Line:
+    def moved(self, by: Real) -> Line:
         """Return the line further to the right."""
         return Line(self.at + by, self.mean, self.low, self.high)
 
@@ -51,6 +52,19 @@ class Line:
             self.at, *(np.maximum(each, floor) for each in (self.mean, self.low, self.high))
         )
 
+    def smoothed(self, half: int) -> Line:
+        """Return the moving mean over `half` points to both sides, without a band.
+
+        Towards the start it looks less far to both sides alike: the first value stays as it is,
+        and with it the spike at a task switch. At the end there is less to the right.
+        """
+        place = np.arange(len(self.at))
+        left = np.minimum(half, place)
+        right = np.minimum(left, place[::-1])
+        sums = np.concatenate([[0.0], np.cumsum(self.mean)])
+        mean = (sums[place + right + 1] - sums[place - left]) / (left + right + 1)
+        return Line(self.at, mean, mean, mean)
+
     def pieces(self) -> list[Line]:
         """Return the parts between values that are not finite."""
         finite = np.isfinite(self.mean) & np.isfinite(self.low) & np.isfinite(self.high)
@@ -60,7 +74,7 @@ class Line:
             for a, b in zip(edges[::2], edges[1::2], strict=True)
         ]
 
-    def thinned(self, start: float, stop: float, columns: int) -> Line:
+    def thinned(self, start: Real, stop: Real, columns: int) -> Line:
         """Return the least and the greatest point of each of `columns` between start and stop.
 
         First and last point stay. The range of the seeds at a point that stays is that of its
@@ -68,7 +82,7 @@ class Line:
         """
         if len(self.at) <= 2 * columns or stop <= start:
             return self
-        column = np.floor((self.at - start) / (stop - start) * columns).astype(np.int64)
+        column = np.floor((self.at - start) * columns / (stop - start)).astype(np.int64)
         firsts = np.flatnonzero(np.diff(column, prepend=column[0] - 1))
         ends = np.append(firsts[1:], len(column))
         kept = {0, len(column) - 1}
@@ -114,12 +128,12 @@ def log_floor(series: Iterable[Iterable[Line]]) -> float | None:
     return min(peaks) / 100 if spans_decades(peaks) else None
 
 
-def finite_values(series: Iterable[Iterable[Line]]) -> list[float]:
-    """Return the finite values of lines, those of their bands included."""
+def finite_values(series: Iterable[Iterable[Line]], *, bands: bool = True) -> list[float]:
+    """Return the finite values of lines, those of their bands included unless `bands` is false."""
     arrays = [
         values[np.isfinite(values)]
         for lines in series
         for line in lines
-        for values in (line.mean, line.low, line.high)
+        for values in ((line.mean, line.low, line.high) if bands else (line.mean,))
     ]
     return np.concatenate(arrays).tolist() if arrays else []

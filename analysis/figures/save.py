@@ -37,8 +37,10 @@ def save_figure(runs: Sequence[RunSummary], path: Path, name: str = "curves") ->
     installed = {font.name for font in fontManager.ttflist}
     fonts = ["DejaVu Sans", *(font for font in _FURTHER_FONTS if font in installed)]
     # Letters stay letters in PDF and SVG files: they can be searched and edited.
-    letters = {"svg.fonttype": "none", "pdf.fonttype": 42, "text.usetex": False}
-    with rc_context({**letters, "font.family": fonts}), warnings.catch_warnings():
+    letters = rc_context(
+        {"svg.fonttype": "none", "pdf.fonttype": 42, "text.usetex": False, "font.family": fonts}
+    )
+    with letters, warnings.catch_warnings():
         # A letter that no font has is drawn as a box, which says as much.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         drawn = drawable(name).figure(runs)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+Real = int | float
+"""For functions that take whole numbers too: where types are checked, an int is no float."""
 LOG_RATIO = 20.0
 """Values that span more than this are drawn on a logarithmic scale."""
 
 
-def spans_decades(values: Sequence[float]) -> bool:
+def spans_decades(values: Sequence[Real]) -> bool:
     """Return whether values are positive and differ by more than a factor of `LOG_RATIO`."""
     return bool(values) and min(values) > 0 and max(values) / min(values) > LOG_RATIO
 
 
-def round_ticks(low: float, high: float, *, log: bool, count: int = 5) -> list[float]:
+def round_ticks(low: Real, high: Real, *, log: bool, count: int = 5) -> list[float]:
     """Return about `count` round numbers between `low` and `high`."""
     if log:
         return _round_powers(low, high, count)
@@ -27,7 +29,7 @@ def round_ticks(low: float, high: float, *, log: bool, count: int = 5) -> list[f
     return [round(index * step, 12) for index in range(first, last + 1)]
 
 
-def _round_powers(low: float, high: float, count: int) -> list[float]:
+def _round_powers(low: Real, high: Real, count: int) -> list[float]:
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in ((1, 2, 5), (1, 3), (1,)):
         ticks = [step * 10.0**power for power in powers for step in steps]
@@ -37,6 +39,6 @@ def _round_powers(low: float, high: float, count: int) -> list[float]:
     return ticks[:: math.ceil(len(ticks) / (count + 2))]
 
 
-def tick_text(value: float) -> str:
+def tick_text(value: Real) -> str:
     """Return a tick as printed, in few letters: 0.05, 20, 1e-05, 1e+06."""
     return f"{value:g}"

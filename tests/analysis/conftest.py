@@ -65,7 +65,8 @@ def make_run() -> MakeRun:
                     # A negative share leaves nothing of the image added in every second class.
                     right = min(total, max(0, round(share * total) + row % 2))
                     evaluations.append((task, iteration, row, right, total))
-            steps += [(task, step, 1.0, 1.0, None) for step in range(iterations)]
+            losses = [loss_curve(task, step) for step in range(iterations)]
+            steps += [(task, step, loss, loss, None) for step, loss in enumerate(losses)]
         info: Any = {
             "id": init if init == "random" else f"{init}-{scale}",
             "config": {
