@@ -68,24 +68,17 @@ COLUMNS = (
 """Of the table that `confusions` returns."""
 
 
-def has_mistakes(record: RunRecord) -> bool:
-    """Return whether a record holds which image was labelled as what."""
-    return getattr(record, "mistakes", None) is not None
-
-
 def mistakes_of(record: RunRecord) -> pl.DataFrame:
     """Return the wrongly labelled test images at the end of each task.
 
     Raises:
         RecordError: If the record does not hold them.
     """
-    if not has_mistakes(record):
+    if record.mistakes is None:
         where = record.path or record.info["id"]
         raise RecordError(
             f"the record {where} does not hold which image was labelled as what: it was written by"
             " an earlier version",
             remedy=f"Run it again: `clinit rerun {where} --out FOLDER` makes a record that has it.",
         )
-    table: pl.DataFrame | None = getattr(record, "mistakes", None)
-    assert table is not None
-    return table
+    return record.mistakes

@@ -72,7 +72,7 @@ def run_experiment(
         observer(Noted(note))
     learner = Learner(scenario, head, studies, observer, diagnose)
     with torch.no_grad():
-        for task in scenario.tasks:
+        for task in scenario.learnt:
             learner.learn(task)
     timings = _timings(learner, base.load_s + new.load_s)
     records = []

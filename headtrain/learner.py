@@ -13,7 +13,7 @@ from clinit.extract.device import choose_device
 from clinit.extract.head import Head
 from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.array import torch_stream
-from clinit.headtrain.bank.evaluate import count_correct, mean_losses
+from clinit.headtrain.bank.evaluate import evaluate, mean_losses
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.loop import train_task
 from clinit.headtrain.bank.rows import LabelledRows
@@ -89,7 +89,7 @@ class Learner:
     def learn(self, task: Task) -> None:
         """Initialise the rows of the task's classes, then train on it and evaluate."""
         stream = self._shared.stream
-        self._observe(TaskStarted(task.number, len(self._scenario.tasks), stream.iterations))
+        self._observe(TaskStarted(task.number, len(self._scenario.learnt), stream.iterations))
         if self._shared.start.head_width == "grow":
             self._add_random_rows(task)
         with self.watch.phase("prepare"):
@@ -163,9 +163,17 @@ class Learner:
     def _evaluate(self, task: Task, iteration: int, sample: LabelledRows, entry: TaskEntry) -> None:
         seen = int(self._scenario.val_counts[: task.stop].sum())
         with self.watch.phase("evaluate"):
-            correct = count_correct(self._bank, self._test.first(seen))
+            found = evaluate(
+                self._bank,
+                self._test.first(seen),
+                self._scenario.ends,
+                list_mistakes=iteration == self._shared.stream.iterations,
+            )
             loss_new = mean_losses(self._bank, sample)
-        entry.points.append(Point(iteration, correct, loss_new, self.seconds))
+        entry.mistakes = found.mistakes or ()
+        entry.points.append(
+            Point(iteration, found.correct, found.correct_in_task, loss_new, self.seconds)
+        )
         for name, loss in zip(self.ids, loss_new, strict=True):
             if not np.isfinite(loss) and name not in self.diverged:
                 self.diverged[name] = (

@@ -74,6 +74,10 @@ class Stream(Part):
         ),
     ] = "rehearsal"
     tasks: Annotated[int, Setting("Number of tasks in which the new classes arrive.", least=1)] = 5
+    stop_after: Annotated[
+        int | None,
+        Setting("Learn the first tasks only, of as many as are planned.", least=1, otherwise="all"),
+    ] = None
     iterations: Annotated[
         int, Setting("Updates per task; 0 evaluates the initialised heads only.", least=0)
     ] = 600
@@ -823,6 +827,11 @@ def check(study: Study) -> None:
     methods = HEAD_METHODS if study.top is None else TOP_METHODS
     if method not in methods:
         raise ValueError(f"method must be one of {methods}, got {method!r}")
+    if stream.stop_after is not None and stream.stop_after > stream.tasks:
+        raise ValueError(
+            f"stop_after must be at most the number of tasks, {stream.tasks}, got"
+            f" {stream.stop_after}"
+        )
     if stream.buffer_per_class is not None:
         if stream.buffer is not None:
             raise ValueError("buffer and buffer_per_class exclude each other: give one")

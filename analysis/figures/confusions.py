@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clinit.analysis.confusions import confusions, has_mistakes, mistakes_of
+from clinit.analysis.confusions import confusions, mistakes_of
 from clinit.analysis.figures.shorten import shortened
 from clinit.analysis.figures.starts import Start, seed_of, starts_of
 from clinit.analysis.run_summary import RunSummary
@@ -54,7 +54,7 @@ def worst_pairs(runs: Sequence[RunSummary], top: int = TOP) -> list[Pairs]:
     Raises:
         RecordError: If no record holds which image was labelled as what.
     """
-    starts = [start for start in starts_of(runs) if has_mistakes(start.first.record)]
+    starts = [start for start in starts_of(runs) if start.first.record.mistakes is not None]
     if not starts:
         mistakes_of(runs[0].record)  # raises
     return [_pairs(start, top) for start in starts]

@@ -15,10 +15,11 @@ Source of the error of a sum: N. J. Higham, "Accuracy and stability of numerical
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from clinit.headtrain.bank.heads import Bank
@@ -27,10 +28,31 @@ from clinit.headtrain.bank.precision import ROUNDOFF, products_in
 _SLACK = 1.01
 """For what the bound leaves out: terms of higher order, and its own rounding."""
 
-Lead = tuple[Float[Tensor, "rows heads"], Float[Tensor, "rows heads"]]
-"""Logit of the label minus that of its best rival, and by how much this may be off."""
-FirstLook = Callable[[Tensor, Tensor, slice], Lead]
-"""Takes float32 features (rows, dim), labels (rows,) and the heads that look."""
+Group = tuple[slice, slice]
+"""Rows, and the classes of the task that their labels are of."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lead:
+    """How far labels lead their best rivals, among all classes and among those of their task."""
+
+    overall: Float[Tensor, "rows heads"]
+    """Logit of the label minus that of its best rival."""
+    doubt: Float[Tensor, "rows heads"]
+    """By how much that may be off."""
+    in_task: Float[Tensor, "rows heads"]
+    doubt_in_task: Float[Tensor, "rows heads"]
+
+    @property
+    def is_close(self) -> Bool[Tensor, "rows heads"]:
+        """Whether one of the two is undecided."""
+        close = self.overall.abs() <= self.doubt
+        return close | (self.in_task.abs() <= self.doubt_in_task)
+
+
+FirstLook = Callable[[Tensor, Tensor, slice, Sequence[Group]], Lead]
+"""Takes float32 features (rows, dim), labels (rows,), the heads that look and the groups of all
+rows."""
 
 
 def first_look(bank: Bank) -> FirstLook:
@@ -44,14 +66,20 @@ class _InFull:
         self._space = bank.weight.new_empty(0)
 
     def __call__(
-        self, features: Float[Tensor, "rows dim"], labels: Int[Tensor, " rows"], heads: slice
+        self,
+        features: Float[Tensor, "rows dim"],
+        labels: Int[Tensor, " rows"],
+        heads: slice,
+        groups: Sequence[Group],
     ) -> Lead:
         shape = (len(labels), heads.stop - heads.start, self._bank.num_classes)
         self._space.resize_(shape)
         with products_in("float32"):
             logits = self._bank.logits(features, self._space, heads)
         own = logits.gather(2, _index(logits, labels))[..., 0]
-        return own - _best_rival(logits, labels), torch.zeros_like(own)
+        rival, in_task = _best_rivals(logits, labels, groups)
+        none = torch.zeros_like(own)
+        return Lead(own - rival, none, own - in_task, none)
 
 
 class _Rounded:
@@ -68,15 +96,20 @@ class _Rounded:
         self._always = self._roundoff * bank.bias.abs().amax(1)
 
     def __call__(
-        self, features: Float[Tensor, "rows dim"], labels: Int[Tensor, " rows"], heads: slice
+        self,
+        features: Float[Tensor, "rows dim"],
+        labels: Int[Tensor, " rows"],
+        heads: slice,
+        groups: Sequence[Group],
     ) -> Lead:
-        rival = _best_rival(self._logits(features, heads), labels).float()
+        rivals = _best_rivals(self._logits(features, heads), labels, groups)
         norms = torch.linalg.vector_norm(features, dim=1)[:, None]
         margin = norms * self._per_row[heads] + self._always[heads]
-        return (
-            self._own(features, labels, heads) - rival,
-            _SLACK * (margin + self._roundoff * rival.abs()),
-        )
+        own = self._own(features, labels, heads)
+        rival, in_task = (each.float() for each in rivals)
+        doubts = (_SLACK * (margin + self._roundoff * _size(each)) for each in (rival, in_task))
+        doubt, doubt_in_task = doubts
+        return Lead(own - rival, doubt, own - in_task, doubt_in_task)
 
     def _logits(
         self, features: Float[Tensor, "rows dim"], heads: slice
@@ -103,13 +136,33 @@ class _Rounded:
         return torch.stack(own, dim=1)
 
 
-def _best_rival(
-    logits: Float[Tensor, "rows heads classes"], labels: Int[Tensor, " rows"]
-) -> Float[Tensor, "rows heads"]:
-    """Return the largest logit of another class; that of the label is overwritten."""
+def _best_rivals(
+    logits: Float[Tensor, "rows heads classes"],
+    labels: Int[Tensor, " rows"],
+    groups: Sequence[Group],
+) -> tuple[Float[Tensor, "rows heads"], Float[Tensor, "rows heads"]]:
+    """Return the largest logit of another class, of all and of those of the task.
+
+    That of the label is overwritten. Each logit is looked at once.
+    """
     none = logits.new_full((), -torch.inf)
     index = _index(logits, labels)
-    return logits.scatter_(2, index, none.expand(index.shape)).amax(2)
+    logits.scatter_(2, index, none.expand(index.shape))
+    overall = torch.empty_like(logits[..., 0])
+    in_task = torch.empty_like(overall)
+    for rows, classes in groups:
+        inside = logits[rows, :, classes].amax(2)
+        in_task[rows] = inside
+        for others in (slice(0, classes.start), slice(classes.stop, None)):
+            if len(range(*others.indices(logits.shape[2]))):
+                inside = torch.maximum(inside, logits[rows, :, others].amax(2))
+        overall[rows] = inside
+    return overall, in_task
+
+
+def _size(rival: Float[Tensor, "rows heads"]) -> Float[Tensor, "rows heads"]:
+    """Return the size of a logit; 0 where there is no rival."""
+    return torch.where(rival == -torch.inf, 0.0, rival.abs())
 
 
 def _index(

@@ -7,7 +7,7 @@ the head) and only then written.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -85,8 +85,8 @@ def export_run(
     facts = ModelFacts(
         backbone=backbone.config.name,
         model_args=model_args(backbone),
-        class_names=tuple(record.classes["name"]),
-        tasks=tuple(record.classes["task"]),
+        class_names=tuple(record.classes["name"])[: head.num_classes],
+        tasks=tuple(record.classes["task"])[: head.num_classes],
         transform=transform,
         autocast=backbone.config.autocast,
         weights=state_sha256(network.state_dict()),
@@ -122,13 +122,25 @@ def _read(run: Path) -> RunRecord:
 
 def _final_head(run: Path, record: RunRecord) -> Head:
     head = final_head(record)
-    names = tuple(record.classes["name"])
-    if head.num_classes != len(names) or head.class_names not in (None, names):
+    names, num_learnt = tuple(record.classes["name"]), _num_learnt(record)
+    expected = {names, names[:num_learnt]}  # where it was stopped, a head may have rows beyond
+    if head.class_names not in (None, *expected) or head.num_classes not in map(len, expected):
         raise RecordError(
             f"the head in {run} is not of the {len(names):,} classes of the record",
             remedy="The record is damaged: remove its folder and run `clinit train-head` again.",
         )
-    return head
+    return replace(
+        head,
+        weight=head.weight[:num_learnt],
+        bias=head.bias[:num_learnt],
+        class_names=None if head.class_names is None else names[:num_learnt],
+    )
+
+
+def _num_learnt(record: RunRecord) -> int:
+    """Return the number of classes that the run has learnt, those of the base included."""
+    last = max(task["task"] for task in record.info["tasks"])
+    return int((record.classes["task"] <= last).sum())
 
 
 def _backbone(

@@ -4,8 +4,11 @@
                          SHA-256 of each other file
     classes.parquet      row, name, task (0 = base), train_rows, val_rows
     steps.parquet        task, iteration, loss, loss_new, loss_old: before that update
-    evaluations.parquet  task, iteration, row, correct, total: after that many updates
+    evaluations.parquet  task, iteration, row, correct, total, correct_in_task: after that many
+                         updates
     points.parquet       task, iteration, loss_new, elapsed_s
+    mistakes.parquet     task, row, image, predicted: at the end of the task (absent in older
+                         records)
     head.safetensors     the head after the last task (absent in older records)
     top.safetensors      the backbone's changed parameters, where they were trained
 
@@ -36,13 +39,21 @@ from clinit.extract.head import Head, read_head, write_head
 from clinit.extract.readable import check_readable
 from clinit.headtrain.record.info import DOCUMENT, RunInfo, check_info, damaged
 from clinit.headtrain.record.study_file import STUDY, study_toml
-from clinit.headtrain.record.tables import TABLES, check_tables, parse_table, table_file
+from clinit.headtrain.record.tables import (
+    LATER_TABLES,
+    TABLES,
+    check_tables,
+    parse_table,
+    table_file,
+)
 from clinit.headtrain.study import Study
 
 INFO = "run.json"
 HEAD = "head.safetensors"
 TOP = "top.safetensors"
 _TABLE_FILES = frozenset(map(table_file, TABLES))
+_EARLIER_FILES = _TABLE_FILES - set(map(table_file, LATER_TABLES))
+"""The tables that every record has."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +68,8 @@ class RunRecord:
     steps: pl.DataFrame
     evaluations: pl.DataFrame
     points: pl.DataFrame
+    mistakes: pl.DataFrame | None = None
+    """Test images that are labelled wrong at the end of each task; None in older records."""
     head: Head | None = None
     """The head after the last task, to be written; `final_head` reads it again."""
     top: Mapping[str, np.ndarray] | None = None
@@ -140,7 +153,9 @@ def write_records(records: Sequence[RunRecord], folders: Sequence[Path]) -> None
 
 def _write_files(record: RunRecord, folder: Path) -> None:
     for name in TABLES:
-        table: pl.DataFrame = getattr(record, name)
+        table: pl.DataFrame | None = getattr(record, name)
+        if table is None:
+            continue
         content = io.BytesIO()  # polars has an error of its own for a full disk
         table.write_parquet(content)
         (folder / table_file(name)).write_bytes(content.getvalue())
@@ -183,6 +198,8 @@ def read_record(folder: Path) -> RunRecord:
     strangers = _strangers(folder, digests)
     tables: dict[str, Any] = {}
     for name in TABLES:
+        if name in LATER_TABLES and table_file(name) not in (digests or ()):
+            continue
         content = _content(folder, table_file(name), digests)
         tables[name] = parse_table(name, content, folder / table_file(name))
     check_tables(tables, info, folder)
@@ -221,7 +238,7 @@ def _strangers(folder: Path, digests: Mapping[str, str] | None) -> tuple[str, ..
     named = _TABLE_FILES | {HEAD, TOP}
     own = named if digests is None else digests.keys()
     found = {name for name in _names(folder) if not name.startswith(".")} - {INFO}
-    if missing := sorted((_TABLE_FILES if digests is None else digests.keys()) - found):
+    if missing := sorted((_EARLIER_FILES if digests is None else digests.keys()) - found):
         raise damaged(folder, f"it lacks {', '.join(missing)}")
     strangers = sorted(found - own)
     if foreign := [name for name in strangers if name in named]:

@@ -44,6 +44,7 @@ class Settings(TypedDict, total=False):
     lr: Number
     weight_decay: Number
     tasks: Count
+    stop_after: Count | None
     iterations: Count
     buffer: Count | None
     buffer_per_class: Count | None

@@ -1,7 +1,8 @@
 """The tables of a run record: their columns, and what must be so in every record.
 
 Every evaluation counts each tested class seen so far once, in the order of the rows, and so do
-the steps; so what a whole record holds follows from its classes and its evaluation points.
+the steps; so what a whole record holds follows from its classes and its evaluation points. The
+mistakes at the end of a task are those that its last evaluation counts.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ TABLES: Mapping[str, Mapping[str, Any]] = {
         "row": pl.Int32,
         "correct": pl.Int32,
         "total": pl.Int32,
+        "correct_in_task": pl.Int32,
     },
     "points": {
         "task": pl.Int16,
@@ -47,8 +49,18 @@ TABLES: Mapping[str, Mapping[str, Any]] = {
         "loss_new": pl.Float32,
         "elapsed_s": pl.Float64,
     },
+    "mistakes": {
+        "task": pl.Int16,
+        "row": pl.Int32,
+        "image": pl.Int32,
+        "predicted": pl.Int32,
+    },
 }
 """The tables of a record and the types of their columns."""
+LATER_COLUMNS: Mapping[str, Any] = {"evaluations": "correct_in_task"}
+"""Columns that records of earlier versions lack; they are nulls then."""
+LATER_TABLES = frozenset({"mistakes"})
+"""Tables that records of earlier versions lack."""
 
 Columns = Mapping[str, Int[np.ndarray, " _"]]
 """The whole numbers of a table."""
@@ -78,6 +90,9 @@ def parse_table(name: str, content: bytes, path: Path) -> pl.DataFrame:
     ) as error:
         raise damaged(path, f"it is no table ({str(error).splitlines()[0]})") from error
     columns = TABLES[name]
+    later = LATER_COLUMNS.get(name)
+    if later is not None and later not in table.columns:
+        table = table.with_columns(pl.lit(None, columns[later]).alias(later))
     if dict(table.schema) != dict(columns):
         raise RecordError(
             f"{path} has the columns {', '.join(table.columns)}, expected {', '.join(columns)} in"
@@ -96,25 +111,31 @@ def check_tables(tables: Mapping[str, pl.DataFrame], info: Mapping[str, Any], fo
         RecordError: If they do not.
     """
     for name, table in tables.items():
-        lacking = [c.name for c in table if c.name not in _MAY_LACK and c.null_count()]
+        empty = LATER_COLUMNS.get(name)
+        lacking = [
+            c.name
+            for c in table
+            if c.null_count() and c.name not in _MAY_LACK
+            if c.name != empty or c.null_count() < len(c)
+        ]
         if lacking:
             raise damaged(folder / table_file(name), f"{lacking[0]} lacks values")
     columns = {
-        name: {c.name: c.to_numpy() for c in table if c.dtype.is_integer()}
+        name: {c.name: c.to_numpy() for c in table if c.dtype.is_integer() and not c.null_count()}
         for name, table in tables.items()
     }
-    tasks = _check_classes(columns["classes"], folder / table_file("classes"))
-    _check_points(columns["points"], tasks, folder / table_file("points"))
+    paths = {name: folder / table_file(name) for name in tables}
+    planned = _check_classes(columns["classes"], paths["classes"])
+    tasks = min(info["config"].get("stop_after") or planned, planned)
+    _check_points(columns["points"], tasks, paths["points"])
     told = [task["task"] for task in info["tasks"]]
-    if told != list(range(1, tasks + 1)) or info["config"].get("tasks", tasks) != tasks:
+    if told != list(range(1, tasks + 1)) or info["config"].get("tasks", planned) != planned:
         raise damaged(folder, f"run.json does not describe the {tasks:,} tasks of its tables")
-    _check_steps(columns["steps"], columns["points"], folder / table_file("steps"))
-    _check_evaluations(
-        columns["evaluations"],
-        columns["points"],
-        columns["classes"],
-        folder / table_file("evaluations"),
-    )
+    _check_steps(columns["steps"], columns["points"], paths["steps"])
+    found, classes = columns["evaluations"], columns["classes"]
+    _check_evaluations(found, columns["points"], classes, paths["evaluations"])
+    if "mistakes" in tables:
+        _check_mistakes(columns["mistakes"], found, len(classes["row"]), paths["mistakes"])
 
 
 def _check_classes(classes: Columns, path: Path) -> int:
@@ -171,3 +192,39 @@ def _check_evaluations(found: Columns, points: Columns, classes: Columns, path: 
     if len(wrong := np.flatnonzero((correct < 0) | (correct > total))):
         at = wrong[0]
         raise damaged(path, f"{correct[at]:,} of {total[at]:,} images are correct in row {at:,}")
+    within = found.get("correct_in_task", correct)
+    if len(wrong := np.flatnonzero((within < correct) | (within > total))):
+        at = wrong[0]
+        raise damaged(
+            path,
+            f"{within[at]:,} of {total[at]:,} images are correct within their task in row {at:,},"
+            f" {correct[at]:,} among all classes",
+        )
+
+
+def _check_mistakes(found: Columns, counts: Columns, num_rows: int, path: Path) -> None:
+    """Check that the mistakes at the end of each task are those that were counted there."""
+    ended = _at_task_ends(counts["task"], counts["iteration"])
+    wrong = (counts["total"] - counts["correct"])[ended]
+    if len(found["task"]) != (expected := int(wrong.sum())):
+        raise damaged(path, f"it holds {len(found['task']):,} of {expected:,} mistakes")
+    for name in ("task", "row"):
+        if not np.array_equal(found[name], np.repeat(counts[name][ended], wrong)):
+            raise damaged(path, "its mistakes are not those that evaluations.parquet counts")
+    first = np.repeat(np.cumsum(wrong) - wrong, wrong) == np.arange(expected)
+    image, total = found["image"].astype(np.int64), np.repeat(counts["total"][ended], wrong)
+    if (image < 0).any() or (image >= total).any() or (np.diff(image)[~first[1:]] < 1).any():
+        raise damaged(path, "its images are not numbered in order")
+    if ((found["predicted"] < 0) | (found["predicted"] >= num_rows)).any():
+        raise damaged(path, f"it predicts classes beyond the {num_rows:,} of the record")
+
+
+def _at_task_ends(
+    task: Int[np.ndarray, " rows"], iteration: Int[np.ndarray, " rows"]
+) -> Int[np.ndarray, " ends"]:
+    """Return the rows of the last evaluation of each task."""
+    if not len(task):
+        return np.empty(0, np.int64)
+    last = np.zeros(int(task.max()) + 1, np.int64)
+    np.maximum.at(last, task, iteration)
+    return np.flatnonzero(iteration == last[task])

@@ -28,6 +28,8 @@ class Point:
 
     iteration: int
     correct: Int[np.ndarray, "heads classes"]
+    correct_in_task: Int[np.ndarray, "heads classes"]
+    """Where only the classes that arrived together are asked about."""
     loss_new: Float[np.ndarray, " heads"]
     elapsed_s: Float[np.ndarray, " heads"]
 
@@ -50,6 +52,9 @@ class TaskEntry:
     points: list[Point] = field(default_factory=list)
     losses: Float[np.ndarray, "iterations heads 2"] | None = None
     """Mean losses of the new and the old rows of each batch; NaN where there is none."""
+    mistakes: Sequence[Int[np.ndarray, "3 _"]] = ()
+    """Class, number in its class and predicted class of each test image that is labelled wrong at
+    the end of the task; one array per head, none before that end."""
 
     @classmethod
     def begin(
@@ -121,10 +126,17 @@ class TaskEntry:
                 iteration=np.full(len(tested), point.iteration),
                 row=tested,
                 correct=point.correct[head, tested],
+                correct_in_task=point.correct_in_task[head, tested],
                 total=totals[tested],
             )
             for point in self.points
         )
+
+    def mistake_table(self, head: int) -> pl.DataFrame:
+        """Return the test images that one head labels wrong at the end of the task."""
+        row, image, predicted = self.mistakes[head]
+        task = np.full(len(row), self.task)
+        return _table("mistakes", task=task, row=row, image=image, predicted=predicted)
 
     def point_table(self, head: int) -> pl.DataFrame:
         """Return the new-task losses of one head."""
@@ -159,7 +171,7 @@ def run_record(
         study: What the run was asked to do, resolved.
     """
     totals = scenario.val_counts
-    seen = [totals[: task.stop] for task in scenario.tasks]
+    seen = [totals[: task.stop] for task in scenario.learnt]
     return RunRecord(
         path=None,
         info={**info, "tasks": [entry.description(index) for entry in entries]},
@@ -169,6 +181,7 @@ def run_record(
             entry.evaluations(index, tested) for entry, tested in zip(entries, seen, strict=True)
         ),
         points=pl.concat(entry.point_table(index) for entry in entries),
+        mistakes=pl.concat(entry.mistake_table(index) for entry in entries),
         head=head,
         top=top,
         study=study,

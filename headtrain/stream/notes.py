@@ -72,7 +72,7 @@ def _new_gaps(scenario: Scenario, new: Source) -> list[str]:
     arrived = slice(scenario.num_base, None)
     untested = scenario.val_counts[arrived] == 0
     tasks = scenario.task_of_row[arrived]
-    blind = [task.number for task in scenario.tasks if untested[tasks == task.number].all()]
+    blind = [task.number for task in scenario.learnt if untested[tasks == task.number].all()]
     return [
         *_about(
             new.class_names,
@@ -126,7 +126,7 @@ def _buffer_gaps(scenario: Scenario, study: Study) -> list[str]:
         return ["the buffer is empty (--buffer 0): batches hold new rows only"]
     notes = []
     stored = np.cumsum(scenario.train_counts)
-    before = [int(stored[task.start - 1]) if task.start else 0 for task in scenario.tasks]
+    before = [int(stored[task.start - 1]) if task.start else 0 for task in scenario.learnt]
     if not before[0] and study.rehearses:
         notes.append("no base class has a training image: the batches of task 1 hold new rows only")
     if not study.stream.buffer:
@@ -141,7 +141,7 @@ def _buffer_gaps(scenario: Scenario, study: Study) -> list[str]:
             f"the buffer of {study.stream.buffer:,} rows is larger than all data of the classes"
             f" seen ({', '.join(small)}): it takes them all"
         )
-    seen = int(np.count_nonzero(scenario.train_counts[: scenario.tasks[-1].start]))
+    seen = int(np.count_nonzero(scenario.train_counts[: scenario.learnt[-1].start]))
     if study.stream.buffer < seen:
         notes.append(
             f"the buffer of {study.stream.buffer:,} rows is smaller than the number of classes"
@@ -155,7 +155,7 @@ def _batch_gaps(scenario: Scenario, study: Study) -> list[str]:
     if study.stream.method == "joint" or study.is_solved:
         return []
     share = study.stream.rows_per_batch // 2 if study.rehearses else study.stream.rows_per_batch
-    smallest = min(int(scenario.train_counts[task.rows].sum()) for task in scenario.tasks)
+    smallest = min(int(scenario.train_counts[task.rows].sum()) for task in scenario.learnt)
     if smallest >= share:
         return []
     return [
@@ -232,7 +232,7 @@ def _most_rows(scenario: Scenario, study: Study) -> int:
     """Return the rows of the largest task, those of earlier classes included."""
     stored = np.cumsum(scenario.train_counts)
     most = 0
-    for task in scenario.tasks:
+    for task in scenario.learnt:
         new = int(scenario.train_counts[task.rows].sum())
         old = int(stored[task.stop - 1]) - new
         if study.stream.method == "naive" and not study.keeps_buffer:

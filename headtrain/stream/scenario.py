@@ -24,10 +24,18 @@ class Scenario:
     num_base: int
     """Rows of the pretrained head."""
     tasks: tuple[Task, ...]
+    """All that are planned."""
     class_names: tuple[str, ...]
     """One name per head row."""
     train: Pool
     val: Pool
+    stop_after: int | None = None
+    """Number of tasks that are learnt; None: all."""
+
+    @property
+    def learnt(self) -> tuple[Task, ...]:
+        """The tasks that are learnt."""
+        return self.tasks[: self.stop_after]
 
     @property
     def num_classes(self) -> int:
@@ -43,6 +51,11 @@ class Scenario:
     def val_counts(self) -> Int[np.ndarray, " classes"]:
         """Validation rows of each head row."""
         return self.val.counts(self.num_classes)
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Head row after the last class of the base, and of each task."""
+        return (self.num_base, *(task.stop for task in self.tasks))
 
     @property
     def task_of_row(self) -> Int[np.ndarray, " classes"]:
@@ -91,6 +104,7 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
             (base.val.features, base_rows[base.val.labels]),
             (new.val.features, new_rows[new.val.labels]),
         ),
+        stop_after=stream.stop_after,
     )
 
 

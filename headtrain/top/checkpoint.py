@@ -114,8 +114,7 @@ class _Content(TypedDict):
 def _document(path: Path) -> DocumentKind:
     return DocumentKind(
         title="the checkpoint of a run",
-        format="clinit-checkpoint/3",
-        older=("clinit-checkpoint/2",),
+        format="clinit-checkpoint/4",
         error=CheckpointError,
         remedy=_remedy(path),
     )
@@ -238,11 +237,14 @@ def _entry_parts(entry: TaskEntry) -> tuple[dict[str, Any], dict[str, np.ndarray
     if entry.losses is not None:
         arrays["losses"] = entry.losses
     if entry.points:
-        for name in ("correct", "loss_new", "elapsed_s"):
+        for name in _OF_POINTS:
             arrays[name] = np.stack([getattr(point, name) for point in entry.points])
+    if entry.mistakes:
+        (arrays["mistakes"],) = entry.mistakes
     return facts, arrays
 
 
+_OF_POINTS = ("correct", "correct_in_task", "loss_new", "elapsed_s")
 _REALS = ("factor", "shift", "loss_before", "loss_after", "lam")
 _START = (*_REALS, "steps", "library")
 
@@ -267,7 +269,7 @@ def _entry(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TaskEntry
     curve = start.pop("curve")
     measure: Measure = start.pop("measure", None) or "held-out error"
     start |= {name: _real(start[name]) for name in _REALS}
-    columns = [arrays[name] for name in ("correct", "loss_new", "elapsed_s") if name in arrays]
+    columns = [arrays[name] for name in _OF_POINTS] if facts["iterations"] else []
     return TaskEntry(
         task=facts["task"],
         facts=facts["facts"],
@@ -284,4 +286,5 @@ def _entry(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TaskEntry
         start_seconds=list(facts["start_seconds"]),
         points=[Point(*values) for values in zip(facts["iterations"], *columns, strict=True)],
         losses=arrays.get("losses"),
+        mistakes=(arrays["mistakes"],) if "mistakes" in arrays else (),
     )

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clinit.headtrain.bank.evaluate import count_correct, mean_losses
+from clinit.headtrain.bank.evaluate import Evaluation, evaluate, mean_losses
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.rows import LabelledRows
 from clinit.headtrain.stream.pool import Pool, TaskRows
@@ -42,19 +42,26 @@ def features(
 
 
 def measure(
-    model: PlasticModel, inputs: TopInputs, study: Study, task: Task, rows: TaskRows
-) -> tuple[Int[np.ndarray, "1 classes"], Float[np.ndarray, " 1"]]:
-    """Return correct counts per class on the test rows seen, and the new-task loss.
+    model: PlasticModel,
+    inputs: TopInputs,
+    study: Study,
+    task: Task,
+    rows: TaskRows,
+    *,
+    list_mistakes: bool,
+) -> tuple[Evaluation, Float[np.ndarray, " 1"]]:
+    """Return what is right of the test rows seen, and the new-task loss.
 
     Both come from the code that measures a bank of heads, here of one head, in float32.
     """
     training = replace(study.training, precision="float32")
     bank = Bank(model.tensors(), [training], model.device)
     tested = inputs.scenario.val.rows_between(0, task.stop)
-    correct = count_correct(bank, _labelled(model, inputs.val, inputs.scenario.val, tested))
+    test = _labelled(model, inputs.val, inputs.scenario.val, tested)
+    found = evaluate(bank, test, inputs.scenario.ends, list_mistakes=list_mistakes)
     chosen = rows.rows[rows.loss_sample(inputs.study.stream.seed)]
     sample = _labelled(model, inputs.train, inputs.scenario.train, chosen)
-    return correct, mean_losses(bank, sample)
+    return found, mean_losses(bank, sample)
 
 
 def probe(model: PlasticModel, inputs: TopInputs, following: Task) -> Probe | None:

@@ -212,7 +212,7 @@ def _parts(
 ) -> list[Part]:
     """Return the rows that the runs look at, those that they look at most often first."""
     train = []
-    for task in scenario.tasks:
+    for task in scenario.learnt:
         trained = task_plan.rows(task)
         train.append(trained.rows)
         if not random_only:

@@ -96,12 +96,12 @@ class TopLearner:
 
     def learn(self) -> None:
         """Learn all tasks, or those that are left after a checkpoint."""
-        tasks = self._inputs.scenario.tasks
+        scenario = self._inputs.scenario
         found = self._found()
         done = 0 if found is None else found.task
         if self._study.start.head_width == "full":
-            self._grow(*tasks)
-        for task in tasks:
+            self._grow(*scenario.tasks)
+        for task in scenario.learnt:
             if self._study.start.head_width == "grow":
                 self._grow(task)
             if task.number > done:
@@ -140,15 +140,15 @@ class TopLearner:
     def _check_extent(self, found: Checkpoint, path: Path) -> None:
         """Check that the tasks, updates and classes of a checkpoint are those of the run."""
         updates, classes = self._stream.iterations, self._inputs.scenario.num_classes
-        tasks = self._inputs.scenario.tasks
+        tasks = self._inputs.scenario.learnt
         if found.task > len(tasks) or found.iteration > updates:
             raise misfit(path, "it goes further than the run")
         for entry, task in zip(found.entries, tasks, strict=False):
             width = task.stop if self._study.start.head_width == "grow" else classes
             parts = [(entry.new_share, (updates,)), (entry.losses, (updates, 1, 2))]
             for point in entry.points:
-                parts += [(point.correct, (1, width)), (point.loss_new, (1,))]
-                parts += [(point.elapsed_s, (1,))]
+                parts += [(point.correct, (1, width)), (point.correct_in_task, (1, width))]
+                parts += [(point.loss_new, (1,)), (point.elapsed_s, (1,))]
             if any(values is None or values.shape != shape for values, shape in parts):
                 raise misfit(path, f"its entry of task {task.number} belongs to another run")
 
@@ -172,7 +172,9 @@ class TopLearner:
     def _learn(self, task: Task, found: Checkpoint | None) -> None:
         """Learn one task, from its beginning or from a checkpoint inside it."""
         stream, task_plan = self._stream, self._inputs.task_plan
-        self._observe(TaskStarted(task.number, len(self._inputs.scenario.tasks), stream.iterations))
+        self._observe(
+            TaskStarted(task.number, len(self._inputs.scenario.learnt), stream.iterations)
+        )
         rows = task_plan.rows(task)
         schedule = task_plan.schedule(rows)
         reader = self._reader(task, rows)
@@ -305,9 +307,14 @@ class TopLearner:
 
     def _evaluate(self, task: Task, rows: TaskRows, iteration: int) -> None:
         with self.watch.phase("evaluate"):
-            correct, loss = measure(self._model, self._inputs, self._study, task, rows)
-        point = Point(iteration, correct, loss, np.array([self.seconds]))
-        self.entries[-1].points.append(point)
+            ended = iteration == self._stream.iterations
+            found, loss = measure(
+                self._model, self._inputs, self._study, task, rows, list_mistakes=ended
+            )
+        seconds = np.array([self.seconds])
+        entry = self.entries[-1]
+        entry.points.append(Point(iteration, found.correct, found.correct_in_task, loss, seconds))
+        entry.mistakes = found.mistakes or ()
         if not np.isfinite(loss[0]):
             self._diverge(
                 f"its loss is {loss[0]} after {iteration:,} updates of task {task.number}"
@@ -322,7 +329,7 @@ class TopLearner:
 
     def _probe(self, task: Task) -> None:
         """Measure forward transfer, on the classes of the next task."""
-        tasks = self._inputs.scenario.tasks
+        tasks = self._inputs.scenario.learnt
         if not self._inputs.top.probe or task.number == len(tasks):
             return
         following = tasks[task.number]

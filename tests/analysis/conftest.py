@@ -54,7 +54,7 @@ def make_run() -> MakeRun:
                 [0] * BASE_CLASSES + [t for t in range(1, tasks + 1) for _ in range(NEW_CLASSES)]
             )
         ]
-        evaluations, points, steps = [], [], []
+        evaluations, points, steps, mistakes = [], [], [], []
         for task in range(1, tasks + 1):
             for iteration in sorted({*range(0, iterations, every), iterations}):
                 points.append((task, iteration, loss_curve(task, iteration), 0.01 * iteration))
@@ -64,7 +64,9 @@ def make_run() -> MakeRun:
                     share = accuracy(task, iteration) if origin == task else 0.9 - 0.02 * task
                     # A negative share leaves nothing of the image added in every second class.
                     right = min(total, max(0, round(share * total) + row % 2))
-                    evaluations.append((task, iteration, row, right, total))
+                    evaluations.append((task, iteration, row, right, total, min(total, right + 1)))
+                    if iteration == iterations:
+                        mistakes += [(task, row, image, origin) for image in range(right, total)]
             losses = [loss_curve(task, step) for step in range(iterations)]
             steps += [(task, step, loss, loss, None) for step, loss in enumerate(losses)]
         info: Any = {
@@ -121,6 +123,7 @@ def make_run() -> MakeRun:
             steps=frame("steps", steps),
             evaluations=frame("evaluations", evaluations),
             points=frame("points", points),
+            mistakes=frame("mistakes", mistakes),
         )
 
     return make

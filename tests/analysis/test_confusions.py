@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 
-from clinit.analysis.confusions import COLUMNS, confusions
+from clinit.analysis.confusions import COLUMNS, confusions, mistakes_of
+from clinit.errors import RecordError
+from clinit.headtrain.record.format import RunRecord
 
 SCHEMA: Any = {"task": pl.Int16, "row": pl.Int32, "image": pl.Int32, "predicted": pl.Int32}
 CLASSES = pl.DataFrame(
@@ -71,3 +75,16 @@ def test_a_head_without_mistakes_confuses_nothing() -> None:
     assert confusions(pl.DataFrame(schema=SCHEMA), CLASSES).is_empty()
     one = pl.DataFrame([(1, 0, 0, 1)], schema=SCHEMA, orient="row")
     assert confusions(one, CLASSES).is_empty()
+
+
+def test_a_record_of_an_earlier_version_says_how_to_get_them(
+    make_run: Callable[..., RunRecord],
+) -> None:
+    record = make_run()
+    assert record.mistakes is not None
+    assert mistakes_of(record) is record.mistakes
+    with pytest.raises(
+        RecordError, match="does not hold which image was labelled as what"
+    ) as caught:
+        mistakes_of(replace(record, mistakes=None))
+    assert "`clinit rerun random --out FOLDER` makes a record that has it" in caught.value.remedy

@@ -156,6 +156,48 @@ def test_evaluations_hold_the_seen_classes_at_each_point(records: list[RunRecord
     ]
 
 
+def test_mistakes_are_those_of_the_head_on_test_images_at_the_end(
+    records: list[RunRecord],
+) -> None:
+    record = records[1]
+    assert record.head is not None
+    assert record.mistakes is not None
+    row_of = {name: row for row, name in enumerate(record.classes["name"])}
+    found = []
+    for side in (make_base().val, make_new().val):
+        for name in side.class_names:
+            label = side.class_names.index(name)
+            features = side.features[side.labels == label].astype(np.float64)
+            chosen = (features @ record.head.weight.T + record.head.bias).argmax(axis=1)
+            row = row_of[name]
+            found += [(3, row, n, int(c)) for n, c in enumerate(chosen) if c != row]
+    assert record.mistakes.filter(pl.col("task") == 3).rows() == sorted(found)
+    assert found
+
+
+def test_a_class_is_recognised_more_often_among_those_that_came_with_it(
+    records: list[RunRecord],
+) -> None:
+    for record in records:
+        counts = record.evaluations
+        assert (counts["correct_in_task"] >= counts["correct"]).all()
+    assert (records[0].evaluations["correct_in_task"] > records[0].evaluations["correct"]).any()
+
+
+@pytest.mark.parametrize("width", ["grow", "full"])
+def test_a_stream_that_stops_early_gives_the_first_tasks_of_the_whole(width: str) -> None:
+    config = {**CONFIG, "iterations": 4, "eval_every": 2, "head_width": width}
+    (whole,) = run(config, HEADS[2:])
+    (part,) = run({**config, "stop_after": 2}, HEADS[2:])
+    for name in ("steps", "evaluations", "mistakes"):
+        first = getattr(whole, name).filter(pl.col("task") <= 2)
+        assert getattr(part, name).equals(first)
+    assert part.classes.equals(whole.classes)
+    assert [task["task"] for task in part.info["tasks"]] == [1, 2]
+    assert part.head is not None
+    assert part.head.num_classes == BASE + (5 if width == "grow" else 7)
+
+
 def test_steps_hold_the_loss_before_each_update_and_its_two_halves(
     records: list[RunRecord],
 ) -> None:

@@ -127,6 +127,8 @@ def test_two_equal_heads_and_none_are_refused() -> None:
         ({"buffer_split": "fair"}, "buffer_split must be one of"),
         ({"buffer_per_class": -1}, "buffer_per_class must be at least 0"),
         ({"buffer": 5, "buffer_per_class": 5}, "exclude each other"),
+        ({"stop_after": 0}, "stop_after must be at least 1"),
+        ({"stop_after": 6}, "stop_after must be at most the number of tasks, 5, got 6"),
         ({"buffer_per_class": 5, "buffer_split": "sgm"}, "needs a total buffer"),
         ({"device": "tpu"}, "device must be one of"),
         ({"buffer": 10**30}, "buffer must be at most 1,000,000,000,000"),

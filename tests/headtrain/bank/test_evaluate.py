@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from clinit.headtrain.bank import evaluate as evaluation
-from clinit.headtrain.bank.evaluate import count_correct, mean_losses
+from clinit.headtrain.bank import judge as judgement
+from clinit.headtrain.bank.evaluate import count_correct, evaluate, mean_losses
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.rows import LabelledRows
 from clinit.headtrain.losses import loss_named
@@ -61,8 +61,8 @@ def naive_counts(bank: Bank, features: np.ndarray, labels: np.ndarray) -> np.nda
 def test_counts_are_those_of_a_loop_over_rows_and_each_head_has_its_own_loss(
     block_values: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clinit.headtrain.bank.evaluate.BLOCK_VALUES", block_values)
-    monkeypatch.setattr("clinit.headtrain.bank.evaluate.MIN_BLOCK_ROWS", 7)
+    monkeypatch.setattr(judgement, "BLOCK_VALUES", block_values)
+    monkeypatch.setattr(judgement, "MIN_BLOCK_ROWS", 7)
     bank = three_heads()
     random = np.random.default_rng(5)
     features = random.normal(size=(100, DIM)).astype(np.float16)
@@ -75,6 +75,38 @@ def test_counts_are_those_of_a_loop_over_rows_and_each_head_has_its_own_loss(
         each = loss_named(bank.heads[head].loss).value(logits, torch.from_numpy(labels))
         expected = each.mean()
         np.testing.assert_allclose(mean_losses(bank, test)[head], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["float32", "bf16"])
+@pytest.mark.parametrize("block_values", [1, 2**20])
+def test_each_head_is_asked_among_all_classes_and_among_those_of_the_task(
+    block_values: int, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judgement, "BLOCK_VALUES", block_values)
+    monkeypatch.setattr(judgement, "MIN_BLOCK_ROWS", 7)
+    bank = bank_in(kind, random_rows(4), [Training(lr=1e-3), Training(lr=1.0, loss="mse")], CPU)
+    ends = (3, 4, CLASSES - 1, CLASSES)  # two tasks of a single class
+    random = np.random.default_rng(6)
+    features = random.normal(size=(150, DIM)).astype(np.float16)
+    labels = np.sort(random.choice(CLASSES - 1, size=150))  # the last task is not tested
+    found = evaluate(bank, LabelledRows.on(CPU, features, labels), ends, list_mistakes=True)
+    assert found.mistakes is not None
+    bounds = [0, *ends]
+    for head in range(2):
+        rows = bank.rows(head)
+        correct, in_task, wrong = np.zeros(CLASSES), np.zeros(CLASSES), []
+        for index, (feature, label) in enumerate(zip(features, labels, strict=True)):
+            logits = rows.weight.astype(np.float64) @ feature + rows.bias
+            task = next(t for t, end in enumerate(ends) if label < end)
+            own = logits[bounds[task] : bounds[task + 1]]
+            correct[label] += logits.argmax() == label
+            in_task[label] += own.argmax() + bounds[task] == label
+            if logits.argmax() != label:
+                wrong.append((label, index - list(labels).index(label), logits.argmax()))
+        np.testing.assert_array_equal(found.correct[head], correct)
+        np.testing.assert_array_equal(found.correct_in_task[head], in_task)
+        np.testing.assert_array_equal(found.mistakes[head].T, wrong)
+    assert found.correct.sum() < found.correct_in_task.sum() < 2 * 150
 
 
 def test_no_test_row_gives_no_correct_count() -> None:
@@ -94,8 +126,8 @@ def test_equal_logits_count_for_the_first_class_only() -> None:
 def test_counts_are_those_of_float32_logits(
     block_values: int, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "BLOCK_VALUES", block_values)
-    monkeypatch.setattr(evaluation, "MIN_BLOCK_ROWS", 7)
+    monkeypatch.setattr(judgement, "BLOCK_VALUES", block_values)
+    monkeypatch.setattr(judgement, "MIN_BLOCK_ROWS", 7)
     features, _ = batch(seed=3, rows=400)
     head = random_rows(5)
     rows = Rows(scale * head.weight, scale * head.bias)

@@ -17,9 +17,10 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from clinit.headtrain.bank import loop as task_steps
 from clinit.headtrain.bank import rows as labelled_rows
-from clinit.headtrain.bank.evaluate import _blocks, _counted, mean_losses
+from clinit.headtrain.bank.evaluate import mean_losses
 from clinit.headtrain.bank.first_look import first_look
 from clinit.headtrain.bank.heads import Bank
+from clinit.headtrain.bank.judge import best_rivals, blocks_of, logits_of
 from clinit.headtrain.bank.loop import TaskSteps
 from clinit.headtrain.bank.rows import LabelledRows, ResidentFeed, StreamedFeed, feed_of
 from clinit.headtrain.bank.step import Updates
@@ -115,10 +116,17 @@ def test_the_steps_of_a_task_wait_for_nothing(
 def test_an_evaluation_stays_on_the_device_until_its_counts_come_back(precision: str) -> None:
     bank, test = make_bank(precision), make_rows()
     look = first_look(bank)
-    for part, blocks in _blocks(bank, len(test)):
+    half = bank.num_classes // 2
+    for part, blocks in blocks_of(bank, len(test)):
+        rows = part.stop - part.start
+        groups = [
+            (slice(0, rows // 2), slice(0, half)),
+            (slice(rows // 2, rows), slice(half, bank.num_classes)),
+        ]
         for heads in blocks:
-            lead, margin = look(test.widened(part), test.labels[part], heads)
-            assert on_cuda(lead, margin)
-    assert on_cuda(_counted(bank, 0, test.take(torch.arange(4))))
+            lead = look(test.widened(part), test.labels[part], heads, groups)
+            assert on_cuda(lead.overall, lead.doubt, lead.in_task, lead.doubt_in_task)
+    few = test.take(torch.arange(4))
+    assert on_cuda(best_rivals(bank, 0, few), logits_of(bank, few.widened(slice(0, 4)), slice(1)))
     with pytest.raises(RuntimeError, match=r"numpy\(\)|FakeTensor"):
         mean_losses(bank, test)  # all but the numbers themselves, which a fake does not have

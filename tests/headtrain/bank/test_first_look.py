@@ -31,7 +31,11 @@ def looked(name: str, rows: int = 300) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(7)
     features = torch.randn(rows, DIM, generator=generator).half()
     labels = torch.randint(CLASSES, (rows,), generator=generator)
-    lead, margin = first_look(bank)(features.float(), labels, slice(0, 2))
+    everything = [(slice(0, rows), slice(0, CLASSES))]
+    found = first_look(bank)(features.float(), labels, slice(0, 2), everything)
+    lead, margin = found.overall, found.doubt
+    assert lead.equal(found.in_task)
+    assert margin.equal(found.doubt_in_task)
     head = random_rows()
     logits = features.double() @ torch.from_numpy(head.weight).float().double().T
     logits += torch.from_numpy(head.bias).float().double()

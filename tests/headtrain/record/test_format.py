@@ -54,9 +54,18 @@ def make_record(**info: Any) -> RunRecord:
         ),
         evaluations=table(
             "evaluations",
-            [(*point, row, row, 5) for point in points for row in range(2 + point[0])],
+            [(*point, row, row, 5, row + 1) for point in points for row in range(2 + point[0])],
         ),
         points=table("points", [(*point, 0.5, 0.1) for point in points]),
+        mistakes=table(
+            "mistakes",
+            [
+                (task, row, image, 0)
+                for task in (1, 2)
+                for row in range(2 + task)
+                for image in range(row, 5)
+            ],
+        ),
     )
 
 
@@ -404,6 +413,18 @@ def without(name: str, row: int) -> Callable[[RunRecord], RunRecord]:
         (change("classes", "val_rows", 0, 0), "it holds 21 of 15 counts"),
         (change("classes", "name", 0, None), "name lacks values"),
         (
+            change("evaluations", "correct_in_task", 4, 0),
+            "0 of 5 images are correct within their task in row 4, 1 among all classes",
+        ),
+        (change("evaluations", "correct_in_task", 3, None), "correct_in_task lacks values"),
+        (without("mistakes", 0), "it holds 25 of 26 mistakes"),
+        (change("mistakes", "row", 0, 1), "its mistakes are not those that evaluations.parquet"),
+        (change("mistakes", "task", 0, 2), "its mistakes are not those that evaluations.parquet"),
+        (change("mistakes", "image", 1, 0), "its images are not numbered in order"),
+        (change("mistakes", "image", 4, 5), "its images are not numbered in order"),
+        (change("mistakes", "image", 0, -1), "its images are not numbered in order"),
+        (change("mistakes", "predicted", 3, 4), "it predicts classes beyond the 4 of the record"),
+        (
             lambda record: replace(record, info={**record.info, "tasks": [{"task": 2}]}),
             "run.json does not describe the 2 tasks of its tables",
         ),
@@ -424,6 +445,35 @@ def test_tables_that_do_not_fit_together_are_refused(
     assert f"is damaged: {message}" in str(caught.value)
 
 
+def test_a_record_of_an_earlier_version_lacks_mistakes_and_counts_within_tasks(
+    tmp_path: Path, seal_record: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "random"
+    write_record(make_record(), folder)
+    (folder / "mistakes.parquet").unlink()
+    evaluations = pl.read_parquet(folder / "evaluations.parquet").drop("correct_in_task")
+    evaluations.write_parquet(folder / "evaluations.parquet")
+    seal_record(folder)
+    read = read_record(folder)
+    assert read.mistakes is None
+    assert read.evaluations.drop("correct_in_task").equals(evaluations)
+    assert read.evaluations["correct_in_task"].null_count() == len(evaluations)
+
+
+def test_a_run_that_stopped_after_the_first_tasks_describes_those_alone(tmp_path: Path) -> None:
+    config = {"init": "random", "tasks": 2, "stop_after": 1}
+    whole = make_record(config=config, tasks=[{"task": 1}])
+    first: dict[str, Any] = {
+        name: getattr(whole, name).filter(pl.col("task") == 1)
+        for name in ("steps", "evaluations", "points", "mistakes")
+    }
+    write_record(replace(whole, **first), tmp_path / "random")
+    assert len(read_record(tmp_path / "random").evaluations) == 9
+    write_record(whole, tmp_path / "both")
+    with pytest.raises(RecordError, match="it does not go through the 1 tasks in order"):
+        read_record(tmp_path / "both")
+
+
 def test_losses_of_a_diverged_run_are_no_damage(tmp_path: Path) -> None:
     record = change("points", "loss_new", 1, float("nan"))(make_record())
     record = change("steps", "loss", 1, float("inf"))(record)
@@ -435,7 +485,13 @@ def test_losses_of_a_diverged_run_are_no_damage(tmp_path: Path) -> None:
 
 def test_classes_without_a_test_image_are_not_evaluated(tmp_path: Path) -> None:
     record = change("classes", "val_rows", 2, 0)(make_record())
-    record = replace(record, evaluations=record.evaluations.filter(pl.col("row") != 2))
+    assert record.mistakes is not None
+    tested = pl.col("row") != 2
+    record = replace(
+        record,
+        evaluations=record.evaluations.filter(tested),
+        mistakes=record.mistakes.filter(tested),
+    )
     write_record(record, tmp_path / "random")
     assert len(read_record(tmp_path / "random").evaluations) == 15
 

@@ -1,0 +1,142 @@
+"""Which test rows each head of a bank labels right, among all classes and among those of a task.
+
+Features stay as they are stored; a block at a time is widened to float32 and multiplied with
+all heads at once. What counts are float32 logits, whatever the precision that the bank is trained
+in: a lower one only settles what it can, see `clinit.headtrain.bank.first_look`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from clinit.headtrain.bank.first_look import Group, first_look
+from clinit.headtrain.bank.heads import Bank
+from clinit.headtrain.bank.precision import products_in
+from clinit.headtrain.bank.rows import LabelledRows
+
+BLOCK_VALUES = 2**19
+"""Logits computed at a time: 2 MB stay in a core's cache while they are reduced."""
+MIN_BLOCK_ROWS = 256
+"""Fewer rows would leave the matrix product short of work; then heads come in turn."""
+CUDA_BLOCK_VALUES = 2**28
+"""On a CUDA device: 1 GB, so that a few launches cover the whole test set."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judgement:
+    """Whether each head labels each row right; the first of equal logits wins."""
+
+    right: Bool[Tensor, "rows heads"]
+    """Among all classes of the head."""
+    right_in_task: Bool[Tensor, "rows heads"]
+    """Among the classes that arrived together with that of the row."""
+
+
+def judge(bank: Bank, test: LabelledRows, ends: Sequence[int] = ()) -> Judgement:
+    """Compare the label of each row with its rivals.
+
+    Args:
+        bank: Heads.
+        test: Rows; sorted by label where there are `ends`.
+        ends: Head row after the last class of each task, in order; default: all are one task.
+    """
+    shape = (len(test), bank.num_heads)
+    right, in_task, close = (
+        torch.zeros(shape, dtype=torch.bool, device=bank.device) for _ in range(3)
+    )
+    look = first_look(bank)
+    groups = _groups(test, ends, bank.num_classes)
+    for part, blocks in blocks_of(bank, len(test)):
+        features, labels = test.widened(part), test.labels[part]
+        inside = _inside(groups, part)
+        for heads in blocks:
+            lead = look(features, labels, heads, inside)
+            right[part, heads] = lead.overall > lead.doubt
+            in_task[part, heads] = lead.in_task > lead.doubt_in_task
+            close[part, heads] = lead.is_close
+    if close.any():  # one wait for a CUDA device where there is nothing to do, not one per head
+        for head in range(bank.num_heads):
+            rows = close[:, head].nonzero()[:, 0]
+            found = _by_logits(bank, head, test.take(rows), ends)
+            right[rows, head], in_task[rows, head] = found.right[:, 0], found.right_in_task[:, 0]
+    return Judgement(right, in_task)
+
+
+def best_rivals(bank: Bank, head: int, rows: LabelledRows) -> Int[Tensor, " rows"]:
+    """Return the class that one head prefers to all others but the label, for each row."""
+    found = torch.empty(len(rows), dtype=torch.int64, device=bank.device)
+    for part, _ in blocks_of(bank, len(rows)):
+        logits = logits_of(bank, rows.widened(part), slice(head, head + 1))[:, 0]
+        logits.scatter_(1, rows.labels[part, None], -torch.inf)
+        found[part] = logits.argmax(dim=1)
+    return found
+
+
+def logits_of(
+    bank: Bank, features: Float[Tensor, "rows dim"], heads: slice
+) -> Float[Tensor, "rows heads classes"]:
+    """Return float32 logits of some heads."""
+    shape = (len(features), heads.stop - heads.start, bank.num_classes)
+    with products_in("float32"):
+        return bank.logits(features, features.new_empty(shape), heads)
+
+
+def blocks_of(bank: Bank, total: int) -> Iterator[tuple[slice, list[slice]]]:
+    """Yield slices of `total` rows, and into which slices of heads each of them is split."""
+    values = CUDA_BLOCK_VALUES if bank.device.type == "cuda" else BLOCK_VALUES
+    rows = max(MIN_BLOCK_ROWS, values // (bank.num_heads * bank.num_classes))
+    heads = min(bank.num_heads, max(1, values // (rows * bank.num_classes)))
+    split = [
+        slice(first, min(first + heads, bank.num_heads))
+        for first in range(0, bank.num_heads, heads)
+    ]
+    for start in range(0, total, rows):
+        yield slice(start, min(start + rows, total)), split
+
+
+def _by_logits(bank: Bank, head: int, rows: LabelledRows, ends: Sequence[int]) -> Judgement:
+    """Judge rows by the float32 logits of one head."""
+    right, in_task = (
+        torch.zeros(len(rows), 1, dtype=torch.bool, device=bank.device) for _ in range(2)
+    )
+    groups = _groups(rows, ends, bank.num_classes)
+    for part, _ in blocks_of(bank, len(rows)):
+        labels = rows.labels[part]
+        logits = logits_of(bank, rows.widened(part), slice(head, head + 1))
+        right[part] = logits.argmax(dim=2) == labels[:, None]
+        for inside, classes in _inside(groups, part):
+            chosen = logits[inside, :, classes].argmax(dim=2) + classes.start
+            in_task[part][inside] = chosen == labels[inside, None]
+    return Judgement(right, in_task)
+
+
+def _groups(rows: LabelledRows, ends: Sequence[int], num_classes: int) -> list[Group]:
+    """Return the rows and the classes of each task; all of them without `ends`."""
+    if not ends:
+        return [(slice(0, len(rows)), slice(0, num_classes))]
+    bounds = torch.tensor(ends, device=rows.labels.device)
+    last = torch.searchsorted(rows.labels, bounds).tolist()
+    return [
+        (slice(*between), slice(*classes))
+        for between, classes in zip(pairwise((0, *last)), pairwise((0, *ends)), strict=True)
+        if between[0] < between[1]
+    ]
+
+
+def _inside(groups: Sequence[Group], part: slice) -> list[Group]:
+    """Return the groups of the rows of a part, counted from its first one."""
+    cut = [
+        (max(rows.start, part.start), min(rows.stop, part.stop), classes)
+        for rows, classes in groups
+    ]
+    return [
+        (slice(first - part.start, last - part.start), classes)
+        for first, last, classes in cut
+        if first < last
+    ]
