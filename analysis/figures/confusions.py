@@ -22,12 +22,24 @@ TOP = 10
 
 
 @dataclass(frozen=True, slots=True)
+class Class:
+    """A class and the task that it came with, 0 for the base."""
+
+    name: str
+    task: int
+
+    def words(self, width: int) -> str:
+        """Return name and task in at most `width` columns; only the name is shortened."""
+        came = f" [{self.task or 'base'}]"
+        return shortened(self.name, max(1, width - len(came))) + came
+
+
+@dataclass(frozen=True, slots=True)
 class Pair:
     """Images of one class that are labelled as another one."""
 
-    true: str
-    """Name of the class, with the task that it came with."""
-    predicted: str
+    true: Class
+    predicted: Class
     is_new: bool
     """Whether the true class is the newer one."""
     count: int
@@ -37,7 +49,7 @@ class Pair:
     @property
     def numbers(self) -> str:
         """Count and share in words."""
-        return f"{self.count:,} ({self.share:.3g} %)"
+        return f"{self.count:,} ({self.share:.1f} %)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +84,7 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
     height = 0.35 + rows * (0.62 + 0.15 * most)
     result, panels = paper.page(width, height, rows, columns, sharex=True)
     longest = max((pair.count for each in found for pair in each.pairs), default=1)
-    colours = {True: style.COLOURS[0], False: style.COLOURS[1]}
+    colours = {True: style.COLOURS[0], False: style.COLOURS[4]}
     for number, (axes, each) in enumerate(zip(panels, found, strict=False)):
         paper.head(axes, each.name, width / columns)
         places = range(len(each.pairs))
@@ -86,18 +98,16 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
                 pair.numbers,
                 va="center",
             )
-        names = [
-            f"{shortened(pair.true, 16)} → {shortened(pair.predicted, 16)}" for pair in each.pairs
-        ]
+        names = [f"{pair.true.words(18)} → {pair.predicted.words(18)}" for pair in each.pairs]
         paper.name_bars(axes, names, 40)
         axes.set_ylim(most - 0.4, -0.6)
         axes.set_xlim(0, 1.5 * longest)
         is_last = number + columns >= len(found)
         axes.tick_params(labelbottom=is_last)
-        paper.name_axes(axes, x="Test images (percent of true class)" if is_last else None)
+        paper.name_axes(axes, x="Test images (share of class)" if is_last else None)
     paper.hide_rest(panels, len(found))
     handles = [paper.patch(colours[is_new]) for is_new in (True, False)]
-    words = ["new class labelled as an old one", "old as a new one"]
+    words = ["new class labelled as an old one", "old class as a new one"]
     paper.legend(result, words, handles, width, handle=1.2)
     return result
 
@@ -120,10 +130,10 @@ def draw(runs: Sequence[RunSummary], width: int) -> Text:
         parts.append(Text(characters.row(head, width), style="bold"))
         for pair in each.pairs:
             cells = (
-                (pair.true, names),
-                (pair.predicted, names),
+                (pair.true.words(names), names),
+                (pair.predicted.words(names), names),
                 (f"{pair.count:,}", -7),
-                (f"{pair.share:.3g}%", -6),
+                (f"{pair.share:.1f}%", -6),
             )
             letter = characters.FULL if pair.is_new else characters.LIGHT
             bar = characters.bar(pair.count, longest, room, letter)
@@ -145,8 +155,8 @@ def _pairs(start: Start, top: int) -> Pairs:
     table = confusions(mistakes_of(record), record.classes, top)
     pairs = (
         Pair(
-            _named(line["true_class"], line["true_task"]),
-            _named(line["predicted_class"], line["predicted_task"]),
+            Class(visible(line["true_class"]), line["true_task"]),
+            Class(visible(line["predicted_class"]), line["predicted_task"]),
             line["true_is_new"],
             line["count"],
             line["share"],
@@ -154,7 +164,3 @@ def _pairs(start: Start, top: int) -> Pairs:
         for line in table.iter_rows(named=True)
     )
     return Pairs(name, tuple(pairs))
-
-
-def _named(name: str, task: int) -> str:
-    return f"{visible(name)} [{task or 'base'}]"

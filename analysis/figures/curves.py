@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 LOSS = "Training loss of new classes"
 ACCURACY = "Test accuracy, new classes (%)"
+MOST_MARKED = 60
+"""Most evaluation points of a start that are marked each."""
 
 
 def loss_lines(start: Start) -> dict[int, Line]:
@@ -77,8 +79,10 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
         for line in lines:
             raised = line.raised(floor)
             strokes.draw_noisy_line(left, raised, look, span, lines=len(starts), marks=2)
-        for line in cumulative(start, accuracy_lines(start)):
-            strokes.draw_line(right, line, look, span)
+        accuracies = cumulative(start, accuracy_lines(start))
+        marks = None if sum(len(line.at) for line in accuracies) <= MOST_MARKED else 2
+        for line in accuracies:
+            strokes.draw_line(right, line, look, span, marks=marks)
     strokes.scale_losses(left, losses, floor)
     right.set_ylim(0, 100)
     paper.legend(result, names, paper.line_handles(looks), style.PAGE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -108,7 +109,7 @@ def mark_tasks(axes: Axes, ends: Sequence[Real]) -> None:
         axes.set_xticks(starts)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _count(float(value))))
+    axes.xaxis.set_major_formatter(FuncFormatter(_thousands if ends[-1] >= 20_000 else _plain))
 
 
 def number_tasks(axes: Axes, tasks: Sequence[int]) -> None:
@@ -132,5 +133,9 @@ def _logarithmic(axes: Axes, low: Real, high: Real) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def _count(value: Real) -> str:
-    return f"{value / 1000:g}k" if value >= 10_000 and value % 100 == 0 else f"{value:g}"
+def _plain(value: Any, _: int | None) -> str:
+    return f"{value:.10g}"
+
+
+def _thousands(value: Any, _: int | None) -> str:
+    return f"{value / 1000:.10g}k" if value else "0"

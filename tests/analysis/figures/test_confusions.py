@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 from clinit.analysis.confusions import confusions
-from clinit.analysis.figures.confusions import TOP, worst_pairs
+from clinit.analysis.figures.confusions import TOP, Class, worst_pairs
 from clinit.analysis.report import load_report, report_of
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
@@ -29,8 +30,14 @@ def test_the_worst_pairs_of_the_first_seed_are_those_of_the_query(
         expected.select("count", "share", "true_is_new").iter_rows()
     )
     first = expected.row(0, named=True)
-    assert found.pairs[0].true == f"{first['true_class']} [{first['true_task']}]"
-    assert found.pairs[0].predicted == f"{first['predicted_class']} [base]"
+    assert found.pairs[0].true == Class(first["true_class"], first["true_task"])
+    assert found.pairs[0].predicted == Class(first["predicted_class"], 0)
+
+
+def test_a_long_name_is_shortened_and_its_task_is_not() -> None:
+    assert Class("kitchen", 0).words(14) == "kitchen [base]"
+    assert Class("kitchen", 12).words(10) == "kitc… [12]"
+    assert cell_len(Class("写真" * 5_000, 3).words(20)) <= 20
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -42,7 +49,7 @@ def test_count_and_share_stand_beside_the_pair(three_inits: Path, width: int) ->
         (at,) = (number for number, line in enumerate(lines) if line == each.name)
         for line, pair in zip(lines[at + 2 :], each.pairs, strict=False):
             assert f"{pair.count} " in line
-            assert f"{pair.share:.3g}%" in line
+            assert f"{pair.share:.1f}%" in line
             assert ("█" if pair.is_new else "░") in line
 
 
