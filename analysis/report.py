@@ -131,21 +131,30 @@ class Report:
 
     def curves(self, *, width: int = 80) -> Text:
         """Return loss and accuracy on the new task over iterations, drawn in characters."""
-        from clinit.analysis.curves import curves
+        return self.draw("curves", width=width)
 
-        return curves(self.runs, width)
+    def draw(self, name: str = "curves", *, width: int = 80) -> Text:
+        """Return a figure in characters, no line wider than `width`.
 
-    def figure(self) -> Figure:
-        """Return loss and accuracy on the new task over iterations, as a figure for a paper."""
-        from clinit.analysis.figure import figure
+        Raises:
+            ValueError: If there is no figure of this name; `FigureName` lists them.
+            RecordError: If the records do not hold what it shows.
+        """
+        from clinit.analysis.figures.gallery import drawable
 
-        return figure(self.runs)
+        return drawable(name).draw(self.runs, width)
 
-    def save_figure(self, path: Path) -> None:
-        """Write the figure to a file that ends in .png, .pdf or .svg."""
-        from clinit.analysis.figure import save_figure
+    def figure(self, name: str = "curves") -> Figure:
+        """Return a figure for a paper; see `draw` for what is raised."""
+        from clinit.analysis.figures.gallery import drawable
 
-        save_figure(self.runs, path)
+        return drawable(name).figure(self.runs)
+
+    def save_figure(self, path: str | Path, name: str = "curves") -> None:
+        """Write a figure to a file that ends in .png, .pdf or .svg; see `draw`."""
+        from clinit.analysis.figures.save import save_figure
+
+        save_figure(self.runs, Path(path), name)
 
     def save_events(self, folder: Path) -> list[Path]:
         """Write event files of TensorBoard, a sub-folder of `folder` for each run."""

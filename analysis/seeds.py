@@ -80,7 +80,7 @@ def seed_groups(runs: Sequence[RunSummary]) -> list[SeedGroup]:
     """Group runs that differ only in their seed; the best A_all first."""
     groups: dict[str, list[RunSummary]] = {}
     for run in runs:
-        groups.setdefault(_key(run), []).append(run)
+        groups.setdefault(seedless_key(run), []).append(run)
     found = [SeedGroup.of(group) for group in groups.values()]
     return sorted(found, key=_rank)
 
@@ -125,7 +125,8 @@ def _least_shares(rows: Sequence[Row]) -> dict[str, float]:
     return shares
 
 
-def _key(run: RunSummary) -> str:
+def seedless_key(run: RunSummary) -> str:
+    """Return what runs share that differ only in their seed, and in where they were made."""
     left_out = {*PLACE_SETTINGS, "seed"}
     config = {name: value for name, value in run.config.items() if name not in left_out}
     info = run.record.info

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -126,9 +126,12 @@ def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
     return ", ".join([" → ".join(data), *words] if data else words)
 
 
-def labels(runs: Sequence[RunSummary]) -> list[str]:
-    """Return a short, distinct name for each run: the initialisation and what differs."""
-    names = differences(runs).names
+def labels(runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> list[str]:
+    """Return a short, distinct name for each run: the initialisation and what differs.
+
+    Settings `without` are left out of the names.
+    """
+    names = [name for name in differences(runs).names if name not in without]
     scales = {run.scale for run in runs if run.init != "random"}
     result = []
     for run in runs:

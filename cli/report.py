@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clinit.analysis.figures.names import FigureName
 from clinit.cli.console import note, out, print_csv, print_json, say
 from clinit.cli.interruption import keeps
 from clinit.extract.visible import visible
@@ -83,10 +84,18 @@ def report(
             " start. Markdown and LaTeX have it instead of the first; JSON and CSV hold both.",
         ),
     ] = False,
+    figure: Annotated[
+        list[FigureName] | None,
+        typer.Option(
+            help="Draw this figure below the tables, and into --plot; repeatable.",
+            show_default="curves",
+        ),
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Draw the curves into this .png, .pdf or .svg file.",
+            help="Draw the figure into this .png, .pdf or .svg file too. Several figures: each"
+            " gets -NAME before the ending.",
             metavar="FILE",
             dir_okay=False,
         ),
@@ -101,7 +110,7 @@ def report(
         ),
     ] = None,
     curves: Annotated[
-        bool, typer.Option(help="Draw loss and accuracy on the new task in the terminal.")
+        bool, typer.Option(help="Draw figures in the terminal, the curves unless others are asked.")
     ] = True,
     gain: Annotated[
         GainReading,
@@ -121,10 +130,15 @@ def report(
 
     if per_task and format is not Format.TABLE and (means or format in TEXTS):
         raise typer.BadParameter("means over seeds are not told by task: leave out --per-task")
+    if figure and plot is None and not (curves and format is Format.TABLE):
+        raise typer.BadParameter(
+            "nothing would draw it: add --plot FILE, or leave --format and --no-curves out",
+            param_hint="--figure",
+        )
     loaded = load_report(runs, skip_start=skip_start)
+    figures = list(dict.fromkeys(figure or [FigureName.CURVES]))
     if plot is not None:
-        loaded.save_figure(plot)
-        note(f"the curves are drawn in {plot}")
+        _save(loaded, figures, plot)
     if tensorboard is not None:
         written = loaded.save_events(tensorboard)
         note(f"the events of {len(written):,} runs: tensorboard --logdir {tensorboard}")
@@ -144,8 +158,17 @@ def report(
             by_seed=by_seed,
             means=means,
             metrics=metrics,
-            curves=curves,
+            figures=figures if curves else [],
         )
+
+
+def _save(report: Report, figures: Sequence[FigureName], plot: Path) -> None:
+    from clinit.analysis.figures.save import paths_of
+
+    for name, path in zip(figures, paths_of(plot, figures), strict=True):
+        report.save_figure(path, name)
+        what = "the curves are" if name is FigureName.CURVES else f"{name} is"
+        note(f"{what} drawn in {path}")
 
 
 def show(
@@ -156,16 +179,18 @@ def show(
     by_seed: bool = False,
     means: bool = False,
     metrics: bool = False,
-    curves: bool = True,
+    figures: Sequence[FigureName] = (FigureName.CURVES,),
     said: Collection[str] = (),
 ) -> None:
-    """Print a report: tables, further metrics and tasks if asked for, diagnoses, notes, curves.
+    """Print a report: tables, further metrics and tasks if asked for, diagnoses, notes, figures.
 
     Where there are several seeds, or `means` are asked for, the table is that of means and
     deviations over seeds. Notes that were `said` before are not repeated.
     """
     from rich.text import Text
 
+    # First of all: where a figure cannot be drawn, that is all that is said.
+    pictures = [report.draw(name, width=min(out.width, WIDEST_PLOT)) for name in figures]
     ranked = means or report.has_several_seeds
     if ranked:
         out.print(report.ranking(width=out.width, reading=gain.value))
@@ -183,6 +208,6 @@ def show(
         if remark in said:
             continue
         out.print(Text.assemble(("Note: ", "bold cyan"), visible(remark)))
-    if curves:
+    for picture in pictures:
         say()
-        out.print(report.curves(width=min(out.width, WIDEST_PLOT)))
+        out.print(picture)

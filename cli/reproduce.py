@@ -17,6 +17,8 @@ from clinit.cli.typed import command_line, runner
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.console import RenderableType
+
     from clinit.analysis.paper.reproduction import Collapse, Reproduction
     from clinit.analysis.paper.tables import Table
     from clinit.cli.typed import Run
@@ -280,7 +282,7 @@ def _collapse(table: Table, where: Places) -> Collapse | None:
     }
 
 
-def _summary(made: Sequence[Reproduction]) -> Table:
+def _summary(made: Sequence[Reproduction]) -> RenderableType:
     """Return how many of the paper's effects hold, by table."""
     from clinit.analysis.columns import Column, table_of
 

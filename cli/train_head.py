@@ -166,6 +166,6 @@ def _show(records: list[RunRecord], folders: list[Path]) -> None:
     from clinit.cli.report import show
 
     said = {note for record in records for note in record.info["notes"]}  # before the training
-    show(load_report(folders), curves=False, said=said)
+    show(load_report(folders), figures=(), said=said)
     parent = folders[0].parent
     say(f"{len(folders)} run records at {parent}; curves: clinit report {parent}")

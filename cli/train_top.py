@@ -122,7 +122,7 @@ def _show(records: list[RunRecord], folders: list[Path]) -> None:
     from clinit.cli.report import show
 
     said = {text for record in records for text in record.info["notes"]}
-    show(load_report(folders), curves=False, said=said)
+    show(load_report(folders), figures=(), said=said)
     parent = folders[0].parent
     runs = "1 run record" if len(folders) == 1 else f"{len(folders)} run records"
     say(f"{runs} at {parent}; curves: clinit report {parent}")

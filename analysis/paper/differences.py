@@ -104,8 +104,8 @@ def of_heads(collapse: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def _others(runs: Sequence[RunSummary], name: str, expected: set[int]) -> str:
     """Return the values of a setting that are not among those of the paper."""
-    values = {run.config.get(name) for run in runs} - {None, *expected}
-    return " and ".join(f"{value:,}" for value in sorted(values))
+    values = {value for run in runs if (value := run.config.get(name)) is not None}
+    return " and ".join(f"{value:,}" for value in sorted(values - expected))
 
 
 def _of_training(runs: Sequence[RunSummary], places: Collection[Place]) -> list[str]:
@@ -117,8 +117,8 @@ def _of_training(runs: Sequence[RunSummary], places: Collection[Place]) -> list[
     for name, words in (("iterations", "updates per task"), ("buffer", "rows in the buffer")):
         theirs = {getattr(place, name) for place in places} - {None}
         if told := _others(runs, name, theirs):
-            expected = " and ".join(f"{value:,}" for value in sorted(theirs))
-            found.append(f"{told} {words} instead of {expected}.")
+            paper = " and ".join(f"{value:,}" for value in sorted(theirs))
+            found.append(f"{told} {words} instead of {paper}.")
     if told := _others(runs, "eval_every", {50}):
         found.append(f"An evaluation every {told} updates instead of every 50.")
     for run in {run.config["method"]: run for run in runs}.values():

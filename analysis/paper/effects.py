@@ -9,13 +9,13 @@ interval of the difference of paired proportions; these are counted at the ends 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import polars as pl
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.stats import binomtest
 from scipy.stats import t as student
 
@@ -72,10 +72,9 @@ def over_images(
 
     None where the records do not list mistakes, or the metric is none of acc_new and acc_all.
     """
-    sides = [_right(run, metric) for run in (better, other)]
-    if sides[0] is None or sides[1] is None or len(sides[0]) != len(sides[1]) or not len(sides[0]):
+    mine, theirs = (_right(run, metric) for run in (better, other))
+    if mine is None or theirs is None or len(mine) != len(theirs) or not len(mine):
         return None
-    mine, theirs = sides
     gained, lost = int((mine & ~theirs).sum()), int((~mine & theirs).sum())
     number, changed = len(mine), gained + lost
     difference = (gained - lost) / number
@@ -91,7 +90,7 @@ def _half_width(found: Float[np.ndarray, " seeds"]) -> float | None:
     return float(student.ppf(0.975, len(found) - 1) * error)
 
 
-def _right(run: RunSummary, metric: str) -> np.ndarray | None:
+def _right(run: RunSummary, metric: str) -> Bool[np.ndarray, " images"] | None:
     """Mark which test images a run labels right: of all classes at the end, or of new ones."""
     record = run.record
     if record.mistakes is None or metric not in ("acc_new", "acc_all"):
@@ -111,7 +110,7 @@ def _right(run: RunSummary, metric: str) -> np.ndarray | None:
     return right
 
 
-def ordering(values: dict[str, Sequence[float]]) -> str:
+def ordering(values: Mapping[str, Sequence[float]]) -> str:
     """Return the starts from the lowest to the highest mean: `random < class-mean`."""
     means = {name: float(np.mean(each)) for name, each in values.items() if len(each)}
     return " < ".join(sorted(means, key=lambda name: means[name]))

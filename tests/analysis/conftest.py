@@ -68,7 +68,8 @@ def make_run() -> MakeRun:
                     evaluations.append((task, iteration, row, right, total, min(total, right + 1)))
                     if iteration == iterations:
                         mistakes += [(task, row, image, origin) for image in range(right, total)]
-            steps += [(task, step, 1.0, 1.0, None) for step in range(iterations)]
+            losses = [loss_curve(task, step) for step in range(iterations)]
+            steps += [(task, step, loss, loss, None) for step, loss in enumerate(losses)]
         info: Any = {
             "id": init if init == "random" else f"{init}-{scale}",
             "config": {

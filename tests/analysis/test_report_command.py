@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+from clinit.analysis.figures.names import FigureName
 from clinit.analysis.report import Report
 from clinit.analysis.run_summary import RunSummary
 from clinit.cli.report import report
@@ -101,3 +102,48 @@ def test_a_report_of_hostile_names_prints_none_of_their_control_characters(
         assert not set("\x1b\x07\x9b\u202e") & set(printed.output)
     csv = CliRunner().invoke(app, [str(runs), "--format", "csv"])
     assert hostile in csv.output  # data, as it is, into a pipe
+
+
+def test_figures_are_drawn_below_the_tables_instead_of_the_curves(three_inits: Path) -> None:
+    text = run(three_inits, "--figure", "cost", "--figure", "accuracy-matrix", "--figure", "cost")
+    assert "A_new" in text
+    assert "task switch" not in text
+    assert text.index("█ initialisation of all tasks") < text.index("on classes of")
+    assert text.count("█ initialisation of all tasks") == 1
+
+
+def test_several_figures_get_their_names_before_the_ending(
+    three_inits: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "figures"
+    out.mkdir()
+    words = ["--figure", "cost", "--figure", "curves", "--plot", out / "a.svg"]
+    result = CliRunner().invoke(app, list(map(str, [three_inits, "--format", "json", *words])))
+    assert sorted(path.name for path in out.iterdir()) == ["a-cost.svg", "a-curves.svg"]
+    assert len(json.loads(result.stdout)) == 3
+    said = " ".join(result.stderr.split())
+    assert "cost is drawn in" in said
+    assert "the curves are drawn in" in said
+    run(three_inits, "--no-curves", "--figure", "cost", "--plot", out / "b.svg")
+    assert (out / "b.svg").is_file()
+
+
+@pytest.mark.parametrize("words", [["--format", "json"], ["-f", "csv"], ["--no-curves"]])
+def test_a_figure_that_nothing_would_draw_is_refused(three_inits: Path, words: list[str]) -> None:
+    refused = CliRunner().invoke(app, [str(three_inits), "--figure", "cost", *words])
+    assert refused.exit_code == 2
+    assert "nothing would draw it: add --plot FILE" in " ".join(refused.output.split())
+
+
+def test_the_help_lists_the_figures_and_another_name_is_refused(three_inits: Path) -> None:
+    refused = CliRunner().invoke(app, [str(three_inits), "--figure", "pie"])
+    assert refused.exit_code == 2
+    said = " ".join(refused.output.replace("│", " ").split())
+    assert ", ".join(f"'{name}'" for name in FigureName) in said
+
+
+def test_a_figure_whose_facts_are_not_recorded_prints_nothing(three_inits: Path) -> None:
+    result = CliRunner().invoke(app, [str(three_inits), "--figure", "collapse"])
+    assert isinstance(result.exception, RecordError)
+    assert "--diagnose" in result.exception.remedy
+    assert result.stdout == ""

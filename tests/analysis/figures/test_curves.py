@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from clinit.analysis.curves import MARKERS, round_ticks, segments, spans_decades, switches
-from clinit.analysis.figure import COLOURS
+from clinit.analysis.figures.characters import MARKERS
+from clinit.analysis.figures.curves import accuracy_lines, cumulative, loss_lines, switches
+from clinit.analysis.figures.starts import starts_of
+from clinit.analysis.figures.style import COLOURS
 from clinit.analysis.report import load_report
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
@@ -20,13 +23,52 @@ MakeRun = Callable[..., RunRecord]
 WriteRuns = Callable[..., Path]
 
 
-def test_a_curve_has_a_segment_a_task_on_cumulative_iterations(three_inits: Path) -> None:
+def test_a_curve_has_a_line_a_task_on_cumulative_iterations(three_inits: Path) -> None:
     runs = load_report([three_inits]).runs
     assert switches(runs) == [200, 400, 600]
-    first, second, _ = segments(runs[0], "acc_new")
-    assert first.iterations == [0, 50, 100, 150, 200]
-    assert second.iterations == [200, 250, 300, 350, 400]
-    assert second.values[0] < first.values[-1]
+    start = starts_of(runs)[0]
+    first, second, _ = cumulative(start, accuracy_lines(start))
+    assert first.at.tolist() == [0, 50, 100, 150, 200]
+    assert second.at.tolist() == [200, 250, 300, 350, 400]
+    assert second.mean[0] < first.mean[-1]
+
+
+def test_the_loss_has_a_point_a_step(make_run: MakeRun, write_runs: WriteRuns) -> None:
+    """A spike between two evaluation points is drawn where it is."""
+    spike = lambda task, step: 9.0 if step == 17 else 1.0 / (step + 1)  # noqa: E731
+    runs = write_runs(make_run(loss_curve=spike), make_run(seed=1, loss_curve=lambda t, i: 1.0))
+    (start,) = starts_of(load_report([runs]).runs)
+    for line in loss_lines(start).values():
+        assert line.at.tolist() == list(range(200))
+        expected = [(spike(1, step) + 1.0) / 2 for step in range(200)]
+        assert line.mean == pytest.approx(expected)
+        assert line.high[17] == 9.0
+    for width in (80, 120):
+        loss = load_report([runs]).draw("curves", width=width).plain.split("Test accuracy")[0]
+        frame = loss.splitlines()
+        first = next(number for number, line in enumerate(frame) if "┌" in line) + 1
+        assert frame[first].count("o") == 3  # (9 + 1) / 2 is the top
+
+
+def test_a_head_that_is_solved_has_the_loss_of_its_evaluation(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    runs = load_report([write_runs(make_run(iterations=0, loss_curve=lambda t, i: 0.25 * t))]).runs
+    (start,) = starts_of(runs)
+    lines = loss_lines(start)
+    assert {task: line.mean.tolist() for task, line in lines.items()} == {
+        1: [0.25],
+        2: [0.5],
+        3: [0.75],
+    }
+
+
+def test_a_task_without_test_images_has_no_accuracy(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    (start,) = starts_of(load_report([write_runs(make_run(untested_task=2))]).runs)
+    assert sorted(accuracy_lines(start)) == [1, 3]
+    assert [line.at[0] for line in cumulative(start, accuracy_lines(start))] == [0, 400]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -48,36 +90,42 @@ def test_every_run_has_a_character_of_its_own_without_colour(three_inits: Path) 
     assert len(set(MARKERS)) == len(MARKERS)
 
 
-def test_loss_is_drawn_on_a_log_scale_where_it_spans_more_than_20_times(
-    three_inits: Path, make_run: MakeRun, write_runs: WriteRuns
+def test_the_loss_is_drawn_on_a_log_scale_where_a_linear_one_hides_a_start(
+    make_run: MakeRun, write_runs: WriteRuns
 ) -> None:
-    assert "(log scale)" in load_report([three_inits]).curves().plain
-    narrow = write_runs(make_run(loss_curve=lambda task, i: 3.0 - i / 100), folder="narrow")
-    assert "(log scale)" not in load_report([narrow]).curves().plain
-    zero = write_runs(make_run(loss_curve=lambda task, i: float(i == 0)), folder="zero")
-    assert not spans_decades([segments(run, "loss_new") for run in load_report([zero]).runs])
-    assert "(log scale)" not in load_report([zero]).curves().plain
+    def drawn(peaks: tuple[float, float], folder: str) -> tuple[str, str]:
+        curves = [lambda t, i, peak=peak: peak / (1 + i) ** 4 for peak in peaks]
+        inits = zip(("random", "least-square"), curves, strict=True)
+        runs = write_runs(*(make_run(i, loss_curve=c) for i, c in inits), folder=folder)
+        report = load_report([runs])
+        return report.curves().plain, report.figure().axes[0].get_yscale()
+
+    text, scale = drawn((50.0, 1.0), "far")
+    assert "each step (log scale)" in text
+    assert scale == "log"
+    text, scale = drawn((5.0, 1.0), "near")
+    assert "(log scale)" not in text
+    assert scale == "linear"
 
 
-def test_more_runs_than_characters_are_said(make_run: MakeRun, write_runs: WriteRuns) -> None:
-    runs = write_runs(*(make_run("least-square", lam=float(lam)) for lam in range(10)))
-    text = load_report([runs]).curves().plain
-    assert "The first 8 of 10 runs are drawn." in text
+def test_the_loss_is_drawn_up_to_where_it_diverges(
+    make_run: MakeRun, write_runs: WriteRuns, tmp_path: Path
+) -> None:
+    diverging = lambda task, i: 2.0 if i < 50 else math.inf if i < 60 else math.nan  # noqa: E731
+    report = load_report([write_runs(make_run(loss_curve=diverging, tasks=1))])
+    (line,) = report.figure().axes[0].lines
+    assert np.asarray(line.get_xdata())[-1] == 49
+    assert "ooo" in report.curves().plain
+    nothing = write_runs(make_run(loss_curve=lambda task, i: math.nan), folder="nothing")
+    assert "Training loss" not in load_report([nothing]).curves().plain
+    load_report([nothing]).save_figure(tmp_path / "nothing.png")
+
+
+def test_more_starts_than_characters_are_said(make_run: MakeRun, write_runs: WriteRuns) -> None:
+    runs = write_runs(*(make_run("least-square", lam=float(lam), tasks=1) for lam in range(17)))
+    text = " ".join(load_report([runs]).curves().plain.split())
+    assert "The first 15 of 17 starts are drawn." in text
     assert "least-square (λ 0)" in text
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "log", "expected"),
-    [
-        (0.0, 100.0, False, [0, 20, 40, 60, 80, 100]),
-        (0.0, 3.1, False, [0, 1, 2, 3]),
-        (0.39, 9.3, True, [0.5, 1, 2, 5]),
-        (1e-4, 50.0, True, [1e-4, 1e-3, 1e-2, 0.1, 1, 10]),
-        (2.0, 2.0, False, [2.0]),
-    ],
-)
-def test_ticks_are_round_numbers(low: float, high: float, log: bool, expected: list[float]) -> None:
-    assert round_ticks(low, high, log=log) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("suffix", ["png", "pdf", "svg"])
@@ -124,11 +172,11 @@ def test_a_full_disk_is_told_whatever_the_format(three_inits: Path, tmp_path: Pa
 def test_the_figure_shades_every_second_task_and_breaks_curves_between(three_inits: Path) -> None:
     left, right = load_report([three_inits]).figure().axes
     for axes in (left, right):
-        assert len(axes.lines) == 3 * 3
+        assert len(axes.lines) == 3 * 3  # each of a start in a task
         assert len(axes.patches) == 1
         assert [text.get_text() for text in axes.texts] == ["task 1", "task 2", "task 3"]
-    assert left.get_yscale() == "log"
-    assert right.get_ylim()[0] == 0
+    assert left.get_ylim()[0] == 0
+    assert right.get_ylim() == (0, 100)
 
 
 def test_a_colour_is_an_initialisation_and_a_line_style_its_variant(
@@ -168,7 +216,8 @@ def test_names_are_drawn_letter_by_letter(
 
 @pytest.mark.parametrize("width", [1, 9, 20])
 def test_curves_are_drawn_at_any_width(three_inits: Path, width: int) -> None:
-    assert "Iterations over all tasks" in load_report([three_inits]).curves(width=width).plain
+    drawn = load_report([three_inits]).curves(width=width).plain
+    assert "Iterationsoveralltasks" in "".join(drawn.split())
 
 
 def test_another_suffix_is_refused(three_inits: Path, tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""Which classes are taken for which: pairs of a new and an old class at the end of a run.
+
+Of two classes, the one that came with the later task is new and the other one old. Pairs of
+classes that came together are left out: initialisation and training treat both alike.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from clinit.errors import RecordError
+from clinit.headtrain.record.format import RunRecord
+
+
+def confusions(
+    mistakes: pl.DataFrame, classes: pl.DataFrame, top: int | None = None
+) -> pl.DataFrame:
+    """Return the pairs that are confused most often after the last task, the worst first.
+
+    Columns: true_class, predicted_class, true_task, predicted_task (0 = base), true_is_new,
+    predicted_is_new, count (test images of the true class that are labelled as the other one),
+    total (its test images) and share (percent). Equal counts stand by share, then by head row.
+
+    Args:
+        mistakes: Of a record; see `mistakes_of`.
+        classes: Of the same record.
+        top: Most pairs that are returned; None: all.
+    """
+    last = pl.col("task") == pl.col("task").max()
+    known = classes.select("row", "name", "val_rows", origin="task")
+    predicted = known.select(predicted="row", predicted_class="name", predicted_task="origin")
+    found = (
+        mistakes.filter(last)
+        .group_by("row", "predicted")
+        .agg(count=pl.len().cast(pl.Int64))
+        .join(known, on="row", how="left", validate="m:1")
+        .join(predicted, on="predicted", how="left", validate="m:1")
+        .filter(pl.col("origin") != pl.col("predicted_task"))
+        .with_columns(share=100.0 * pl.col("count") / pl.col("val_rows"))
+        .sort("count", "share", "row", "predicted", descending=[True, True, False, False])
+    )
+    is_new = pl.col("origin") > pl.col("predicted_task")
+    chosen = found.select(
+        "predicted_class",
+        "predicted_task",
+        "count",
+        "share",
+        true_class="name",
+        true_task="origin",
+        true_is_new=is_new,
+        predicted_is_new=~is_new,
+        total="val_rows",
+    ).select(COLUMNS)
+    return chosen if top is None else chosen.head(top)
+
+
+COLUMNS = (
+    "true_class",
+    "predicted_class",
+    "true_task",
+    "predicted_task",
+    "true_is_new",
+    "predicted_is_new",
+    "count",
+    "total",
+    "share",
+)
+"""Of the table that `confusions` returns."""
+
+
+def mistakes_of(record: RunRecord) -> pl.DataFrame:
+    """Return the wrongly labelled test images at the end of each task.
+
+    Raises:
+        RecordError: If the record does not hold them.
+    """
+    if record.mistakes is None:
+        where = record.path or record.info["id"]
+        raise RecordError(
+            f"the record {where} does not hold which image was labelled as what: it was written by"
+            " an earlier version",
+            remedy=f"Run it again: `clinit rerun {where} --out FOLDER` makes a record that has it.",
+        )
+    return record.mistakes

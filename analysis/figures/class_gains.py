@@ -1,0 +1,189 @@
+"""What each new class gains from a start over random rows, or over another start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from clinit.analysis.class_gains import ClassGains, class_gains
+from clinit.analysis.figures.shorten import shortened
+from clinit.analysis.figures.starts import Start, starts_of
+from clinit.analysis.run_summary import RunSummary
+from clinit.errors import RecordError
+from clinit.extract.visible import visible
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_NAMED = 40
+"""Most classes whose names are written beside their bars."""
+ENDS = 3
+"""How many names are written at each end where there are more classes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Duel:
+    """Two starts on the same seeds."""
+
+    start: str
+    reference: str
+    seeds: int
+    gains: ClassGains
+
+    @property
+    def words(self) -> str:
+        """What is compared."""
+        return f"{self.start} minus {self.reference}"
+
+
+def duel(runs: Sequence[RunSummary]) -> Duel:
+    """Return the gains of least-square over random rows.
+
+    Of several least-square starts it is the last one, which is calibrated if one is. Without
+    random rows the gains are over the first start; without least-square rows they are those of
+    the last one. So of two starts the second is compared with the first, whatever they are.
+
+    Raises:
+        RecordError: If there are no two starts of one stream, or no class has test images.
+    """
+    for reference, start in _pairs(starts_of(runs)):
+        by_key = {run.key: run.record for run in reference.runs}
+        both = [run for run in start.runs if run.key in by_key]
+        if not both:
+            continue
+        gains = class_gains([run.record for run in both], [by_key[run.key] for run in both])
+        if len(gains.table):
+            return Duel(start.name, reference.name, len(both), gains)
+    raise RecordError(
+        "there are no two starts of the same stream and settings whose new classes have test"
+        " images",
+        remedy="Add `--init random --init least-square` to the `clinit train-head` command, or"
+        " give the records of both.",
+    )
+
+
+def figure(runs: Sequence[RunSummary]) -> Figure:
+    """Return the bars of the classes: lying with their names, or standing where there are many."""
+    from clinit.analysis.figures import paper, style
+
+    found = duel(runs)
+    count = len(found.gains.table)
+    if count <= MOST_NAMED:
+        result, (axes,) = paper.page(style.COLUMN, 0.85 + 0.135 * count)
+        _lying_bars(axes, found)
+    else:
+        result, (axes,) = paper.page(style.COLUMN, 2.3)
+        _standing_bars(axes, found)
+    words = f"{found.words}{_seeds(found)}\n{found.gains.summary}"
+    text = result.suptitle("", fontsize=style.NORMAL, x=0.01, ha="left")
+    text.set_parse_math(False)
+    text.set_text("\n".join(shortened(line, 50) for line in words.split("\n")))
+    return result
+
+
+def draw(runs: Sequence[RunSummary], width: int) -> Text:
+    """Return the bars of the classes in characters; of many classes those at both ends."""
+    from clinit.analysis.figures import characters
+
+    found = duel(runs)
+    lines = list(found.gains.table.select("name", "accuracy", "reference", "gain").iter_rows())
+    largest = max(abs(gain) for *_, gain in lines)
+    names = min(max(len(visible(name)) for name, *_ in lines), max(8, width // 4))
+    names = max(names, 5)
+    half = max(1, (width - names - 24) // 2)
+    head = (("class", names), ("start", -6), ("ref.", -6), ("gain", -7))
+    parts = [
+        characters.title(f"{found.words}{_seeds(found)}, points of accuracy", width),
+        characters.foot(found.gains.summary, width),
+        Text(characters.row(head, width), style="bold"),
+    ]
+    left_out = len(lines) - MOST_NAMED
+    for place, (name, accuracy, reference, gain) in enumerate(lines):
+        if left_out > 0 and MOST_NAMED // 2 <= place < MOST_NAMED // 2 + left_out:
+            if place == MOST_NAMED // 2:
+                parts.append(characters.foot(f"… {left_out} classes between …", width))
+            continue
+        cells = (
+            (visible(name), names),
+            (f"{accuracy:.1f}", -6),
+            (f"{reference:.1f}", -6),
+            (f"{gain:+.1f}", -7),
+        )
+        loss = characters.bar(-gain, largest, half, characters.LIGHT).rjust(half)
+        bar = f"{loss}│{characters.bar(gain, largest, half)}"
+        parts.append(Text(f"{characters.row(cells, width)} {bar}".rstrip()[:width]))
+    words = (
+        f"Accuracy of each new class at the end of its own task, % ({found.start}; ref.:"
+        f" {found.reference}). {characters.FULL} gain, {characters.LIGHT} loss."
+    )
+    return Text("\n").join([*parts, characters.foot(words, width)])
+
+
+def _pairs(starts: Sequence[Start]) -> list[tuple[Start, Start]]:
+    """Return pairs of a reference and a start, the best choice first."""
+    references = sorted(starts, key=lambda start: start.first.init != "random")
+    last_first = list(reversed(starts))
+    others = sorted(last_first, key=lambda start: start.first.init != "least-square")
+    return [(ref, other) for ref in references for other in others if other is not ref]
+
+
+def _seeds(found: Duel) -> str:
+    return f" ({found.seeds} seeds)" if found.seeds > 1 else ""
+
+
+def _lying_bars(axes: Axes, found: Duel) -> None:
+    from clinit.analysis.figures import paper, style
+
+    table = found.gains.table
+    gains = table["gain"].to_list()
+    axes.barh(range(len(gains)), gains, 0.7, color=_colours(gains))
+    room = max(map(abs, gains)) or 1.0
+    blank = {"facecolor": "white", "edgecolor": "none", "pad": 0.4}
+    for place, gain in enumerate(gains):
+        at, side = (gain + 0.02 * room, "left") if gain >= 0 else (gain - 0.02 * room, "right")
+        paper.write(axes, at, place, f"{gain:+.1f}", ha=side, va="center", bbox=blank)
+    low, high = min(0.0, *gains), max(0.0, *gains)
+    letters = 0.16 * (high - low) or 1.0
+    axes.set_xlim(low - letters * (low < 0), high + letters * (high > 0 or low == 0))
+    paper.few_ticks(axes)
+    paper.name_bars(axes, [visible(name) for name in table["name"]], 22)
+    axes.axvline(0, color=style.INK, linewidth=0.6)
+    axes.axvline(found.gains.mean, color=style.GREY, linewidth=0.8, linestyle="--", zorder=0)
+    paper.name_axes(axes, x="Gain (points); dashed: mean")
+
+
+def _standing_bars(axes: Axes, found: Duel) -> None:
+    from clinit.analysis.figures import paper, style
+
+    table = found.gains.table
+    gains = table["gain"].to_list()
+    axes.bar(range(1, len(gains) + 1), gains, 1.0, color=_colours(gains), linewidth=0)
+    axes.axhline(0, color=style.INK, linewidth=0.6)
+    axes.axhline(found.gains.mean, color=style.GREY, linewidth=0.8, linestyle="--")
+    axes.set_xlim(0.5, len(gains) + 0.5)
+    names = [shortened(visible(name), 24) for name in table["name"]]
+    for words, place, side in (
+        ("\n".join(names[:ENDS]), 0.97, "top"),
+        ("\n".join(names[-ENDS:]), 0.03, "bottom"),
+    ):
+        right = side == "top"
+        paper.write(
+            axes,
+            0.97 if right else 0.03,
+            place,
+            ("greatest gains:\n" if right else "least gains:\n") + words,
+            transform=axes.transAxes,
+            ha="right" if right else "left",
+            va=side,
+        )
+    paper.name_axes(axes, x="Classes, sorted", y="Gain (points); dashed: mean")
+
+
+def _colours(gains: Sequence[float]) -> list[str]:
+    from clinit.analysis.figures.style import COLOURS
+
+    return [COLOURS[1] if gain > 0 else COLOURS[0] for gain in gains]

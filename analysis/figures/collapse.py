@@ -1,0 +1,145 @@
+"""Neural collapse NC1 to NC4 and the distance from least squares, at the end of each task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.text import Text
+
+from clinit.analysis.figures.line import Line, finite_values
+from clinit.analysis.figures.starts import Start, seeds_remark, starts_of
+from clinit.analysis.run_summary import RunSummary
+from clinit.errors import RecordError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MEASURES = {
+    "NC1": "nc1",
+    "NC2": "nc2",
+    "NC3": "nc3",
+    "NC4": "nc4",
+    "D_LS": "d_ls",
+    "D_LS, relative": "d_ls_relative",
+}
+FLOORS = {"nc2": "nc2_floor", "nc3": "nc3_floor"}
+_MATH = {"D_LS": r"$D_{\mathrm{LS}}$", "D_LS, relative": r"$D_{\mathrm{LS}}$, relative"}
+
+
+def line_of(start: Start, measure: str) -> Line:
+    """Return a measure at the end of the tasks at which each seed has one."""
+    seeds = [_by_task(run, measure) for run in start.runs]
+    tasks = sorted(set.intersection(*map(set, seeds)))
+    return Line.of(tasks, [[seed[task] for task in tasks] for seed in seeds])
+
+
+def floor_of(runs: Sequence[RunSummary], measure: str) -> Line | None:
+    """Return the least that a head of this width and number of classes can have; None if 0.
+
+    Runs of different widths or streams have different floors: it is then the least of them.
+    """
+    if measure not in FLOORS:
+        return None
+    found = [_by_task(run, FLOORS[measure]) for run in runs]
+    tasks = sorted({task for each in found for task in each})
+    least = [min(each[task] for each in found if task in each) for task in tasks]
+    return Line.of(tasks, [least]) if any(value > 0 for value in least) else None
+
+
+def figure(runs: Sequence[RunSummary]) -> Figure:
+    """Return a panel for each measure, in the text width of two columns."""
+    from clinit.analysis.figures import paper, strokes, style
+
+    diagnosed = _diagnosed(runs)
+    starts = starts_of(diagnosed)
+    looks = style.looks_of(starts)
+    names = [start.name for start in starts]
+    height = 3.3 + 0.16 * paper.legend_rows(names, style.PAGE)
+    result, panels = paper.page(style.PAGE, height, 2, 3, sharex=True)
+    tasks = _tasks(diagnosed)
+    for number, (axes, (label, measure)) in enumerate(zip(panels, MEASURES.items(), strict=True)):
+        lines = [line_of(start, measure) for start in starts]
+        floor = floor_of(diagnosed, measure)
+        for line, look in zip(lines, looks, strict=True):
+            strokes.draw_line(axes, line, look, (min(tasks), max(tasks)))
+        if floor is not None:
+            _draw_floor(axes, floor)
+        strokes.scale_height(axes, finite_values([lines, [] if floor is None else [floor]]))
+        strokes.number_tasks(axes, tasks)
+        paper.name_axes(axes, x="After task" if number >= 3 else None, y=_MATH.get(label, label))
+    paper.legend(result, names, paper.line_handles(looks), style.PAGE)
+    return result
+
+
+def draw(runs: Sequence[RunSummary], width: int) -> Text:
+    """Return a plot for each measure below one another."""
+    from clinit.analysis.figures import characters
+
+    diagnosed = _diagnosed(runs)
+    starts = starts_of(diagnosed)
+    drawn = starts[: len(characters.MARKERS)]
+    tasks = _tasks(diagnosed)
+    span = (min(tasks), max(tasks)) if len(tasks) > 1 else (tasks[0] - 1, tasks[0] + 1)
+    parts = [characters.legend([start.name for start in drawn], width)]
+    words = "At the end of each task, over buffer and new training rows; 0 is full collapse."
+    for label, measure in MEASURES.items():
+        floor = floor_of(diagnosed, measure)
+        plot = characters.Plot(
+            label,
+            width,
+            span,
+            x_ticks=[(task, f"task {task}") for task in tasks],
+            height=11,
+        )
+        lines = [[line_of(start, measure)] for start in drawn]
+        if (picture := plot.of([*lines, [] if floor is None else [floor]])) is not None:
+            parts.append(picture)
+        if floor is not None:
+            sign = characters.MARKERS[len(drawn) % len(characters.MARKERS)]
+            words += f" {sign} in {label} is its floor: no head of this width is below it."
+    if len(drawn) < len(starts):
+        words += f" The first {len(drawn)} of {len(starts)} starts are drawn."
+    return Text("\n").join([*parts, characters.foot(f"{words} {seeds_remark(starts)}", width)])
+
+
+def _draw_floor(axes: Any, floor: Line) -> None:
+    from clinit.analysis.figures import style
+
+    axes.plot(floor.at, floor.mean, "--", color=style.GREY, linewidth=0.9, marker="_", zorder=1)
+    axes.annotate(
+        "floor",
+        (floor.at[0], floor.mean[0]),
+        xytext=(0, 2),
+        textcoords="offset points",
+        fontsize=style.SMALL,
+        color=style.INK,
+    )
+
+
+def _diagnosed(runs: Sequence[RunSummary]) -> list[RunSummary]:
+    found = [run for run in runs if any(task.get("diagnosis") for task in run.record.info["tasks"])]
+    if not found:
+        raise RecordError(
+            "no run was measured at the ends of its tasks, so that there is no NC1 to NC4 and no"
+            " D_LS to draw",
+            remedy="Train with `clinit train-head --diagnose`: it records them.",
+        )
+    return found
+
+
+def _tasks(runs: Sequence[RunSummary]) -> list[int]:
+    tasks = (task for run in runs for task in run.record.info["tasks"] if task.get("diagnosis"))
+    return sorted({task["task"] for task in tasks})
+
+
+def _by_task(run: RunSummary, name: str) -> dict[int, float]:
+    values = {
+        task["task"]: (task.get("diagnosis") or {}).get(name) for task in run.record.info["tasks"]
+    }
+    return {
+        task: float(value)
+        for task, value in values.items()
+        if isinstance(value, int | float) and np.isfinite(value)
+    }

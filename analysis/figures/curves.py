@@ -1,0 +1,118 @@
+"""Loss and accuracy on the new task over iterations.
+
+The loss is that of the new rows in each batch, before each update: every step, so that no spike
+is lost. The accuracy is that of the evaluation points. All tasks share one axis of cumulative
+iterations; a line ends at a task switch, because the values before and behind it belong to
+different tasks. The scale of the loss is linear unless that hides a start, see `log_floor`. Heads
+that are solved as a whole take no step: their loss is that of the evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import polars as pl
+from rich.text import Text
+
+from clinit.analysis.figures.line import Line, lines_of, log_floor
+from clinit.analysis.figures.starts import Start, seeds_remark, starts_of
+from clinit.analysis.run_summary import RunSummary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LOSS = "Training loss of new classes"
+ACCURACY = "Test accuracy, new classes (%)"
+MOST_MARKED = 60
+"""Most evaluation points of a start that are marked each."""
+
+
+def loss_lines(start: Start) -> dict[int, Line]:
+    """Return the loss of new rows in each batch over the steps of each task."""
+    steps = lines_of([run.record.steps for run in start.runs], "loss_new")
+    evaluated = lines_of([run.points for run in start.runs], "loss_new")
+    return {task: steps.get(task, line) for task, line in {**steps, **evaluated}.items()}
+
+
+def accuracy_lines(start: Start) -> dict[int, Line]:
+    """Return the accuracy on the new classes at the evaluation points of each task."""
+    return lines_of([run.points for run in start.runs], "acc_new")
+
+
+def ends_of(run: RunSummary) -> dict[int, int]:
+    """Return the cumulative iterations at which the tasks of a run end."""
+    lengths = run.points.group_by("task").agg(pl.col("iteration").max()).sort("task")
+    ends: list[int] = lengths["iteration"].cum_sum().to_list()
+    return dict(zip(lengths["task"].to_list(), ends, strict=True))
+
+
+def switches(runs: Sequence[RunSummary]) -> list[int]:
+    """Return the cumulative iterations at which tasks end, the last end included."""
+    return sorted({end for run in runs for end in ends_of(run).values()})
+
+
+def cumulative(start: Start, lines: Mapping[int, Line]) -> list[Line]:
+    """Return the lines of the tasks of a start on cumulative iterations."""
+    ends = ends_of(start.first)
+    begins = dict(zip(ends, [0, *ends.values()], strict=False))
+    return [line.moved(begins[task]) for task, line in sorted(lines.items())]
+
+
+def figure(runs: Sequence[RunSummary]) -> Figure:
+    """Return two panels side by side, in the text width of two columns."""
+    from clinit.analysis.figures import paper, strokes, style
+
+    starts = starts_of(runs)
+    looks = style.looks_of(starts)
+    names = [start.name for start in starts]
+    height = 2.3 + 0.16 * paper.legend_rows(names, style.PAGE)
+    result, (left, right) = paper.page(style.PAGE, height, 1, 2)
+    ends = switches(runs)
+    span = (0, max(ends[-1], 1))
+    losses = [cumulative(start, loss_lines(start)) for start in starts]
+    floor = log_floor(losses)
+    for axes, title in ((left, LOSS), (right, ACCURACY)):
+        strokes.mark_tasks(axes, ends)
+        paper.name_axes(axes, x="Iterations", y=title)
+    for start, lines, look in zip(starts, losses, looks, strict=True):
+        for line in lines:
+            raised = line.raised(floor)
+            strokes.draw_noisy_line(left, raised, look, span, lines=len(starts), marks=2)
+        accuracies = cumulative(start, accuracy_lines(start))
+        marks = None if sum(len(line.at) for line in accuracies) <= MOST_MARKED else 2
+        for line in accuracies:
+            strokes.draw_line(right, line, look, span, marks=marks)
+    strokes.scale_losses(left, losses, floor)
+    right.set_ylim(0, 100)
+    paper.legend(result, names, paper.line_handles(looks), style.PAGE)
+    return result
+
+
+def draw(runs: Sequence[RunSummary], width: int) -> Text:
+    """Return the loss above the accuracy, `width` characters wide."""
+    from clinit.analysis.figures import characters
+
+    starts = starts_of(runs)
+    drawn = starts[: len(characters.MARKERS)]
+    ends = switches(runs)
+    ticks = [(end, str(end)) for end in (0, *ends)]
+    span = (0, max(ends[-1], 1))
+    losses = [cumulative(start, loss_lines(start)) for start in drawn]
+    floor = log_floor(losses)
+    raised = [[line.raised(floor) for line in lines] for lines in losses]
+    accuracies = [cumulative(start, accuracy_lines(start)) for start in drawn]
+    is_log = floor is not None
+    plots = (
+        characters.Plot(f"{LOSS}, each step", width, span, ticks, ends[:-1], log=is_log).of(raised),
+        characters.Plot(ACCURACY, width, span, ticks, ends[:-1], log=False).of(accuracies),
+    )
+    foot = "Iterations over all tasks; a vertical line is a task switch."
+    if len(drawn) < len(starts):
+        foot += f" The first {len(drawn)} of {len(starts)} starts are drawn."
+    parts = [
+        characters.legend([start.name for start in drawn], width),
+        *(plot for plot in plots if plot is not None),
+        characters.foot(f"{foot} {seeds_remark(starts)}", width),
+    ]
+    return Text("\n").join(parts)

@@ -1,0 +1,139 @@
+"""A line of a figure: means over seeds with their range, broken where a value is not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from jaxtyping import Float
+
+from clinit.analysis.figures.scale import Real, spans_decades
+
+Values = Float[np.ndarray, " points"]
+Numbers = Sequence[Real] | np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Line:
+    """Points from left to right. A mean over seeds is not finite where that of one seed is not."""
+
+    at: Values
+    mean: Values
+    low: Values
+    """The least of the seeds."""
+    high: Values
+    """The greatest of the seeds."""
+
+    @classmethod
+    def of(cls, at: Numbers, seeds: Sequence[Numbers]) -> Line:
+        """Return the line of values at the places `at`, one sequence a seed."""
+        values = np.asarray(seeds, dtype=np.float64).reshape(len(seeds), len(at))
+        places = np.asarray(at, dtype=np.float64)
+        with np.errstate(invalid="ignore"):  # inf - inf
+            mean = values.mean(axis=0)
+        return cls(places, mean, values.min(axis=0), values.max(axis=0))
+
+    @property
+    def has_band(self) -> bool:
+        """Whether seeds differ somewhere."""
+        return bool(np.any(self.high > self.low))
+
+    def moved(self, by: Real) -> Line:
+        """Return the line further to the right."""
+        return Line(self.at + by, self.mean, self.low, self.high)
+
+    def raised(self, floor: float | None) -> Line:
+        """Return the line with what is below `floor` raised to it; NaN stays."""
+        if floor is None:
+            return self
+        return Line(
+            self.at, *(np.maximum(each, floor) for each in (self.mean, self.low, self.high))
+        )
+
+    def smoothed(self, half: int) -> Line:
+        """Return the moving mean over `half` points to both sides, without a band.
+
+        Towards the start it looks less far to both sides alike: the first value stays as it is,
+        and with it the spike at a task switch. At the end there is less to the right.
+        """
+        place = np.arange(len(self.at))
+        left = np.minimum(half, place)
+        right = np.minimum(left, place[::-1])
+        sums = np.concatenate([[0.0], np.cumsum(self.mean)])
+        mean = (sums[place + right + 1] - sums[place - left]) / (left + right + 1)
+        return Line(self.at, mean, mean, mean)
+
+    def pieces(self) -> list[Line]:
+        """Return the parts between values that are not finite."""
+        finite = np.isfinite(self.mean) & np.isfinite(self.low) & np.isfinite(self.high)
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], finite.astype(int), [0]])))
+        return [
+            Line(self.at[a:b], self.mean[a:b], self.low[a:b], self.high[a:b])
+            for a, b in zip(edges[::2], edges[1::2], strict=True)
+        ]
+
+    def thinned(self, start: Real, stop: Real, columns: int) -> Line:
+        """Return the least and the greatest point of each of `columns` between start and stop.
+
+        First and last point stay. The range of the seeds at a point that stays is that of its
+        column, so that neither a spike of the mean nor one of a seed is lost.
+        """
+        if len(self.at) <= 2 * columns or stop <= start:
+            return self
+        column = np.floor((self.at - start) * columns / (stop - start)).astype(np.int64)
+        firsts = np.flatnonzero(np.diff(column, prepend=column[0] - 1))
+        ends = np.append(firsts[1:], len(column))
+        kept = {0, len(column) - 1}
+        low, high = self.low.copy(), self.high.copy()
+        for first, end in zip(firsts, ends, strict=True):
+            part = self.mean[first:end]
+            kept |= {int(first + part.argmin()), int(first + part.argmax())}
+            low[first:end], high[first:end] = low[first:end].min(), high[first:end].max()
+        chosen = np.array(sorted(kept))
+        return Line(self.at[chosen], self.mean[chosen], low[chosen], high[chosen])
+
+
+def lines_of(tables: Sequence[pl.DataFrame], name: str) -> dict[int, Line]:
+    """Return the line of a column over iterations for each task, over the tables of seeds.
+
+    Points at which a seed has no value are left out.
+    """
+    value = pl.col(name).cast(pl.Float64)
+    points = (
+        pl.concat(table.select("task", "iteration", value) for table in tables)
+        .drop_nulls()
+        .group_by("task", "iteration")
+        .agg(mean=value.mean(), low=value.min(), high=value.max(), seeds=pl.len())
+        .filter(pl.col("seeds") == len(tables))
+        .sort("task", "iteration")
+    )
+    found = {}
+    for (task,), part in points.group_by("task", maintain_order=True):
+        assert isinstance(task, int)
+        at = part["iteration"].cast(pl.Float64).to_numpy()
+        found[task] = Line(at, *(part[which].to_numpy() for which in ("mean", "low", "high")))
+    return found
+
+
+def log_floor(series: Iterable[Iterable[Line]]) -> float | None:
+    """Return where a logarithmic scale of noisy lines begins; None where a linear one shows all.
+
+    Beside a peak of more than `LOG_RATIO` times its own a start would be flat. A logarithmic scale
+    ends at a hundredth of the least peak: the valleys of the noise would take all of its height.
+    """
+    peaks = [max(finite_values([lines]), default=0.0) for lines in series]
+    peaks = [peak for peak in peaks if peak > 0]
+    return min(peaks) / 100 if spans_decades(peaks) else None
+
+
+def finite_values(series: Iterable[Iterable[Line]], *, bands: bool = True) -> list[float]:
+    """Return the finite values of lines, those of their bands included unless `bands` is false."""
+    arrays = [
+        values[np.isfinite(values)]
+        for lines in series
+        for line in lines
+        for values in ((line.mean, line.low, line.high) if bands else (line.mean,))
+    ]
+    return np.concatenate(arrays).tolist() if arrays else []

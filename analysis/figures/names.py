@@ -1,0 +1,19 @@
+"""The names of the figures; nothing heavy is imported here, since a command's help lists them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class FigureName(StrEnum):
+    """The figures of a report."""
+
+    CURVES = "curves"
+    LOSS_SPIKE = "loss-spike"
+    EFFICIENCY = "efficiency"
+    ACCURACY_MATRIX = "accuracy-matrix"
+    CONFUSIONS = "confusions"
+    CLASS_GAINS = "class-gains"
+    LAMBDA_PATH = "lambda-path"
+    COLLAPSE = "collapse"
+    COST = "cost"

@@ -1,0 +1,53 @@
+"""Runs as the lines of a figure: those that differ only in their seed are one start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.seeds import seedless_key
+from clinit.analysis.settings import labels
+from clinit.extract.visible import visible
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Start:
+    """A way to start new rows: a run of each seed."""
+
+    name: str
+    """Short and distinct, without control characters."""
+    runs: tuple[RunSummary, ...]
+
+    @property
+    def first(self) -> RunSummary:
+        """The run that stands for the start where only one seed can be drawn."""
+        return self.runs[0]
+
+
+def starts_of(runs: Sequence[RunSummary]) -> list[Start]:
+    """Return the starts of `runs`, in their order.
+
+    A run that was recorded twice with the same seed stays a start of its own.
+    """
+    groups: dict[str, list[RunSummary]] = {}
+    for run in runs:
+        groups.setdefault(seedless_key(run), []).append(run)
+    if any(len({run.config.get("seed") for run in each}) < len(each) for each in groups.values()):
+        return [Start(visible(name), (run,)) for run, name in zip(runs, labels(runs), strict=True)]
+    parts = [tuple(group) for group in groups.values()]
+    names = labels([part[0] for part in parts], without=("seed",))
+    return [Start(visible(name), part) for name, part in zip(names, parts, strict=True)]
+
+
+def seeds_remark(starts: Sequence[Start]) -> str:
+    """Return what a line is where there are several seeds; empty where there are not."""
+    counts = sorted({len(start.runs) for start in starts})
+    if counts[-1] == 1:
+        return ""
+    return f"Means over {counts[-1] if len(counts) == 1 else f'up to {counts[-1]}'} seeds."
+
+
+def seed_of(run: RunSummary) -> str:
+    """Return the seed of a run in words: `seed 0`."""
+    return f"seed {visible(str(run.config.get('seed', '-')))}"

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clinit.analysis.figures.accuracy_matrix import matrix_of
+from clinit.analysis.figures.starts import starts_of
+from clinit.analysis.figures.style import is_dark
+from clinit.analysis.report import load_report
+from clinit.headtrain.record.format import RunRecord
+
+MakeRun = Callable[..., RunRecord]
+WriteRuns = Callable[..., Path]
+
+
+def naive(records: list[RunRecord], after: int, on: int) -> float | None:
+    """Images counted one class after the other, then the mean over seeds."""
+    values = []
+    for record in records:
+        origin = {row: task for row, _, task, *_ in record.classes.iter_rows()}
+        last = max(i for task, i, *_ in record.evaluations.iter_rows() if task == after)
+        correct = total = 0
+        for task, iteration, row, right, images, *_ in record.evaluations.iter_rows():
+            if (task, iteration, origin[row]) == (after, last, on):
+                correct, total = correct + right, total + images
+        if total:
+            values.append(100 * correct / total)
+    return sum(values) / len(values) if values else None
+
+
+@pytest.mark.parametrize("untested", [None, 2])
+def test_cells_are_pooled_accuracies_and_means_over_seeds(
+    make_run: MakeRun, write_runs: WriteRuns, untested: int | None
+) -> None:
+    records = [
+        make_run(seed=s, untested_task=untested, accuracy=lambda t, i, s=s: 0.4 + 0.1 * s)
+        for s in range(3)
+    ]
+    (start,) = starts_of(load_report([write_runs(*records)]).runs)
+    matrix = matrix_of(start)
+    assert matrix.tasks == (1, 2, 3)
+    for after, row in zip(matrix.tasks, matrix.cells, strict=True):
+        expected = [naive(records, after, on) for on in (0, 1, 2, 3)]
+        assert [None if v is None else round(v, 9) for v in row] == [
+            None if v is None else round(v, 9) for v in expected
+        ]
+    assert matrix.cells[0][2] is None
+
+
+def test_a_run_that_stopped_early_has_the_tasks_that_it_learnt(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    record = make_run(tasks=2)
+    matrix = matrix_of(starts_of(load_report([write_runs(record)]).runs)[0])
+    assert len(matrix.cells) == 2
+    assert all(len(row) == 3 for row in matrix.cells)
+
+
+@pytest.mark.parametrize(("tasks", "width"), [(1, 80), (30, 80), (30, 120)])
+def test_the_table_is_broken_into_parts_that_fit(
+    make_run: MakeRun, write_runs: WriteRuns, tasks: int, width: int
+) -> None:
+    runs = write_runs(make_run(tasks=tasks, iterations=1))
+    lines = load_report([runs]).draw("accuracy-matrix", width=width).plain.splitlines()
+    assert max(map(len, lines)) <= width
+    heads = [line.split()[3:] for line in lines if line.startswith("on classes of")]
+    assert [name for head in heads for name in head] == ["base", *map(str, range(1, tasks + 1))]
+    assert sum(line.startswith("after task 1 ") for line in lines) == len(heads)
+
+
+def test_letters_are_black_on_light_cells_and_white_on_dark_ones() -> None:
+    assert is_dark((0.0, 0.1, 0.3, 1.0))
+    assert not is_dark((0.95, 0.9, 0.2, 1.0))
+
+
+def test_every_letter_in_a_cell_has_the_contrast_that_accessibility_asks_for(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    import matplotlib
+
+    for step in range(101):
+        red, green, blue, _ = colour = matplotlib.colormaps["cividis"](step / 100)
+        linear = [
+            v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (red, green, blue)
+        ]
+        luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+        contrast = 1.05 / (luminance + 0.05) if is_dark(colour) else (luminance + 0.05) / 0.05
+        assert contrast > 4.5

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clinit.analysis.figures.cost import cost_of
+from clinit.analysis.figures.starts import starts_of
+from clinit.analysis.report import load_report
+from clinit.errors import RecordError
+from clinit.headtrain.record.format import RunRecord
+
+MakeRun = Callable[..., RunRecord]
+WriteRuns = Callable[..., Path]
+
+
+def test_seconds_are_summed_over_tasks_and_averaged_over_seeds(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    records = [make_run("least-square", seed=seed) for seed in range(2)]
+    for record, total in zip(records, (4.0, 6.0), strict=True):
+        record.info["seconds"] = total
+        for task in record.info["tasks"]:
+            task["initialisation"]["seconds"] = total / 10 * task["task"]
+    (start,) = starts_of(load_report([write_runs(*records)]).runs)
+    cost = cost_of(start)
+    assert cost is not None
+    first, total = ((0.4 + 0.8 + 1.2) + (0.6 + 1.2 + 1.8)) / 2, (4.0 + 6.0) / 2
+    assert (cost.initialisation, cost.rest) == pytest.approx((first, total - first))
+    assert cost.share == pytest.approx(100 * first / total)
+
+
+def test_a_run_without_time_has_no_share(make_run: MakeRun, write_runs: WriteRuns) -> None:
+    record = make_run()
+    record.info["seconds"] = 0.0
+    for task in record.info["tasks"]:
+        task["initialisation"]["seconds"] = 0.0
+    (start,) = starts_of(load_report([write_runs(record)]).runs)
+    cost = cost_of(start)
+    assert cost is not None
+    assert cost.share == 0.0
+    assert "0.0%" in load_report([write_runs(record, folder="again")]).draw("cost").plain
+
+
+@pytest.mark.parametrize("lacking", ["run", "task"])
+def test_a_record_without_times_says_how_to_get_them(
+    make_run: MakeRun, write_runs: WriteRuns, lacking: str
+) -> None:
+    record = make_run()
+    if lacking == "run":
+        record.info["seconds"] = None
+    else:
+        del record.info["tasks"][1]["initialisation"]["seconds"]
+    with pytest.raises(RecordError, match="no record says how many seconds") as caught:
+        load_report([write_runs(record)]).draw("cost")
+    assert "`clinit rerun RUN --out FOLDER`" in caught.value.remedy
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_bars_are_in_the_ratio_of_the_seconds(three_inits: Path, width: int) -> None:
+    lines = load_report([three_inits]).draw("cost", width=width).plain.splitlines()
+    bars = {line.split()[0]: (line.count("█"), line.count("░")) for line in lines[1:4]}
+    assert sum(bars["least-square"]) / sum(bars["random"]) == pytest.approx(4.5 / 4.0, abs=0.05)
+    assert bars["random"][0] == 1  # 0.06 of 4 seconds are not nothing
+    assert max(map(len, lines[1:4])) == width

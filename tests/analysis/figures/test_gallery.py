@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from matplotlib.text import Text
+from rich.cells import cell_len
+
+from clinit.analysis.figures.gallery import GALLERY, drawable
+from clinit.analysis.figures.names import FigureName
+from clinit.analysis.figures.save import FORMATS, paths_of
+from clinit.analysis.report import Report, load_report
+from clinit.headtrain.record.format import RunRecord
+
+MakeRun = Callable[..., RunRecord]
+WriteRuns = Callable[..., Path]
+HOSTILE = (
+    "_a$\\frac{$ %_^",
+    "[red]x[/red]",
+    "\x1b[31m&<b>\n\u202e",
+    "写真" * 5_000,
+    "\u05d0\u05d1\u05d2",
+)
+OBEYED = set("\x1b\x07\x9b\u202e")
+
+
+def starts_of_any_letters(make_full_run: MakeRun, **settings: object) -> list[RunRecord]:
+    records = [
+        make_full_run(init, names=HOSTILE, **settings) for init in ("random", "least-square")
+    ]
+    records[1].info["config"]["class_mean"] = HOSTILE[2] + HOSTILE[0] + HOSTILE[3]
+    return records
+
+
+@pytest.fixture
+def full(make_full_run: MakeRun, write_runs: WriteRuns) -> Report:
+    runs = [make_full_run(i, seed=s, tasks=2) for i in ("random", "least-square") for s in (0, 1)]
+    return load_report([write_runs(*runs)])
+
+
+def test_every_name_has_its_figure() -> None:
+    assert list(GALLERY) == list(FigureName)
+
+
+def test_another_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="no figure 'pie': choose one of curves, loss-spike, "):
+        drawable("pie")
+
+
+@pytest.mark.parametrize("name", FigureName)
+def test_every_figure_is_drawn_in_every_format_and_width(
+    full: Report, tmp_path: Path, name: FigureName
+) -> None:
+    for suffix in FORMATS:
+        full.save_figure(tmp_path / f"a{suffix}", name)
+        assert (tmp_path / f"a{suffix}").stat().st_size > 1000
+    for width in (80, 120):
+        drawn = full.draw(name, width=width)
+        assert max(map(cell_len, drawn.plain.splitlines())) <= width
+        assert "least-square" in drawn.plain
+
+
+@pytest.mark.parametrize("name", FigureName)
+def test_no_letter_is_smaller_than_7_points(full: Report, name: FigureName) -> None:
+    drawn = full.figure(name)
+    texts = [text for text in drawn.findobj(Text) if isinstance(text, Text) and text.get_text()]
+    assert min(text.get_fontsize() for text in texts) >= 7.0
+    assert drawn.get_figwidth() in (3.3, 6.9)
+
+
+@pytest.mark.parametrize("name", FigureName)
+def test_names_are_data(
+    make_full_run: MakeRun, write_runs: WriteRuns, tmp_path: Path, name: FigureName
+) -> None:
+    report = load_report([write_runs(*starts_of_any_letters(make_full_run, tasks=1, iterations=1))])
+    report.save_figure(tmp_path / "a.svg", name)
+    shown = "".join(ElementTree.parse(tmp_path / "a.svg").getroot().itertext())
+    assert not OBEYED & set(shown)
+    report.save_figure(tmp_path / "a.pdf", name)
+    for width in (80, 120):
+        drawn = report.draw(name, width=width).plain
+        assert max(map(cell_len, drawn.splitlines())) <= width
+        assert not OBEYED & set(drawn)
+
+
+CLASS_FIGURES = (FigureName.CLASS_GAINS, FigureName.CONFUSIONS)
+
+
+@pytest.mark.parametrize("name", CLASS_FIGURES)
+def test_class_names_are_drawn_letter_by_letter(
+    make_full_run: MakeRun, write_runs: WriteRuns, tmp_path: Path, name: FigureName
+) -> None:
+    records = [
+        make_full_run(init, names=("a", "b", "$x$_^{2")) for init in ("random", "least-square")
+    ]
+    report = load_report([write_runs(*records)])
+    report.save_figure(tmp_path / "a.svg", name)
+    assert "$x$_^{2" in "".join(ElementTree.parse(tmp_path / "a.svg").getroot().itertext())
+    assert "$x$_^{2" in report.draw(name, width=120).plain
+
+
+@pytest.mark.parametrize("name", FigureName)
+def test_fifteen_starts_and_twelve_tasks_are_drawn(
+    make_full_run: MakeRun, write_runs: WriteRuns, name: FigureName
+) -> None:
+    runs = [
+        make_full_run("least-square", lam=float(lam), tasks=12, iterations=2) for lam in range(14)
+    ]
+    report = load_report([write_runs(make_full_run(tasks=12, iterations=2), *runs)])
+    drawn = report.draw(name, width=80).plain
+    assert max(map(cell_len, drawn.splitlines())) <= 80
+    report.figure(name).canvas.draw()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", set(FigureName) - {FigureName.LOSS_SPIKE, FigureName.EFFICIENCY})
+def test_without_a_step_all_that_needs_none_is_drawn(
+    make_full_run: MakeRun, write_runs: WriteRuns, tmp_path: Path, name: FigureName
+) -> None:
+    runs = [make_full_run(init, iterations=0, tasks=1) for init in ("random", "least-square")]
+    report = load_report([write_runs(*runs)])
+    report.save_figure(tmp_path / "a.svg", name)
+    assert report.draw(name).plain
+
+
+@pytest.mark.parametrize("name", set(FigureName) - {FigureName.CLASS_GAINS, FigureName.EFFICIENCY})
+def test_a_task_without_test_images_and_a_single_run_are_drawn(
+    make_full_run: MakeRun, write_runs: WriteRuns, tmp_path: Path, name: FigureName
+) -> None:
+    report = load_report([write_runs(make_full_run("least-square", untested_task=1))])
+    report.save_figure(tmp_path / "a.svg", name)
+    assert report.draw(name).plain
+
+
+def test_several_figures_get_their_names_before_the_ending(tmp_path: Path) -> None:
+    path = tmp_path / "paper.v2.pdf"
+    assert paths_of(path, ["cost"]) == [path]
+    assert [each.name for each in paths_of(path, ["cost", "curves"])] == [
+        "paper.v2-cost.pdf",
+        "paper.v2-curves.pdf",
+    ]

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+
+from clinit.analysis.figures.line import Line, finite_values, lines_of, log_floor
+
+
+def noisy(points: int, seeds: int = 3) -> Line:
+    rng = np.random.default_rng(points)
+    return Line.of(list(range(points)), list(rng.normal(2.0, 1.0, (seeds, points))))
+
+
+def test_the_line_of_seeds_is_their_mean_and_range() -> None:
+    line = Line.of([0, 5], [[1.0, 4.0], [3.0, 5.0]])
+    assert line.mean.tolist() == [2.0, 4.5]
+    assert (line.low.tolist(), line.high.tolist()) == ([1.0, 4.0], [3.0, 5.0])
+    assert line.has_band
+    assert not Line.of([0], [[1.0]]).has_band
+
+
+@pytest.mark.parametrize("columns", [1, 7, 100])
+def test_thinning_keeps_the_least_and_the_greatest_point_of_each_column(columns: int) -> None:
+    line = noisy(1000)
+    thin = line.thinned(0, 1000, columns)
+    assert len(thin.at) <= 2 * columns + 2
+    kept = set(zip(thin.at.tolist(), thin.mean.tolist(), strict=True))
+    assert kept <= set(zip(line.at.tolist(), line.mean.tolist(), strict=True))
+    for column in range(columns):
+        inside = (line.at >= column * 1000 / columns) & (line.at < (column + 1) * 1000 / columns)
+        there = (thin.at >= column * 1000 / columns) & (thin.at < (column + 1) * 1000 / columns)
+        assert thin.mean[there].min() == line.mean[inside].min()
+        assert thin.mean[there].max() == line.mean[inside].max()
+        assert thin.low[there].min() == line.low[inside].min()
+        assert thin.high[there].max() == line.high[inside].max()
+    assert (thin.at[0], thin.at[-1]) == (line.at[0], line.at[-1])
+
+
+def test_a_single_spike_in_a_million_steps_is_not_lost() -> None:
+    values = np.ones(1_000_000)
+    values[765_432] = 50.0
+    assert Line.of(np.arange(len(values)), [values]).thinned(0, 1e6, 70).mean.max() == 50.0
+
+
+def test_few_points_are_not_thinned() -> None:
+    line = noisy(10)
+    assert line.thinned(0, 10, 5) is line
+    assert line.thinned(0, 0, 1) is line
+
+
+def test_a_line_is_broken_where_the_value_of_a_seed_is_not_finite() -> None:
+    line = Line.of(range(6), [[1, 2, math.nan, 4, 5, math.inf], [1, 2, 3, 4, 5, 6]])
+    assert [piece.at.tolist() for piece in line.pieces()] == [[0, 1], [3, 4]]
+    assert finite_values([[line]]).count(5.0) == 2 + 1
+    assert Line.of([0, 1], [[math.nan, math.nan]]).pieces() == []
+    assert Line.of([], [[]]).pieces() == []
+
+
+@pytest.mark.parametrize("half", [1, 3, 50])
+def test_the_moving_mean_looks_to_both_sides_alike_from_the_start_on(half: int) -> None:
+    line = noisy(40)
+    smooth = line.smoothed(half).mean
+    for place in range(40):
+        left = min(half, place)
+        right = min(left, 39 - place)
+        window = line.mean[place - left : place + right + 1].tolist()
+        assert smooth[place] == pytest.approx(sum(window) / len(window))
+    assert smooth[0] == line.mean[0]
+
+
+def test_a_linear_scale_is_kept_until_it_hides_a_start() -> None:
+    high, low = Line.of([0, 1], [[40.0, 1e-9]]), Line.of([0, 1], [[1.0, 1e-9]])
+    assert log_floor([[high], [low]]) == 0.01
+    assert log_floor([[high], [Line.of([0, 1], [[3.0, 1e-9]])]]) is None
+    assert log_floor([[high], [Line.of([0], [[0.0]])], []]) is None
+    assert low.raised(0.01).mean.tolist() == [1.0, 0.01]
+    assert low.raised(None) is low
+
+
+def naive_lines(tables: list[pl.DataFrame]) -> dict[int, list[tuple[int, float, float, float]]]:
+    """The same with loops: points that every seed has, in order."""
+    rows = [{(t, i): v for t, i, v in table.iter_rows() if v is not None} for table in tables]
+    found: dict[int, list[tuple[int, float, float, float]]] = {}
+    for task, iteration in sorted(set.intersection(*map(set, rows))):
+        values = [each[(task, iteration)] for each in rows]
+        point = (iteration, sum(values) / len(values), min(values), max(values))
+        found.setdefault(task, []).append(point)
+    return found
+
+
+def test_lines_over_seeds_agree_with_loops_over_rows() -> None:
+    rng = np.random.default_rng(0)
+    tables = []
+    for _ in range(3):
+        points = [(task, it, float(rng.normal())) for task in (2, 1) for it in range(0, 30, 10)]
+        points[int(rng.integers(6))] = (1, 20, None)  # type: ignore[assignment]
+        table = pl.DataFrame(points, schema=["task", "iteration", "value"], orient="row")
+        tables.append(table.unique(["task", "iteration"], keep="last"))
+    expected = naive_lines(tables)
+    found = lines_of(tables, "value")
+    assert list(found) == list(expected)
+    for task, line in found.items():
+        columns = (line.at, line.mean, line.low, line.high)
+        got = np.column_stack(columns)
+        assert got == pytest.approx(np.array(expected[task]))
