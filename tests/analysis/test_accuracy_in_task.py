@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clinit.analysis.accuracy_in_task import IN_TASK, points_in_task
@@ -42,6 +42,7 @@ def naive(rows: Sequence[tuple[int, ...]]) -> dict[tuple[int, int], tuple[float 
     return found
 
 
+@settings(deadline=None)
 @given(st.lists(counts, min_size=4, max_size=4))
 def test_both_accuracies_are_those_of_counting_images_one_by_one(
     evaluations: list[list[tuple[int, int]]],

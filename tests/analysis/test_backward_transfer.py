@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clinit.analysis.accuracy import accuracy_matrix, accuracy_points, last_accuracy
@@ -21,6 +21,7 @@ def matrix_of(cells: Mapping[tuple[int, int], float | None]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
+@settings(deadline=None)
 @given(st.integers(1, 6), st.data())
 def test_backward_transfer_is_the_formula(tasks: int, data: st.DataObject) -> None:
     cells = {

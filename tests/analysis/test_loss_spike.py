@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clinit.analysis.loss_spike import Spike, spikes
@@ -42,6 +42,7 @@ def steps(*tasks: Sequence[float | None]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=dict(TABLES["steps"]), orient="row")
 
 
+@settings(deadline=None)
 @given(losses)
 def test_a_spike_is_that_of_the_steps_one_by_one(values: list[float]) -> None:
     spike = Spike.of(np.array(values))
@@ -49,6 +50,7 @@ def test_a_spike_is_that_of_the_steps_one_by_one(values: list[float]) -> None:
     assert (spike.height, spike.area) == pytest.approx(naive(values), rel=1e-9, abs=1e-6)
 
 
+@settings(deadline=None)
 @given(losses, st.floats(-100, 100))
 def test_a_spike_does_not_depend_on_the_level(values: list[float], level: float) -> None:
     spike, raised = Spike.of(np.array(values)), Spike.of(np.array(values) + level)

@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 import pytest
 import typer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -166,6 +166,7 @@ def balanced(text: str) -> bool:
     return depth == 0
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_any_name_is_escaped_so_that_it_reads_as_it_is(name: str) -> None:
     latex, markdown = latex_table.escaped(name), markdown_table.escaped(name)

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clinit.analysis.measures import FURTHER_MEASURES, MEANS, Measure, number, ranked_measures
@@ -17,6 +17,7 @@ ACCURACY, LOSS = ranked_measures("equal-level")[0], ranked_measures("equal-level
 GAIN = ranked_measures("equal-level")[5]
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2))
 def test_a_spread_is_mean_and_sample_deviation(values: list[float]) -> None:
     spread = Spread.of(values)

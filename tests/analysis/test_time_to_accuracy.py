@@ -5,7 +5,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clinit.analysis.report import load_report, report_of
@@ -45,6 +45,7 @@ def naive(run: Curve, random: Curve, level: int, pace: float) -> tuple[int, floa
 curves = st.lists(st.integers(0, 60).map(lambda n: 100 * n / 60), min_size=2, max_size=8)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(curves, curves), min_size=1, max_size=3))
 def test_times_are_those_of_looking_at_one_evaluation_after_the_other(
     tasks: list[tuple[list[float], list[float]]],
