@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -111,6 +112,11 @@ def _right(run: RunSummary, metric: str) -> Bool[np.ndarray, " images"] | None:
 
 
 def ordering(values: Mapping[str, Sequence[float]]) -> str:
-    """Return the starts from the lowest to the highest mean: `random < class-mean`."""
-    means = {name: float(np.mean(each)) for name, each in values.items() if len(each)}
-    return " < ".join(sorted(means, key=lambda name: means[name]))
+    """Return the starts from the lowest to the highest mean, `random < class-mean`.
+
+    Those that are equal as they are printed have a = between them.
+    """
+    means = {name: round(float(np.mean(each)), 2) for name, each in values.items() if len(each)}
+    names = sorted(means, key=lambda name: means[name])
+    signs = [" = " if means[a] == means[b] else " < " for a, b in pairwise(names)]
+    return "".join(name + sign for name, sign in zip(names, [*signs, ""], strict=True))

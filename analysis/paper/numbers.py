@@ -61,4 +61,4 @@ def paper_cells(table: str) -> Cells:
 @cache
 def _numbers() -> pl.DataFrame:
     content = (files("clinit.analysis.paper") / "numbers.csv").read_bytes()
-    return pl.read_csv(BytesIO(content))
+    return pl.read_csv(BytesIO(content), schema_overrides={"std": pl.Float64})

@@ -17,7 +17,6 @@ from clinit.analysis.paper.words import (
     evidence_words,
     group_title,
     number,
-    printed_words,
     short_title,
     signed,
     verdict_words,
@@ -61,7 +60,9 @@ def _numbers(found: Reproduction, group: list[Line]) -> RichTable:
         rows: list[Cells] = [[place.init or "here", *(_mean(line) for line in lines)]]
         if (seeds := max(len(line.ours) for line in lines)) > 1:
             rows.append(_dim([f"  ± {seeds} seeds", *(_deviation(line) for line in lines)]))
-        rows.append(_dim(["  paper", *map(printed_words, lines)]))
+        rows.append(_dim(["  paper", *map(_printed, lines)]))
+        if any(line.printed and line.printed.deviation for line in lines):
+            rows.append(_dim(["  ± paper", *map(_printed_deviation, lines)]))
         if not found.is_reduced:
             rows.append(_dim(["  difference", *(signed(line.difference) for line in lines)]))
         sections.append(rows)
@@ -79,6 +80,14 @@ def _mean(line: Line) -> str:
 
 def _deviation(line: Line) -> str:
     return number(line.deviation, line.metric)
+
+
+def _printed(line: Line) -> str:
+    return number(line.printed.value if line.printed else None, line.metric)
+
+
+def _printed_deviation(line: Line) -> str:
+    return number(line.printed.deviation if line.printed else None, line.metric)
 
 
 def _effects(found: Reproduction) -> RichTable:

@@ -79,7 +79,7 @@ def number(value: float | None, metric: str) -> str:
     if value is None:
         return "-"
     if metric in ("minutes_total", "minutes_init"):
-        return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+        return f"{value:.0f}" if value >= 10 else f"{value:.3f}"
     return f"{value:.2f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
