@@ -11,6 +11,7 @@ import typer
 from clinit.cli.console import note, out, say
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
+from clinit.cli.reproduce_runs import overlay, studies_of
 from clinit.cli.reproduce_steps import Places, Step, check_images, recorded, steps
 from clinit.cli.typed import command_line, runner
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from clinit.cli.typed import Run
     from clinit.headtrain.study import Study
 
-SCALED = {600: 12, 1200: 24, 1250: 25, 3000: 60, 0: 0}
-"""Iterations of the reduced setting by those of the paper."""
 SMALL_EPOCHS = 5
 
 
@@ -130,8 +129,8 @@ def reproduce(
     made: list[Reproduction] = []
     told: set[tuple[str, str]] = set()
     for table in chosen:
-        words = _overlay(table, settings or [], seeds, scale_down=scale_down)
-        studies = _studies(table, words, context)
+        words = overlay(table, settings or [], seeds, scale_down=scale_down)
+        studies = studies_of(table, words, context)
         planned = list(
             steps(table, where, words, studies, epochs=SMALL_EPOCHS if scale_down else None)
         )
@@ -173,54 +172,6 @@ def _digits(folder: Path, run: Run, *, dry_run: bool) -> tuple[Path, Path]:
         place.mkdir(parents=True, exist_ok=True)
         make_digits(place, run)
     return caches
-
-
-def _overlay(
-    table: Table, settings: Sequence[str], seeds: int | None, *, scale_down: bool
-) -> list[str]:
-    """Return the words that overlay the grids of a recipe, those of the user last."""
-    words: dict[str, str] = {}
-    if scale_down and table.runs:
-        words = {"tasks": "3", "batch_size": "64", "eval_every": "4", "seed": "0:2"}
-        words |= _SCALED_BUDGETS[table.name]
-        if table.name == "first-task":
-            del words["batch_size"], words["eval_every"]
-    if seeds is not None and table.runs:
-        words["seed"] = f"0:{seeds}"
-    for each in settings:
-        name, _, value = each.partition("=")
-        fields = name.replace("-", "_").split(",")
-        words = {k: v for k, v in words.items() if not set(k.split(",")) & set(fields)}
-        words[",".join(fields)] = value
-    if not table.runs:
-        return []
-    return [f"{name}={value}" for name, value in words.items()]
-
-
-_BOTH = {"iterations,buffer": "12,240;24,1920"}
-_SCALED_BUDGETS: dict[str, dict[str, str]] = {
-    "first-task": {"buffer": "240"},
-    "last-layer": _BOTH,
-    "top-layers": _BOTH,
-    "cl-methods": {"iterations": "12", "buffer": "240"},
-    "resnet18": _BOTH,
-    "data-orders": {"iterations": "12", "buffer": "240"},
-    "forward-transfer": _BOTH,
-    "cost": {"iterations": "24", "buffer": "1920"},
-    "figures": {"buffer": "240", "iterations,stop_after": "25,3;60,1"},
-}
-
-
-def _studies(table: Table, words: Sequence[str], context: Context) -> list[Study]:
-    from clinit.cli.config_file import commands_with_files
-    from clinit.cli.sweep_grids import grids_of
-    from clinit.headtrain.sweep.run import distinct, runs_of
-
-    if not table.runs:
-        return []
-    commands = commands_with_files(context.find_root().command)
-    grids = grids_of(Path(table.recipe), list(words), commands, top=table.is_top)
-    return distinct(run for grid in grids for run in runs_of(grid, top=table.is_top))
 
 
 def _list(table: Table, planned: Sequence[Step]) -> None:

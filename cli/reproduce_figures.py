@@ -56,13 +56,13 @@ def draw(where: Places, runs: Sequence[RunSummary]) -> None:
 
 def _first(runs: Sequence[RunSummary]) -> Iterator[_Picture]:
     """Yield panels a and b, of all tasks, and c, of the first task trained longer."""
-    longest = max(run.config["iterations"] for run in runs)
-    yield _Picture(
-        "figure1ab", "curves", tuple(run for run in runs if run.config["iterations"] < longest)
-    )
-    yield _Picture(
-        "figure1c", "efficiency", tuple(run for run in runs if run.config["iterations"] == longest)
-    )
+    alone = tuple(run for run in runs if run.config.get("stop_after") == 1)
+    for file, name, members in (
+        ("figure1ab", "curves", tuple(run for run in runs if run not in alone)),
+        ("figure1c", "efficiency", alone),
+    ):
+        if members:
+            yield _Picture(file, name, members)
 
 
 def _of_tables(where: Places) -> Iterator[_Picture]:

@@ -129,7 +129,7 @@ def check(found: dict[str, Any], *expected: dict[str, Any]) -> None:
 
 
 def test_the_recipes_are_the_tables_of_the_paper() -> None:
-    assert names() == ["starts", *ORDER]
+    assert names() == ["figure1-spikes", "starts", *ORDER]
 
 
 @pytest.mark.parametrize("name", ORDER)
@@ -159,6 +159,7 @@ def test_table_1_initialises_and_trains_nothing(monkeypatch: pytest.MonkeyPatch)
     assert {run["loss"] for run in runs} == {"ce", "mse"}
     assert {run["seed"] for run in runs} == {0, 1, 2, 3, 4}
     for run in runs:
+        assert run["stop_after"] == 1
         check(run, STREAM, {"iterations": 0, "buffer": 24_000, "class_mean": "raw", "lam": 0.05})
     assert {run["init"] for run in runs} == INITS
 
@@ -212,9 +213,9 @@ def test_one_run_of_tables_2_and_5_is_that_of_the_sweep(
     ("name", "budget", "probe"),
     [
         (ORDER[2], SMALL, True),
-        (ORDER[5], SMALL, False),
+        (ORDER[5], SMALL, True),
         (ORDER[6], SMALL, True),
-        (ORDER[7], LARGE, False),
+        (ORDER[7], LARGE, True),
     ],
 )
 def test_tables_of_top_layers_have_low_rank_updates_of_two_blocks(
@@ -247,6 +248,55 @@ def test_table_4_has_the_settings_of_each_method(monkeypatch: pytest.MonkeyPatch
         assert (run["derpp_teacher"], run["derpp_distance"]) == ("snapshot", "mean")
 
 
+def top_sweep(monkeypatch: pytest.MonkeyPatch, name: str) -> list[dict[str, Any]]:
+    monkeypatch.setattr("clinit.cli.sweep_top.sweep_top", lambda runs, *_, **__: stop(runs))
+    words = ["--top", f"--config={name}", "--base=b", "--new=n", "--out=o"]
+    return [run.values() for run in invoke("sweep", *words)[0]]
+
+
+@pytest.mark.parametrize(
+    ("name", "cells"),
+    [
+        (ORDER[2], itertools.product(["ce", "sqen", "mse"], [SMALL, LARGE], [0])),
+        (ORDER[5], itertools.product(["ce"], [SMALL], range(5))),
+        (ORDER[6], itertools.product(["ce", "sqen", "mse"], [SMALL, LARGE], [0])),
+        (ORDER[7], itertools.product(["ce", "sqen", "mse"], [LARGE], [0])),
+    ],
+)
+def test_one_sweep_trains_a_table_of_top_layers(
+    name: str, cells: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = top_sweep(monkeypatch, name)
+    found = [
+        (run["init"], run["loss"], (run["iterations"], run["buffer"]), run["seed"]) for run in runs
+    ]
+    assert sorted(found) == sorted((init, *cell) for cell in cells for init in INITS)
+    for run in runs:
+        check(run, STREAM, HEAD | {"bias": run["bias"]}, TOP, LOW_RANK, {"probe": True})
+
+
+def test_one_sweep_trains_both_methods_of_table_4(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = top_sweep(monkeypatch, ORDER[3])
+    assert sorted((run["method"], run["init"]) for run in runs) == sorted(
+        itertools.product(["ewc", "derpp"], INITS)
+    )
+    assert {(run["method"], run["lr"], run["batch_size"]) for run in runs} == {
+        ("ewc", 8e-4, 128),
+        ("derpp", 1.5e-3, 256),
+    }
+
+
+def test_figure_1_is_long_training_and_the_first_task_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = sweep_settings(monkeypatch, "figure1-spikes")
+    assert sorted(
+        (run["init"], run["iterations"], run["stop_after"] or 5) for run in runs
+    ) == sorted((init, *length) for init in INITS for length in ((1250, 5), (3000, 1)))
+    for run in runs:
+        check(run, STREAM, {**HEAD, "bias": run["bias"]}, LAST_LAYER, {"loss": "ce", "seed": 0})
+
+
 def test_the_recipe_of_der_says_what_equation_6_would_be() -> None:
     text = " ".join(recipe(ORDER[3]).replace("\n#", " ").split())
     assert "names Eq. 6 of Buzzega et al. (2020): the squared norm, a sum over classes" in text
@@ -266,7 +316,7 @@ def test_the_commands_of_a_recipe_are_commands(
     text = recipe(name).split("[extract]")[0]
     text = text.replace("\\\n#", "").replace("$seed", "3").replace("$loss", "sqen")
     lines = re.findall(r"^# +(clinit .*)$", text, flags=re.MULTILINE)
-    assert [line.split()[1] for line in lines[:2]] == ["extract", "extract"]
+    assert [line.split()[1] for line in lines[:3]] == ["reproduce", "extract", "extract"]
     assert len(lines) >= 4
     for line in lines:
         for method in ("ewc", "derpp"):
