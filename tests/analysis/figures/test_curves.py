@@ -35,7 +35,10 @@ def test_a_curve_has_a_line_a_task_on_cumulative_iterations(three_inits: Path) -
 
 def test_the_loss_has_a_point_a_step(make_run: MakeRun, write_runs: WriteRuns) -> None:
     """A spike between two evaluation points is drawn where it is."""
-    spike = lambda task, step: 9.0 if step == 17 else 1.0 / (step + 1)  # noqa: E731
+
+    def spike(task: int, step: int) -> float:
+        return 9.0 if step == 17 else 1.0 / (step + 1)
+
     runs = write_runs(make_run(loss_curve=spike), make_run(seed=1, loss_curve=lambda t, i: 1.0))
     (start,) = starts_of(load_report([runs]).runs)
     for line in loss_lines(start).values():
@@ -111,7 +114,9 @@ def test_the_loss_is_drawn_on_a_log_scale_where_a_linear_one_hides_a_start(
 def test_the_loss_is_drawn_up_to_where_it_diverges(
     make_run: MakeRun, write_runs: WriteRuns, tmp_path: Path
 ) -> None:
-    diverging = lambda task, i: 2.0 if i < 50 else math.inf if i < 60 else math.nan  # noqa: E731
+    def diverging(task: int, step: int) -> float:
+        return 2.0 if step < 50 else math.inf if step < 60 else math.nan
+
     report = load_report([write_runs(make_run(loss_curve=diverging, tasks=1))])
     (line,) = report.figure().axes[0].lines
     assert np.asarray(line.get_xdata())[-1] == 49

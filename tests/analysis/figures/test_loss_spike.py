@@ -19,7 +19,9 @@ WriteRuns = Callable[..., Path]
 def test_the_first_steps_of_each_task_are_those_of_the_table(
     make_run: MakeRun, write_runs: WriteRuns, iterations: int
 ) -> None:
-    curve = lambda task, step: task + 1.0 / (1 + step)  # noqa: E731
+    def curve(task: int, step: int) -> float:
+        return task + 1.0 / (1 + step)
+
     record = make_run(iterations=iterations, loss_curve=curve)
     (start,) = starts_of(load_report([write_runs(record)]).runs)
     lines = first_steps(start)
