@@ -31,7 +31,7 @@ def accuracy_points(evaluations: pl.DataFrame, classes: pl.DataFrame) -> pl.Data
     """Return the four accuracies at each evaluation: task, iteration, acc_*; sorted."""
     origin, task = pl.col("origin"), pl.col("task")
     return (
-        _with_origin(evaluations, classes)
+        with_origin(evaluations, classes)
         .filter(origin <= task)
         .group_by("task", "iteration")
         .agg(
@@ -51,7 +51,7 @@ def accuracy_matrix(evaluations: pl.DataFrame, classes: pl.DataFrame) -> pl.Data
     """
     last = pl.col("iteration") == pl.col("iteration").max().over("task")
     return (
-        _with_origin(evaluations, classes)
+        with_origin(evaluations, classes)
         .filter(last & (pl.col("origin") <= pl.col("task")))
         .group_by(after_task="task", on_task="origin")
         .agg(accuracy=_pooled(pl.lit(True)))
@@ -72,6 +72,16 @@ def forgetting(matrix: pl.DataFrame) -> float | None:
         drop=pl.col("accuracy").filter(~final).max() - pl.col("accuracy").filter(final).first()
     )
     return mean(drops["drop"])
+
+
+def last_accuracy(points: pl.DataFrame) -> float | None:
+    """Return the accuracy on all seen classes at the end of the last task; None if unknown.
+
+    The last task is the last one that was learnt: a run that was asked to stop early has seen
+    fewer classes than its stream holds.
+    """
+    last: float | None = at_end(points)["acc_all"].last()  # type: ignore[assignment]
+    return last
 
 
 def average_incremental_accuracy(points: pl.DataFrame) -> float | None:
@@ -96,8 +106,12 @@ def mean(values: pl.Series) -> float | None:
     return average
 
 
-def _with_origin(evaluations: pl.DataFrame, classes: pl.DataFrame) -> pl.DataFrame:
-    """Add `origin`, the task in which each class arrived."""
+def with_origin(evaluations: pl.DataFrame, classes: pl.DataFrame) -> pl.DataFrame:
+    """Add `origin`, the task in which each class arrived.
+
+    Raises:
+        RecordError: If a row is evaluated that is not among the classes.
+    """
     origins = classes.select("row", origin="task")
     joined = evaluations.join(origins, on="row", how="left", validate="m:1")
     unknown = joined.filter(pl.col("origin").is_null())["row"].n_unique()

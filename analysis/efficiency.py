@@ -143,25 +143,39 @@ def comparison_key(info: Mapping[str, Any]) -> str:
     return json.dumps([config, data, head], sort_keys=True, default=str)
 
 
-def _task_gain(task: int, run: pl.DataFrame, random: pl.DataFrame) -> TaskGain | NoLevel:
+def best_of(random: pl.DataFrame) -> float | NoLevel:
+    """Return the best new-task accuracy of the random run in a task, or why it sets no level."""
     best = random["acc_new"].max()
-    later = random.filter(pl.col("iteration") > 0)["iteration"].min()
     if not isinstance(best, float):
         return NoLevel.NO_TEST_IMAGE
     # Before the check of the accuracy: untrained random rows are expected to be at 0 %.
-    if not isinstance(later, int):
+    if _first_after_start(random) is None:
         return NoLevel.NO_STEP
-    if best == 0.0:
-        return NoLevel.NOTHING_LEARNT
-    target = SHARE * best
-    random_reached, random_best = _first_at(random, target), _first_at(random, best)
-    assert random_reached is not None
-    assert random_best is not None
-    return TaskGain(task, target, _first_at(run, target), random_reached, random_best, later)
+    return best or NoLevel.NOTHING_LEARNT
 
 
-def _first_at(curve: pl.DataFrame, accuracy: float) -> int | None:
+def first_at(curve: pl.DataFrame, accuracy: float) -> int | None:
+    """Return the first evaluation at or above an accuracy on the new task; None without one."""
     # Percentages of counts are not exact: 0.95 * best must not miss an equal value by rounding.
     iteration = curve.filter(pl.col("acc_new") >= accuracy - 1e-9)["iteration"].min()
+    assert iteration is None or isinstance(iteration, int)
+    return iteration
+
+
+def _task_gain(task: int, run: pl.DataFrame, random: pl.DataFrame) -> TaskGain | NoLevel:
+    best = best_of(random)
+    if isinstance(best, NoLevel):
+        return best
+    target = SHARE * best
+    random_reached, random_best = first_at(random, target), first_at(random, best)
+    later = _first_after_start(random)
+    assert random_reached is not None
+    assert random_best is not None
+    assert later is not None
+    return TaskGain(task, target, first_at(run, target), random_reached, random_best, later)
+
+
+def _first_after_start(curve: pl.DataFrame) -> int | None:
+    iteration = curve.filter(pl.col("iteration") > 0)["iteration"].min()
     assert iteration is None or isinstance(iteration, int)
     return iteration

@@ -14,6 +14,7 @@ import polars as pl
 from clinit.analysis.efficiency import Gain, Reading, gain
 from clinit.analysis.run_summary import Row, RunSummary
 from clinit.analysis.settings import labels
+from clinit.analysis.time_to_accuracy import times_to_levels
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord, find_records, finite, read_record
 
@@ -60,6 +61,32 @@ class Report:
         # Not strict: what a record says beyond the fields that are checked may be of any type.
         return pl.DataFrame(lines, infer_schema_length=None, strict=False).write_csv()
 
+    def means_json(self) -> str:
+        """Return mean and deviation over seeds as JSON: one entry per group of runs."""
+        from clinit.analysis.means import means_json
+
+        return means_json(self.runs)
+
+    def means_csv(self) -> str:
+        """Return mean and deviation over seeds as CSV: one line per group of runs."""
+        from clinit.analysis.means import means_csv
+
+        return means_csv(self.runs)
+
+    def markdown(self, *, reading: Reading = "equal-level", metrics: bool = False) -> str:
+        """Return means over seeds, of the ranking or the further metrics, as Markdown."""
+        from clinit.analysis.markdown_table import markdown
+        from clinit.analysis.paper_table import PaperTable
+
+        return markdown(PaperTable.of(self.runs, reading, metrics=metrics))
+
+    def latex(self, *, reading: Reading = "equal-level", metrics: bool = False) -> str:
+        """Return means over seeds, of the ranking or the further metrics, as LaTeX."""
+        from clinit.analysis.latex_table import latex
+        from clinit.analysis.paper_table import PaperTable
+
+        return latex(PaperTable.of(self.runs, reading, metrics=metrics))
+
     def table(self, *, width: int = 80, reading: Reading = "equal-level") -> RenderableType:
         """Return the table of the runs, to be printed `width` columns wide."""
         from clinit.analysis.tables import run_table
@@ -69,7 +96,7 @@ class Report:
     @property
     def has_several_seeds(self) -> bool:
         """Whether there are runs of more than one seed."""
-        from clinit.analysis.ranking import num_seeds
+        from clinit.analysis.seeds import num_seeds
 
         return num_seeds(self.runs) > 1
 
@@ -78,6 +105,12 @@ class Report:
         from clinit.analysis.ranking import ranking
 
         return ranking(self.runs, width, reading)
+
+    def metrics_table(self, *, width: int = 80) -> RenderableType:
+        """Return what the field reports beside averages: forgetting, spike, time to a level."""
+        from clinit.analysis.metrics_table import metrics_table
+
+        return metrics_table(self.runs, width)
 
     def task_table(self, *, width: int = 80, reading: Reading = "equal-level") -> RenderableType:
         """Return the table of every task of the runs, to be printed `width` columns wide."""
@@ -123,6 +156,12 @@ class Report:
 
         save_figure(self.runs, Path(path), name)
 
+    def save_events(self, folder: Path) -> list[Path]:
+        """Write event files of TensorBoard, a sub-folder of `folder` for each run."""
+        from clinit.analysis.tensorboard_events import write_events
+
+        return write_events(self.runs, folder)
+
 
 def load_report(paths: Sequence[Path], *, skip_start: bool = False) -> Report:
     """Read the records at or below `paths` and compare each run with its random run.
@@ -164,7 +203,11 @@ def _records(path: Path) -> list[Path]:
 def _compare(run: RunSummary, random: RunSummary | None) -> RunSummary:
     if random is None:
         return run
-    return dataclasses.replace(run, gain=gain(run.points, random.points))
+    return dataclasses.replace(
+        run,
+        gain=gain(run.points, random.points),
+        times=times_to_levels(run.points, random.points),
+    )
 
 
 def _order(run: RunSummary) -> tuple[bool, str, int, Path]:

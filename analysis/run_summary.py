@@ -10,22 +10,16 @@ from typing import Any
 
 import polars as pl
 
-from clinit.analysis.accuracy import (
-    ACCURACIES,
-    accuracy_matrix,
-    accuracy_points,
-    at_end,
-    at_start,
-    average_incremental_accuracy,
-    forgetting,
-    mean,
-)
+from clinit.analysis.accuracy import ACCURACIES, accuracy_points, at_end, at_start, mean
+from clinit.analysis.accuracy_in_task import IN_TASK, points_in_task
 from clinit.analysis.efficiency import READINGS, Gain, comparison_key, value_name
+from clinit.analysis.run_metrics import Times, costs, costs_by_task, over_tasks
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.info import TaskInfo, settings_of
 
 Row = dict[str, Any]
-VALUES = ("loss_new", *ACCURACIES)
+VALUES = ("loss_new", *ACCURACIES, *IN_TASK)
+"""What is averaged over evaluations."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,18 +28,22 @@ class RunSummary:
 
     record: RunRecord
     points: pl.DataFrame
-    """task, iteration, acc_pre, acc_new, acc_old, acc_all, loss_new: one row per evaluation."""
+    """task, iteration, loss_new, elapsed_s, acc_pre, acc_new, acc_old, acc_all, acc_pre_alone,
+    acc_in_task: one row per evaluation."""
     gain: Gain | None = None
     """None where no random run was given; the random run is compared with itself."""
+    times: Times | None = None
+    """When levels of the random run's accuracy are reached, by task; None without one."""
     skip_start: bool = False
     """Whether the points before the first step are left out of the averages."""
 
     @classmethod
     def of(cls, record: RunRecord, *, skip_start: bool = False) -> RunSummary:
         """Compute the evaluation points of `record`."""
-        losses = record.points.select("task", "iteration", "loss_new")
-        accuracies = accuracy_points(record.evaluations, record.classes)
-        points = losses.join(accuracies, on=["task", "iteration"], how="full", coalesce=True)
+        points = record.points.select("task", "iteration", "loss_new", "elapsed_s")
+        for accuracies in (accuracy_points, points_in_task):
+            found = accuracies(record.evaluations, record.classes)
+            points = points.join(found, on=["task", "iteration"], how="full", coalesce=True)
         return cls(record, points.sort("task", "iteration"), skip_start=skip_start)
 
     @property
@@ -105,12 +103,13 @@ class RunSummary:
             },
             "gain_tasks_reached": self.gain.reached if self.gain else None,
             "gain_tasks": len(self.gain.tasks) if self.gain else None,
-            "forward_transfer": mean_transfer(self.record.info.get("tasks", [])),
             "seconds": self.record.info.get("seconds"),
             "start_included": not self.skip_start,
             "evaluation_points": len(self.averaged),
             "loss_sample_rows": self.record.info.get("loss_sample_rows"),
-            **self._final(),
+            **over_tasks(self.record, self.points),
+            **costs(self.record, self._tasks, self.times),
+            "final": self._final(),
             "tasks": self.task_rows(),
             "config": self.config,
             "notes": list(self.record.info.get("notes", [])),
@@ -122,8 +121,9 @@ class RunSummary:
             task["task"]: task for task in self.record.info.get("tasks", [])
         }
         gains = {task.task: task for task in self.gain.tasks} if self.gain else {}
+        own = costs_by_task(self.record, self._tasks, self.times)
         rows = []
-        for task in self.points["task"].unique().sort():
+        for task in self._tasks:
             here = pl.col("task") == task
             points, averaged = self.points.filter(here), self.averaged.filter(here)
             row: Row = {"task": task}
@@ -142,36 +142,21 @@ class RunSummary:
                 name: about.get(name)
                 for name in ("classes", "train_rows", "val_rows", "buffer_rows", "buffer_classes")
             }
-            row["forward_transfer"] = mean_transfer([about])
+            row |= own[task]
             row["initialisation"] = about.get("initialisation")
             row["lambda_curve"] = about.get("lambda_curve")
             row["diagnosis"] = about.get("diagnosis")
             rows.append(row)
         return rows
 
+    @property
+    def _tasks(self) -> list[int]:
+        """The tasks that were learnt."""
+        return self.points["task"].unique().sort().to_list()
+
     def _final(self) -> Row:
-        matrix = accuracy_matrix(self.record.evaluations, self.record.classes)
         end = at_end(self.points).tail(1)
-        tasks = self.points["task"].unique().sort().to_list()
-        cells = {(after, on): value for after, on, value in matrix.iter_rows()}
-        return {
-            "final": {name: _only(end[name]) for name in ACCURACIES},
-            "forgetting": forgetting(matrix),
-            "average_incremental_accuracy": average_incremental_accuracy(self.points),
-            # Row: after task 1, 2, ...; column: on the base classes, on task 1, 2, ...
-            "accuracy_matrix": [[cells.get((after, on)) for on in [0, *tasks]] for after in tasks],
-        }
-
-
-def mean_transfer(tasks: Iterable[Mapping[str, Any]]) -> float | None:
-    """Return the mean top-1 (percent) of the linear probes after `tasks`, each on the next one.
-
-    None where nothing was probed: in runs of `clinit train-head`, and after the last task.
-    """
-    probed = [
-        100 * task["forward_transfer"]["top1"] for task in tasks if "forward_transfer" in task
-    ]
-    return sum(probed) / len(probed) if probed else None
+        return {name: _only(end[name]) for name in (*ACCURACIES, *IN_TASK)}
 
 
 def finite(value: float | None) -> float | None:

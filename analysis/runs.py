@@ -60,7 +60,7 @@ class Runs:
 
     @property
     def points(self) -> pl.DataFrame:
-        """Accuracies in percent and the new-task loss at each evaluation, with the run."""
+        """Accuracies in percent, new-task loss and seconds so far at each evaluation, by run."""
         return self._named([run.points for run in self.report.runs])
 
     def _stacked(self, table: str) -> pl.DataFrame:

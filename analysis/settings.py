@@ -33,8 +33,8 @@ SHORT = {
 """Column headings for settings whose name is too long for one."""
 
 _COMMON = (
-    *("backbone", "top_blocks", "rank", "method", "loss", "head_width", "tasks", "iterations"),
-    *("buffer", "buffer_per_class", "lr", "seed"),
+    *("backbone", "top_blocks", "rank", "method", "loss", "head_width", "tasks"),
+    *("stop_after", "iterations", "buffer", "buffer_per_class", "lr", "seed"),
 )
 _WORDS = {
     "backbone": "{}",
@@ -43,6 +43,7 @@ _WORDS = {
     "head": "base head {}",
     "head_width": "head {}",
     "tasks": "{} tasks",
+    "stop_after": "the first {} learnt",
     "iterations": "{} iterations per task",
     "buffer": "buffer {}",
     "buffer_per_class": "buffer {} per class",

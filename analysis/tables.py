@@ -65,6 +65,8 @@ class Value:
 
 
 _TRANSFER = Value("FWT", "forward_transfer", "percent")
+_TRANSFER_INTO = Value("FWT", "forward_transfer_into", "percent")
+"""In the line of the task that was probed, as the paper's Table 7 has it."""
 
 
 def run_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> RenderableType:
@@ -94,8 +96,11 @@ def task_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rend
     differing = differences(runs)
     named = [(run, run.row()) for run in runs]
     tasks = [task for _, row in named for task in row["tasks"]]
-    columns = [*_task_columns(reading), *([_TRANSFER] if _has_transfer(tasks) else [])]
+    probed = _has_transfer(tasks)
+    columns = [*_task_columns(reading), *([_TRANSFER_INTO] if probed else [])]
     wide = [*columns, *_INITIALISATION_COLUMNS]
+    choices = [wide, columns, _task_columns(reading)]
+    is_cut = False
     parts: list[RenderableType] = []
     for _, group in groupby(named, key=lambda pair: pair[0].key):
         chosen = list(group)
@@ -103,13 +108,20 @@ def task_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rend
             lines = [(run, row["tasks"][index]) for run, row in chosen]
             heading = f"Task {task['task']}" + _size(task)
             parts.append(_heading(chosen[0][0], differing.of_training, heading))
-            choices = [wide, columns, _task_columns(reading)]
             tables = [_table(lines, runs, chosen, differing.of_init) for chosen in choices]
             parts.append(next((each for each in tables if width_of(each) <= width), tables[-1]))
+            is_cut |= probed and parts[-1] is tables[-1]
     caption = (
         "start, end: A_new before the first step and after the last."
         f" {loss_caption(runs)} {gain_caption(reading)}"
     )
+    if probed and not is_cut:
+        caption += (
+            " FWT: forward transfer into the task, top-1 of a linear probe on its classes before it"
+            " is learnt; none into the first."
+        )
+    if is_cut:
+        caption += " Not shown in this width: FWT."
     return Group(*parts, Text(caption, style="dim"))
 
 

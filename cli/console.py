@@ -108,7 +108,7 @@ def print_json(text: str) -> None:
 
 
 def print_csv(text: str) -> None:
-    """Print CSV for programs: as it is into a file or a pipe, escaped on a terminal."""
+    """Print CSV, Markdown or LaTeX: as it is into a file or pipe, escaped on a terminal."""
     on_terminal = sys.stdout is not None and sys.stdout.isatty()
     _write(visible(text, lines=True) if on_terminal else text)
 

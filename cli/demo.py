@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
-from clinit.cli.console import err, out, say
+from clinit.cli.console import say
 from clinit.cli.context import Context
+from clinit.cli.digits import announce, make_digits
 from clinit.cli.interruption import keeps
+from clinit.cli.typed import runner
 from clinit.errors import ClinitError
-from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-_MODEL = "convnextv2_atto"
-_MODEL_ARGS = {"depths": (1, 1, 2, 1), "dims": (16, 32, 64, 128)}
-_INPUT_SIZE = 32
-_EPOCHS = 12
 _MARKER = ".clinit-demo"
 
 
@@ -42,25 +36,10 @@ def demo(
     """
     from clinit.analysis.report import load_report
 
-    run = _runner(context)
+    run = runner(context)
     _prepare(folder)
-    _announce("Handwritten digits (scikit-learn) as PNG files, and a backbone that knows 0 to 3")
-    weights = _make_inputs(folder)
-    for name in ("base", "new"):
-        _announce(f"Penultimate features of the {name} classes")
-        manifest = folder / f"{name}-train.parquet"
-        root = folder / "digits" / name
-        if name == "base":
-            run(
-                "manifest", "build", "folder", "--root", root, "--split", "train", "--out", manifest
-            )
-        arguments = [f"--model-arg={key}={value}" for key, value in _MODEL_ARGS.items()]
-        run(
-            *("extract", "--dataset", "folder", "--root", root),
-            *("--out", folder / "caches" / name, "--backbone", _MODEL, *arguments),
-            *("--weights", weights, "--input-size", _INPUT_SIZE),
-        )
-    _announce("Six new classes in three tasks: random, class-mean and least-square rows")
+    make_digits(folder, run)
+    announce("Six new classes in three tasks: random, class-mean and least-square rows")
     runs = folder / "runs"
     run(
         *("train-head", "--base", folder / "caches" / "base", "--new", folder / "caches" / "new"),
@@ -68,7 +47,7 @@ def demo(
         *("--batch-size", 64, "--buffer", 200),
         *("--init", "random", "--init", "class-mean", "--init", "least-square"),
     )
-    _announce("The same results again, from the records alone, with curves")
+    announce("The same results again, from the records alone, with curves")
     run("report", runs)
     say()
     for line in _conclusion(load_report([runs]).rows()):
@@ -86,52 +65,6 @@ def _prepare(folder: Path) -> None:
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _MARKER).touch()
-
-
-def _make_inputs(folder: Path) -> Path:
-    from clinit.extract.digits import write_digits
-    from clinit.extract.pretrain import pretrain
-    from clinit.extract.scan import scan
-
-    base, new = folder / "digits" / "base", folder / "digits" / "new"
-    count = write_digits(base, range(4)) + write_digits(new, range(4, 10))
-    say(f"{count:,} images at {folder / 'digits'}")
-    weights = folder / "backbone.safetensors"
-    with err.status("Pretraining …") as status:
-        pretrain(
-            scan("folder", base, "train").manifest,
-            base,
-            weights,
-            name=_MODEL,
-            model_args=_MODEL_ARGS,
-            input_size=_INPUT_SIZE,
-            epochs=_EPOCHS,
-            on_epoch=lambda epoch: status.update(f"Pretraining, epoch {epoch} of {_EPOCHS} …"),
-        )
-    say(f"{_MODEL}, {_EPOCHS} epochs on the digits 0 to 3, at {weights}")
-    return weights
-
-
-def _announce(text: str) -> None:
-    say()
-    out.print(Text(text, style="bold"), soft_wrap=True)
-
-
-def _runner(context: Context) -> Callable[..., None]:
-    """Return a function that prints a command as a user would type it, then runs it."""
-    clinit = context.find_root().command
-
-    def run(*arguments: object) -> None:
-        words = [str(argument) for argument in arguments]
-        line = visible("$ " + shlex.join(["clinit", *words]))
-        out.print(Text(line, style="green"), soft_wrap=True)
-        typed, sys.argv = sys.argv, ["clinit", *words]  # what the records keep as their command
-        try:
-            clinit.main(words, standalone_mode=False)
-        finally:
-            sys.argv = typed
-
-    return run
 
 
 def _conclusion(rows: Sequence[dict[str, Any]]) -> tuple[str, str]:

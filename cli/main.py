@@ -54,6 +54,10 @@ class Commands(LazyGroup):
             "clinit.cli.report:report",
             "Print accuracies, loss and efficiency gain of runs, from their records alone.",
         ),
+        "reproduce": Lazy(
+            "clinit.cli.reproduce:reproduce",
+            "Make tables of the paper and show them beside its numbers, with what differs and why.",
+        ),
         "diagnose": Lazy(
             "clinit.cli.diagnose:diagnose",
             "Measure how far features and head have collapsed, and how far the head is from W_LS.",

@@ -27,6 +27,12 @@ class Format(StrEnum):
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
+    MARKDOWN = "markdown"
+    LATEX = "latex"
+
+
+TEXTS = (Format.MARKDOWN, Format.LATEX)
+"""Those that have one line per group of seeds."""
 
 
 class GainReading(StrEnum):
@@ -43,7 +49,13 @@ def report(
         typer.Argument(help="Run records, or folders that hold some.", metavar="RUN..."),
     ],
     format: Annotated[
-        Format, typer.Option("--format", "-f", help="Table, or plain JSON or CSV for programs.")
+        Format,
+        typer.Option(
+            "--format",
+            "-f",
+            help="Table; plain JSON or CSV for programs; means over seeds as a table for a text in"
+            " Markdown or LaTeX (booktabs).",
+        ),
     ] = Format.TABLE,
     per_task: Annotated[
         bool,
@@ -54,6 +66,22 @@ def report(
         typer.Option(
             "--by-seed",
             help="Show each run where there are several seeds, not only their mean and deviation.",
+        ),
+    ] = False,
+    means: Annotated[
+        bool,
+        typer.Option(
+            "--means",
+            help="Mean and deviation over seeds instead of runs, in JSON and CSV too.",
+        ),
+    ] = False,
+    metrics: Annotated[
+        bool,
+        typer.Option(
+            "--metrics",
+            help="Show a second table: average incremental and last accuracy, forgetting, backward"
+            " transfer, accuracy within tasks, loss spike, time to random's best, cost of the"
+            " start. Markdown and LaTeX have it instead of the first; JSON and CSV hold both.",
         ),
     ] = False,
     figure: Annotated[
@@ -70,6 +98,15 @@ def report(
             " gets -NAME before the ending.",
             metavar="FILE",
             dir_okay=False,
+        ),
+    ] = None,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write losses and accuracies over all iterations into this folder, as event files"
+            " of TensorBoard (the extra `tensorboard`).",
+            metavar="FOLDER",
+            file_okay=False,
         ),
     ] = None,
     curves: Annotated[
@@ -91,6 +128,8 @@ def report(
     """Print accuracies, loss and efficiency gain of runs, from their records alone."""
     from clinit.analysis.report import load_report
 
+    if per_task and format is not Format.TABLE and (means or format in TEXTS):
+        raise typer.BadParameter("means over seeds are not told by task: leave out --per-task")
     if figure and plot is None and not (curves and format is Format.TABLE):
         raise typer.BadParameter(
             "nothing would draw it: add --plot FILE, or leave --format and --no-curves out",
@@ -100,13 +139,27 @@ def report(
     figures = list(dict.fromkeys(figure or [FigureName.CURVES]))
     if plot is not None:
         _save(loaded, figures, plot)
+    if tensorboard is not None:
+        written = loaded.save_events(tensorboard)
+        note(f"the events of {len(written):,} runs: tensorboard --logdir {tensorboard}")
     if format is Format.JSON:
-        print_json(loaded.json())
+        print_json(loaded.means_json() if means else loaded.json())
     elif format is Format.CSV:
-        print_csv(loaded.csv(per_task=per_task))
+        print_csv(loaded.means_csv() if means else loaded.csv(per_task=per_task))
+    elif format is Format.MARKDOWN:
+        print_csv(loaded.markdown(reading=gain.value, metrics=metrics))
+    elif format is Format.LATEX:
+        print_csv(loaded.latex(reading=gain.value, metrics=metrics))
     else:
-        drawn = figures if curves else []
-        show(loaded, gain=gain, per_task=per_task, by_seed=by_seed, figures=drawn)
+        show(
+            loaded,
+            gain=gain,
+            per_task=per_task,
+            by_seed=by_seed,
+            means=means,
+            metrics=metrics,
+            figures=figures if curves else [],
+        )
 
 
 def _save(report: Report, figures: Sequence[FigureName], plot: Path) -> None:
@@ -124,22 +177,28 @@ def show(
     gain: GainReading = GainReading.EQUAL_LEVEL,
     per_task: bool = False,
     by_seed: bool = False,
+    means: bool = False,
+    metrics: bool = False,
     figures: Sequence[FigureName] = (FigureName.CURVES,),
     said: Collection[str] = (),
 ) -> None:
-    """Print a report: the table, the tasks if asked for, diagnoses, notes and figures.
+    """Print a report: tables, further metrics and tasks if asked for, diagnoses, notes, figures.
 
-    Where there are several seeds, the table is that of means and deviations over seeds. Notes
-    that were `said` before are not repeated.
+    Where there are several seeds, or `means` are asked for, the table is that of means and
+    deviations over seeds. Notes that were `said` before are not repeated.
     """
     from rich.text import Text
 
     # First of all: where a figure cannot be drawn, that is all that is said.
     pictures = [report.draw(name, width=min(out.width, WIDEST_PLOT)) for name in figures]
-    if report.has_several_seeds:
+    ranked = means or report.has_several_seeds
+    if ranked:
         out.print(report.ranking(width=out.width, reading=gain.value))
-    if by_seed or not report.has_several_seeds:
+    if by_seed or not ranked:
         out.print(report.table(width=out.width, reading=gain.value))
+    if metrics:
+        say()
+        out.print(report.metrics_table(width=out.width))
     if per_task:
         out.print(report.task_table(width=out.width, reading=gain.value))
     if report.is_diagnosed:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clinit.analysis.ranking import seedless_key
 from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.seeds import seedless_key
 from clinit.analysis.settings import labels
 from clinit.extract.visible import visible
 

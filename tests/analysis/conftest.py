@@ -57,7 +57,8 @@ def make_run() -> MakeRun:
         evaluations, points, steps, mistakes = [], [], [], []
         for task in range(1, tasks + 1):
             for iteration in sorted({*range(0, iterations, every), iterations}):
-                points.append((task, iteration, loss_curve(task, iteration), 0.01 * iteration))
+                elapsed = 0.01 * ((task - 1) * iterations + iteration) + 0.02 * task
+                points.append((task, iteration, loss_curve(task, iteration), elapsed))
                 for row, _, origin, _, total in classes:
                     if origin > task or total == 0:
                         continue

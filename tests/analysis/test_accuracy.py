@@ -22,7 +22,7 @@ def naive_points(record: RunRecord) -> dict[tuple[int, int], list[float | None]]
     """The four accuracies, image by image."""
     arrived = dict(zip(record.classes["row"], record.classes["task"], strict=True))
     images: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    for task, iteration, row, correct, total in record.evaluations.iter_rows():
+    for task, iteration, row, correct, total, *_ in record.evaluations.iter_rows():
         outcomes = [1] * correct + [0] * (total - correct)
         images[task, iteration] += [(arrived[row], outcome) for outcome in outcomes]
     result = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from clinit.analysis.report import load_report
+from clinit.analysis.report import load_report, report_of
 from clinit.analysis.tables import duration
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
@@ -415,3 +415,22 @@ def test_an_incomplete_record_is_reported(three_inits: Path) -> None:
     (three_inits / "random" / "evaluations.parquet").unlink()
     with pytest.raises(RecordError, match=r"evaluations\.parquet"):
         load_report([three_inits])
+
+
+def test_forward_transfer_stands_with_the_task_that_was_probed(make_run: MakeRun) -> None:
+    runs = [make_run(init) for init in ("random", "least-square")]
+    for run in runs:
+        for task in run.info["tasks"][:2]:
+            probed = task["task"] + 1
+            task["forward_transfer"] = {"top1": 0.9 + probed / 1000, "task": probed}
+    report = report_of(runs)
+    text = printed(report.task_table(width=120), 120)
+    first, second, third = text.split("Task ")[1:]
+    assert "90.20" not in first
+    assert second.count("90.20") == 2
+    assert third.count("90.30") == 2
+    assert "FWT: forward transfer into the task, top-1 of a linear probe on its" in text
+    narrow = " ".join(printed(report.task_table(width=80)).split())
+    assert "Not shown in this width: FWT." in narrow
+    assert "90.20" not in narrow
+    assert "FWT" not in printed(report_of([make_run()]).task_table(width=120), 120)

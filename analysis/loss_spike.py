@@ -1,0 +1,73 @@
+"""The spike of the training loss at the start of a task: its height and its area.
+
+New rows begin with a loss that training takes down again. With l(i) the loss of the batch before
+update i = 0 ... n - 1 of a task, and `settled` the mean of the last max(1, n // 10) of them:
+
+    area    sum over i of max(0, l(i) - settled)    in loss x iterations
+    height  max over i of l(i) - settled
+
+`l` is the loss of the whole batch (`loss` of the steps), new and old rows by their shares, without
+weight decay and what a method adds: it is what the curve of the paper's Figure 1 shows, and
+the spike is in both parts, as old images are taken for new classes. The loss of the new rows alone
+is missing wherever a batch holds none. Both values are relative to the level that the same run
+settles at, so that a run that ends lower is not favoured, and one that does not settle within the
+task has a small area: read it beside `loss_new`.
+
+A task without an update, or with a loss that is not a finite number, has neither value: what a
+diverged run adds to an area cannot be said. A run has the mean over its tasks, and none where a
+task has none, so that means of different runs are over the same tasks.
+
+The definition is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from jaxtyping import Float
+
+SETTLED_SHARE = 10
+"""The last 1 / SETTLED_SHARE of the steps of a task say where its loss settles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spike:
+    """The spike of one task, or the mean over tasks."""
+
+    height: float
+    area: float
+
+    @classmethod
+    def of(cls, losses: Float[np.ndarray, " iterations"]) -> Spike | None:
+        """Measure the spike in the losses of a task; None without steps or a finite loss."""
+        if not len(losses) or not np.isfinite(losses).all():
+            return None
+        settled = losses[-max(1, len(losses) // SETTLED_SHARE) :].mean()
+        above = losses - settled
+        return cls(float(above.max()), float(above.clip(min=0).sum()))
+
+    @classmethod
+    def mean(cls, spikes: Sequence[Spike | None]) -> Spike | None:
+        """Return the mean over tasks; None where one has no spike, or there is no task."""
+        known = [spike for spike in spikes if spike is not None]
+        if not known or len(known) < len(spikes):
+            return None
+        return cls(
+            sum(spike.height for spike in known) / len(known),
+            sum(spike.area for spike in known) / len(known),
+        )
+
+
+def spikes(steps: pl.DataFrame, tasks: Sequence[int]) -> Mapping[int, Spike | None]:
+    """Return the spike of each of `tasks` from the steps of a record."""
+    parts = steps.partition_by("task", as_dict=True)
+    empty = steps.clear()
+    return {task: Spike.of(_losses(parts.get((task,), empty).sort("iteration"))) for task in tasks}
+
+
+def _losses(steps: pl.DataFrame) -> Float[np.ndarray, " iterations"]:
+    # float64: a sum over 10,000 steps in float32 loses digits. A missing loss is no number.
+    return steps["loss"].cast(pl.Float64).fill_null(float("nan")).to_numpy()

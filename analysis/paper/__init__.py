@@ -1,0 +1,1 @@
+"""The paper's tables beside our runs: numbers, effects, and what differs."""

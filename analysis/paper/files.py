@@ -1,0 +1,191 @@
+"""A reproduced table as files: JSON and CSV for programs, Markdown and LaTeX for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import polars as pl
+
+from clinit.analysis import latex_table, markdown_table
+from clinit.analysis.paper.reproduction import Comparison, Line, Reproduction
+from clinit.analysis.paper.words import (
+    HEADINGS,
+    caption,
+    effect_words,
+    evidence_words,
+    group_title,
+    mean_words,
+    printed_words,
+    signed,
+    verdict_words,
+)
+from clinit.headtrain.record.format import finite
+
+
+def as_json(found: Reproduction) -> str:
+    """Return everything by name; null where there is no value."""
+    content = {
+        "name": found.table.name,
+        "table": found.table.number,
+        "title": found.table.title,
+        "reduced": found.is_reduced,
+        "lines": [_line(found, line) for line in found.lines],
+        "effects": [_effect(each) for each in found.comparisons],
+        "differences": list(found.differences),
+        "readings": list(found.readings),
+        "slips": list(found.table.slips),
+        "runs": [str(run.path) for run in found.runs],
+    }
+    return json.dumps(finite(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def as_csv(found: Reproduction) -> str:
+    """Return one line per place and metric."""
+    rows = [{k: v for k, v in _line(found, line).items() if k != "seeds"} for line in found.lines]
+    return pl.DataFrame(rows, infer_schema_length=None).write_csv()
+
+
+def as_markdown(found: Reproduction) -> str:
+    """Return the tables, the effects and the lists."""
+    table = found.table
+    heading = f"Table {table.number}: {table.title}" if table.number else table.title
+    parts = [f"## {heading}", _reduced(found)] if found.is_reduced else [f"## {heading}"]
+    for group in found.groups:
+        heads = ["", *(HEADINGS[name] for name in table.metrics)]
+        parts += [f"**{_title(found, group)}**", _pipes(heads, _rows(found, group))]
+    parts.append(f"{caption(found)}")
+    if found.comparisons:
+        parts.append(
+            _pipes(["", "", "starts", "paper", "here", "over", "the effect"], _effects(found))
+        )
+        parts.append("In points, ± half of the 95 % interval.")
+    for title, sentences in _lists(found).items():
+        if sentences:
+            listed = [
+                f"{count}. {markdown_table.escaped(each)}"
+                for count, each in enumerate(sentences, start=1)
+            ]
+            parts.append("\n".join([f"**{title}**", "", *listed]))
+    return "\n\n".join(parts) + "\n"
+
+
+def as_latex(found: Reproduction) -> str:
+    """Return a `tabular` with booktabs: ours, and the paper's in the line below."""
+    metrics, escaped = found.table.metrics, latex_table.escaped
+    width = 1 + len(metrics)
+    lines = [
+        r"% \usepackage{booktabs}",
+        *([f"% {_reduced(found)}"] if found.is_reduced else []),
+        *(f"% {each}" for each in (caption(found), *found.differences)),
+        rf"\begin{{tabular}}{{l{'r' * len(metrics)}}}",
+        r"  \toprule",
+        f"  & {' & '.join(escaped(HEADINGS[name]) for name in metrics)} \\\\",
+    ]
+    for group in found.groups:
+        lines += [
+            r"  \midrule",
+            rf"  \multicolumn{{{width}}}{{l}}{{\emph{{{escaped(_title(found, group))}}}}} \\",
+        ]
+        for cells in _rows(found, group):
+            told = [escaped(cell).replace("±", r"$\pm$") for cell in cells]
+            lines.append(f"  {' & '.join(told)} \\\\")
+    return "\n".join([*lines, r"  \bottomrule", r"\end{tabular}", ""])
+
+
+FORMATS: Mapping[str, Callable[[Reproduction], str]] = {
+    "json": as_json,
+    "csv": as_csv,
+    "md": as_markdown,
+    "tex": as_latex,
+}
+"""By the ending of the file."""
+
+
+def _reduced(found: Reproduction) -> str:
+    return "A reduced setting: its numbers are not expected to be the paper's."
+
+
+def _title(found: Reproduction, group: list[Line]) -> str:
+    budgets = [found.budgets[line.place] for line in group if line.place in found.budgets]
+    return group_title(group[0].place, budgets[0] if budgets else None)
+
+
+def _rows(found: Reproduction, group: list[Line]) -> list[list[str]]:
+    rows = []
+    for place in dict.fromkeys(line.place for line in group):
+        lines = [line for line in group if line.place == place]
+        rows.append([place.init or "here", *map(mean_words, lines)])
+        rows.append(["paper", *map(printed_words, lines)])
+    return rows
+
+
+def _effects(found: Reproduction) -> list[list[str]]:
+    return [
+        [
+            group_title(each.place, found.budgets.get(each.place)),
+            HEADINGS[each.effect.metric],
+            f"{each.effect.better} less {each.effect.other}",
+            signed(each.effect.paper),
+            effect_words(each.effect),
+            evidence_words(each.effect),
+            verdict_words(each.effect),
+        ]
+        for each in found.comparisons
+    ]
+
+
+def _lists(found: Reproduction) -> dict[str, tuple[str, ...]]:
+    return {
+        "What differs from the paper here": found.differences,
+        "What the paper leaves open, and how it is here": found.readings,
+        "Where the paper slips": found.table.slips,
+    }
+
+
+def _pipes(heads: list[str], rows: list[list[str]]) -> str:
+    rule = ["---", *("---:" for _ in heads[1:])]
+    every = [heads, rule, *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in every)
+
+
+def _line(found: Reproduction, line: Line) -> dict[str, Any]:
+    place, budget = line.place, found.budgets.get(line.place)
+    return {
+        "method": place.method,
+        "loss": place.loss,
+        "init": place.init,
+        "iterations": place.iterations,
+        "buffer": place.buffer,
+        "our_iterations": budget[0] if budget else None,
+        "our_buffer": budget[1] if budget else None,
+        "metric": line.metric,
+        "paper": line.printed.value if line.printed else None,
+        "paper_deviation": line.printed.deviation if line.printed else None,
+        "ours": line.mean,
+        "deviation": line.deviation,
+        "num_seeds": len(line.ours),
+        "difference": line.difference,
+        "seeds": {str(seed): value for seed, value in line.ours.items()},
+    }
+
+
+def _effect(each: Comparison) -> dict[str, Any]:
+    effect, place = each.effect, each.place
+    return {
+        "method": place.method,
+        "loss": place.loss,
+        "iterations": place.iterations,
+        "buffer": place.buffer,
+        "metric": effect.metric,
+        "better": effect.better,
+        "other": effect.other,
+        "paper": effect.paper,
+        "ours": effect.mean,
+        "half_width": effect.half_width,
+        "over": effect.over,
+        "number": effect.number,
+        "p_value": effect.p_value,
+        "verdict": effect.verdict,
+    }

@@ -1,0 +1,235 @@
+"""A table of the paper with our numbers in its places."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from clinit.analysis.paper.differences import differences, of_heads, readings
+from clinit.analysis.paper.effects import PAIRS, Effect, ordering, over_images, over_seeds
+from clinit.analysis.paper.numbers import Cells, Place, Printed, paper_cells
+from clinit.analysis.paper.ours import Budget, Values, runs_by_place, values_of
+from clinit.analysis.paper.tables import Table
+from clinit.analysis.run_summary import RunSummary
+
+Collapse = Mapping[str, Mapping[str, Any]]
+"""Values of `clinit diagnose` by the loss of the head."""
+OF_HEAD = ("nc1", "nc2", "nc3", "nc4", "d_ls", "d_ls_relative")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One metric in one place of the table."""
+
+    place: Place
+    metric: str
+    printed: Printed | None
+    ours: Values
+    """By seed."""
+
+    @property
+    def mean(self) -> float | None:
+        """Our mean over seeds."""
+        return statistics.fmean(self.ours.values()) if self.ours else None
+
+    @property
+    def deviation(self) -> float | None:
+        """Our standard deviation over seeds (n - 1); None of fewer than two."""
+        return statistics.stdev(self.ours.values()) if len(self.ours) > 1 else None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the paper's."""
+        if self.mean is None or self.printed is None:
+            return None
+        return self.mean - self.printed.value
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How two starts compare in one group of a table."""
+
+    place: Place
+    """The place of the better start; all but its start is that of the group."""
+    effect: Effect
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """A table of the paper beside ours."""
+
+    table: Table
+    lines: tuple[Line, ...]
+    comparisons: tuple[Comparison, ...]
+    orders: tuple[tuple[Place, str, str], ...]
+    """The starts by A_new in each group: its first place, in the paper and here."""
+    budgets: Mapping[Place, Budget]
+    """Iterations and buffer of our runs in each place."""
+    differences: tuple[str, ...]
+    """What is not as in the paper; a reduced setting where there is anything."""
+    readings: tuple[str, ...]
+    """What the paper leaves open, and how it is read here."""
+    runs: tuple[RunSummary, ...]
+
+    @property
+    def is_reduced(self) -> bool:
+        """Whether the setting is not the paper's, so that numbers cannot be expected to agree."""
+        return bool(self.differences)
+
+    @property
+    def groups(self) -> list[list[Line]]:
+        """The lines that are compared with each other: same method, loss and budget."""
+        return [list(group) for _, group in groupby(self.lines, lambda line: line.place.group)]
+
+
+def reproduction(
+    table: Table, runs: Sequence[RunSummary], collapse: Collapse | None = None
+) -> Reproduction:
+    """Put our numbers into the places of a table.
+
+    Args:
+        table: A table of the paper.
+        runs: The runs that were trained for it; others are left out.
+        collapse: Metrics of the pretrained heads.
+
+    Raises:
+        RecordError: If the runs have more budgets than the table.
+    """
+    cells = _cells(table)
+    found = runs_by_place(runs, list(cells)) if table.runs else {place: [] for place in cells}
+    lines = [
+        Line(place, metric, printed.get(metric), _values(table, place, metric, found, collapse))
+        for place, printed in cells.items()
+        for metric in table.metrics
+    ]
+    used = [run for members in found.values() for run in members]
+    return Reproduction(
+        table=table,
+        lines=tuple(lines),
+        comparisons=tuple(_comparisons(table, cells, found, lines)),
+        orders=tuple(_orders(table, cells, lines)),
+        budgets={
+            place: (members[0].config["iterations"], members[0].config.get("buffer"))
+            for place, members in found.items()
+            if members
+        },
+        differences=tuple(
+            differences(table, used, cells) if table.runs else of_heads(collapse or {})
+        ),
+        readings=tuple(readings(table, used)),
+        runs=tuple(used),
+    )
+
+
+def _cells(table: Table) -> Cells:
+    """Return the paper's numbers in our order; those of a head stand beside all its starts."""
+    cells = paper_cells(table.source)
+    if table.name == "cost":
+        cells = {place: _with_overhead(place, cells) for place in cells}
+    if table.name in ("first-task", "neural-collapse"):
+        heads = {place.loss: printed for place, printed in _of_heads().items()}
+        if table.name == "neural-collapse":
+            cells |= {
+                place: {} for place in (Place("", loss, 0, None, "") for loss in heads)
+            } | cells
+        cells = {place: {**printed, **heads[place.loss]} for place, printed in cells.items()}
+    methods = list(dict.fromkeys(place.method for place in cells))
+    return dict(
+        sorted(cells.items(), key=lambda item: (methods.index(item[0].method), _rank(item[0])))
+    )
+
+
+def _rank(place: Place) -> tuple[int, int, int]:
+    return LOSSES.index(place.loss), place.iterations, STARTS.index(place.init)
+
+
+LOSSES = ("ce", "sqen", "mse")
+STARTS = ("", "random", "class-mean", "least-square")
+
+
+def _of_heads() -> Cells:
+    """Return A_pre and D_LS of the pretrained heads, which table 1 prints beside class means."""
+    return {
+        place: {name: value for name, value in printed.items() if name in ("acc_pre", "d_ls")}
+        for place, printed in paper_cells("first_task").items()
+        if "d_ls" in printed
+    }
+
+
+def _with_overhead(place: Place, cells: Cells) -> dict[str, Printed]:
+    printed = dict(cells[place])
+    random = cells[Place(*place.group, "random")]["minutes_total"].value
+    if "minutes_init" in printed:
+        printed["overhead"] = Printed(100 * printed["minutes_init"].value / random, None)
+    return printed
+
+
+def _values(
+    table: Table,
+    place: Place,
+    metric: str,
+    found: Mapping[Place, Sequence[RunSummary]],
+    collapse: Collapse | None,
+) -> Values:
+    if metric in OF_HEAD:
+        value = (collapse or {}).get(place.loss, {}).get(metric)
+        return {} if value is None else {0: value}
+    random = found.get(Place(*place.group, "random"), ())
+    return values_of(found[place], metric, at_start=table.name == "first-task", random=random)
+
+
+def _comparisons(
+    table: Table,
+    cells: Cells,
+    found: Mapping[Place, Sequence[RunSummary]],
+    lines: Sequence[Line],
+) -> list[Comparison]:
+    ours = {(line.place, line.metric): line.ours for line in lines}
+    result = []
+    for place in cells:
+        for better, other in PAIRS:
+            rival = Place(*place.group, other)
+            if place.init != better or rival not in cells:
+                continue
+            for metric in table.effects:
+                pair = [cells[each].get(metric) for each in (place, rival)]
+                paper = pair[0].value - pair[1].value if pair[0] and pair[1] else None
+                mean, width, number = over_seeds(ours[place, metric], ours[rival, metric])
+                effect = Effect(
+                    metric, better, other, paper, mean, width, "seeds" if number else "", number
+                )
+                if number == 1 and table.name != "first-task":
+                    effect = _over_images(effect, found[place][0], found[rival][0])
+                result.append(Comparison(place, effect))
+    return result
+
+
+def _over_images(effect: Effect, better: RunSummary, other: RunSummary) -> Effect:
+    judged = over_images(better, other, effect.metric)
+    if judged is None:
+        return effect
+    mean, width, number, p_value = judged
+    return Effect(
+        effect.metric, effect.better, effect.other, effect.paper, mean, width, "images", number,
+        p_value,
+    )  # fmt: skip
+
+
+def _orders(table: Table, cells: Cells, lines: Sequence[Line]) -> list[tuple[Place, str, str]]:
+    if not table.effects:
+        return []
+    metric = table.effects[0]
+    result = []
+    for _, group in groupby(cells, lambda place: place.group):
+        places = list(group)
+        theirs = {place.init: [cells[place][metric].value] for place in places}
+        ours = {
+            line.place.init: list(line.ours.values())
+            for line in lines
+            if line.place in places and line.metric == metric
+        }
+        result.append((places[0], ordering(theirs), ordering(ours)))
+    return result

@@ -1,0 +1,152 @@
+"""A reproduced table for the terminal: ours, the paper's and the difference below one another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from clinit.analysis.columns import Cells, Column, table_of
+from clinit.analysis.paper.reproduction import Line, Reproduction
+from clinit.analysis.paper.words import (
+    HEADINGS,
+    caption,
+    effect_words,
+    evidence_words,
+    group_title,
+    number,
+    short_title,
+    signed,
+    verdict_words,
+)
+
+_COLOURS = {"holds": "green", "opposite": "red", "open": "yellow", "-": ""}
+
+
+def terminal(found: Reproduction) -> RenderableType:
+    """Return the table, the effects and what differs from the paper."""
+    table = found.table
+    heading = f"Table {table.number}: {table.title}" if table.number else table.title
+    parts: list[RenderableType] = [Text(f"\n{heading}", style="bold")]
+    if found.is_reduced:
+        parts.append(
+            Text(
+                "A reduced setting, see below: its numbers are not expected to be the paper's.",
+                style="yellow",
+            )
+        )
+    for group in found.groups:
+        parts += [Text(f"\n{_title(found, group)}", style="bold"), _numbers(found, group)]
+    parts.append(Text(caption(found), style="dim"))
+    if found.comparisons:
+        parts += [Text("\nDo the paper's effects hold?", style="bold"), _effects(found)]
+        parts.append(Text(_effect_caption(found), style="dim"))
+    parts += list(_lists(found))
+    return Group(*parts)
+
+
+def _title(found: Reproduction, group: list[Line]) -> str:
+    budgets = [found.budgets[line.place] for line in group if line.place in found.budgets]
+    return group_title(group[0].place, budgets[0] if budgets else None)
+
+
+def _numbers(found: Reproduction, group: list[Line]) -> RichTable:
+    metrics = found.table.metrics
+    sections = []
+    for place in dict.fromkeys(line.place for line in group):
+        lines = [line for line in group if line.place == place]
+        rows: list[Cells] = [[place.init or "here", *(_mean(line) for line in lines)]]
+        if (seeds := max(len(line.ours) for line in lines)) > 1:
+            rows.append(_dim([f"  ± {seeds} seeds", *(_deviation(line) for line in lines)]))
+        rows.append(_dim(["  paper", *map(_printed, lines)]))
+        if any(line.printed and line.printed.deviation for line in lines):
+            rows.append(_dim(["  ± paper", *map(_printed_deviation, lines)]))
+        if not found.is_reduced:
+            rows.append(_dim(["  difference", *(signed(line.difference) for line in lines)]))
+        sections.append(rows)
+    columns = [Column(""), *(Column(HEADINGS[name], "number") for name in metrics)]
+    return table_of(columns, sections)
+
+
+def _dim(cells: list[str]) -> list[Text]:
+    return [Text(cell, style="dim") for cell in cells]
+
+
+def _mean(line: Line) -> str:
+    return number(line.mean, line.metric)
+
+
+def _deviation(line: Line) -> str:
+    return number(line.deviation, line.metric)
+
+
+def _printed(line: Line) -> str:
+    return number(line.printed.value if line.printed else None, line.metric)
+
+
+def _printed_deviation(line: Line) -> str:
+    return number(line.printed.deviation if line.printed else None, line.metric)
+
+
+def _effects(found: Reproduction) -> RichTable:
+    lines: list[Cells] = []
+    for each in found.comparisons:
+        effect = each.effect
+        if (effect.better, effect.other) != ("least-square", "random"):
+            continue
+        lines.append(
+            [
+                short_title(each.place),
+                HEADINGS[effect.metric],
+                signed(effect.paper),
+                effect_words(effect),
+                evidence_words(effect, with_p=False),
+                Text(verdict_words(effect), style=_COLOURS[effect.verdict]),
+            ]
+        )
+    columns = [
+        Column(""),
+        Column(""),
+        Column("paper", "number"),
+        Column("here", "number"),
+        Column("over"),
+        Column("the effect"),
+    ]
+    return table_of(columns, [lines])
+
+
+def _effect_caption(found: Reproduction) -> str:
+    words = (
+        "Least-square less random rows, in points, ± half of the 95 % interval; open: it holds 0."
+    )
+    if any(each.effect.over == "images" for each in found.comparisons):
+        words += (
+            " One seed: over test images, A_new at the end of each task and A_all at the end of the"
+            " last."
+        )
+    return words
+
+
+def _lists(found: Reproduction) -> Iterator[Text]:
+    orders = [
+        f"{short_title(place)}: {_order(theirs, ours)}"
+        for place, theirs, ours in found.orders
+        if ours
+    ]
+    named = (
+        (f"The starts by {HEADINGS[found.table.effects[0]]}", orders) if orders else ("", []),
+        ("What differs from the paper here", list(found.differences)),
+        ("What the paper leaves open, and how it is here", list(found.readings)),
+        ("Where the paper slips", list(found.table.slips)),
+    )
+    for heading, sentences in named:
+        if sentences:
+            yield Text(f"\n{heading}", style="bold")
+        for count, sentence in enumerate(sentences, start=1):
+            yield Text(f"{count}. {sentence}")
+
+
+def _order(theirs: str, ours: str) -> str:
+    return f"{theirs}, as in the paper" if ours == theirs else f"{ours} (paper: {theirs})"

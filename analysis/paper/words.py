@@ -1,0 +1,143 @@
+"""What the places, metrics and verdicts of the paper's tables are called."""
+
+from __future__ import annotations
+
+from clinit.analysis.paper.effects import Effect
+from clinit.analysis.paper.numbers import Place
+from clinit.analysis.paper.ours import Budget
+from clinit.analysis.paper.reproduction import Line, Reproduction
+
+LOSSES = {"ce": "Cross entropy", "sqen": "Squentropy", "mse": "Squared error"}
+SHORT = {"ce": "CE", "sqen": "SQEN", "mse": "MSE"}
+METHODS = {"ewc": "EWC", "derpp": "DER++"}
+HEADINGS = {
+    "loss_new": "L_new",
+    "acc_pre": "A_pre",
+    "acc_pre_alone": "alone",
+    "acc_new": "A_new",
+    "acc_old": "A_old",
+    "acc_all": "A_all",
+    "acc_fw": "A_fw",
+    "gain": "gain",
+    "d_ls": "D_LS",
+    "d_ls_relative": "D_LS rel.",
+    "minutes_total": "minutes",
+    "minutes_init": "start",
+    "overhead": "share",
+    **{f"nc{number}": f"NC{number}" for number in (1, 2, 3, 4)},
+    **{f"probe_task{number}": f"task {number}" for number in (2, 3, 4, 5)},
+}
+MEANINGS = {
+    "loss_new": "L_new: loss on training images of the current task",
+    "acc_pre": "A_pre: accuracy (%) on base classes",
+    "acc_pre_alone": "alone: the same among base classes only, as by the pretrained head's rows",
+    "acc_new": "A_new: on those of the current task",
+    "acc_old": "A_old: on all before it",
+    "acc_all": "A_all: on all seen",
+    "acc_fw": "A_fw: mean of linear probes on the next task's classes (%)",
+    "gain": "gain: random's iterations over the start's, both to 95 % of random's best A_new",
+    "d_ls": "D_LS: distance of the pretrained head from least squares",
+    "d_ls_relative": "relative: as a share of the size of its outputs",
+    "minutes_total": "minutes of a run",
+    "minutes_init": "start: minutes of all initialisations",
+    "overhead": "share: these in % of the run with random rows",
+    "probe_task2": "task t: top-1 (%) of a linear probe on its classes before it is learnt",
+}
+_VERDICTS = {
+    "holds": "holds",
+    "open": "open",
+    "opposite": "other way round",
+    "-": "not known",
+}
+
+
+def group_title(place: Place, budget: Budget | None) -> str:
+    """Return what the lines of a group share, with the budget of our runs where it differs."""
+    words = [METHODS[place.method]] if place.method in METHODS else []
+    words.append(LOSSES[place.loss])
+    if place.iterations:
+        words.append(budget_words((place.iterations, place.buffer)))
+        if budget is not None and not same_budget(place, budget):
+            words.append(f"(here {budget_words(budget)})")
+    return ", ".join(words).replace(", (", " (")
+
+
+def same_budget(place: Place, budget: Budget) -> bool:
+    """Return whether a budget is that of the paper, as far as the paper has one."""
+    return budget[0] == place.iterations and place.buffer in (None, budget[1])
+
+
+def budget_words(budget: Budget) -> str:
+    """Return a budget in words."""
+    iterations, buffer = budget
+    kept = "" if buffer is None else f", buffer {buffer:,}"
+    return f"{iterations:,} iterations{kept}"
+
+
+def number(value: float | None, metric: str) -> str:
+    """Return a number as the paper prints it."""
+    if value is None:
+        return "-"
+    if metric in ("minutes_total", "minutes_init"):
+        return f"{value:.0f}" if value >= 10 else f"{value:.3f}"
+    return f"{value:.2f}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def printed_words(line: Line) -> str:
+    """Return the paper's number, with its deviation where it prints one."""
+    if line.printed is None:
+        return "-"
+    text, deviation = number(line.printed.value, line.metric), line.printed.deviation
+    return text if deviation is None else f"{text} ±{number(deviation, line.metric)}"
+
+
+def mean_words(line: Line) -> str:
+    """Return our mean, with the deviation where there are several seeds."""
+    text = number(line.mean, line.metric)
+    return text if line.deviation is None else f"{text} ±{number(line.deviation, line.metric)}"
+
+
+def short_title(place: Place) -> str:
+    """Return a group in a few letters."""
+    words = [METHODS.get(place.method, SHORT[place.loss])]
+    return ", ".join([*words, f"{place.iterations:,}"] if place.iterations else words)
+
+
+def signed(value: float | None) -> str:
+    """Return a difference with its sign."""
+    return "-" if value is None else f"{value:+.2f}"
+
+
+def verdict_words(effect: Effect) -> str:
+    """Return whether an effect holds, in words."""
+    if effect.mean is not None and effect.half_width is None:
+        return "one seed: no interval"
+    return _VERDICTS[effect.verdict]
+
+
+def evidence_words(effect: Effect, *, with_p: bool = True) -> str:
+    """Return what the interval of an effect is over: `5 seeds`, `2,500 images, p = 0.003`."""
+    if effect.over == "images":
+        p_value = effect.p_value or 0.0
+        told = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
+        return f"{effect.number:,} images" + (f", {told}" if with_p else "")
+    return f"{effect.number} seed{'s' if effect.number != 1 else ''}" if effect.number else "-"
+
+
+def effect_words(effect: Effect) -> str:
+    """Return our effect with its interval, in points."""
+    width = "" if effect.half_width is None else f" ±{effect.half_width:.2f}"
+    return signed(effect.mean) + width
+
+
+def caption(found: Reproduction) -> str:
+    """Return what the columns mean."""
+    known = [MEANINGS[name] for name in found.table.metrics if name in MEANINGS]
+    where = (
+        "before any training"
+        if found.table.name == "first-task"
+        else "means over the evaluation points"
+    )
+    has_accuracies = any(name.startswith("acc_") for name in found.table.metrics)
+    tail = f"; {where}" if has_accuracies and found.table.name != "forward-transfer" else ""
+    return "; ".join(known) + tail + "."

@@ -1,0 +1,95 @@
+"""The metrics of a run that are no averages over evaluations, by their names in the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from clinit.analysis.accuracy import (
+    accuracy_matrix,
+    average_incremental_accuracy,
+    forgetting,
+    last_accuracy,
+)
+from clinit.analysis.backward_transfer import backward_transfer
+from clinit.analysis.forward_transfer import mean_transfer, transfer_into
+from clinit.analysis.initialisation_cost import initialisation_seconds, initialisation_share
+from clinit.analysis.loss_spike import Spike, spikes
+from clinit.analysis.time_to_accuracy import LEVELS, TaskTimes, mean_times
+from clinit.headtrain.record.format import RunRecord
+
+Times = Mapping[int, TaskTimes]
+
+
+def over_tasks(record: RunRecord, points: pl.DataFrame) -> dict[str, Any]:
+    """Return what is read off the accuracies at the ends of the tasks."""
+    matrix = accuracy_matrix(record.evaluations, record.classes)
+    tasks = points["task"].unique().sort().to_list()
+    cells = {(after, on): value for after, on, value in matrix.iter_rows()}
+    return {
+        "last_accuracy": last_accuracy(points),
+        "forgetting": forgetting(matrix),
+        "backward_transfer": backward_transfer(matrix),
+        "average_incremental_accuracy": average_incremental_accuracy(points),
+        # Row: after task 1, 2, ...; column: on the base classes, on task 1, 2, ...
+        "accuracy_matrix": [[cells.get((after, on)) for on in [0, *tasks]] for after in tasks],
+    }
+
+
+def costs(record: RunRecord, tasks: Sequence[int], times: Times | None) -> dict[str, Any]:
+    """Return what learning the tasks cost: loss spike, iterations and seconds."""
+    told = record.info.get("tasks", [])
+    last: Mapping[str, Any] = (told[-1].get("diagnosis") if told else None) or {}
+    return {
+        **_spike(Spike.mean([*spikes(record.steps, tasks).values()])),
+        **_times(times),
+        "initialisation_seconds": initialisation_seconds(told),
+        "initialisation_share": initialisation_share(told, record.info.get("seconds")),
+        "forward_transfer": mean_transfer(told),
+        "d_ls": last.get("d_ls"),
+        "d_ls_relative": last.get("d_ls_relative"),
+    }
+
+
+def costs_by_task(
+    record: RunRecord, tasks: Sequence[int], times: Times | None
+) -> dict[int, dict[str, Any]]:
+    """Return the same of each task, as far as it is a matter of one task."""
+    told = record.info.get("tasks", [])
+    found = spikes(record.steps, tasks)
+    return {
+        task: {
+            "forward_transfer": mean_transfer(each for each in told if each["task"] == task),
+            "forward_transfer_into": transfer_into(told, task),
+            **_spike(found[task]),
+            **_task_times((times or {}).get(task)),
+        }
+        for task in tasks
+    }
+
+
+def _spike(spike: Spike | None) -> dict[str, Any]:
+    return {
+        "spike_area": None if spike is None else spike.area,
+        "spike_height": None if spike is None else spike.height,
+    }
+
+
+def _times(times: Times | None) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for level, mean in mean_times(times or {}).items():
+        row[f"iterations_to_{level}"] = mean.iterations
+        row[f"seconds_to_{level}"] = mean.seconds
+        row[f"share_reaching_{level}"] = mean.share
+    return row
+
+
+def _task_times(times: TaskTimes | None) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for level in LEVELS:
+        reached = None if times is None else times[level]
+        row[f"iterations_to_{level}"] = None if reached is None else reached.iterations
+        row[f"seconds_to_{level}"] = None if reached is None else reached.seconds
+    return row

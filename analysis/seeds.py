@@ -1,0 +1,141 @@
+"""Runs that differ only in their seed, and mean and standard deviation over them.
+
+The deviation is that of a sample (n - 1); a value that a run of a group lacks leaves that run out
+of this value.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clinit.analysis.efficiency import PLACE_SETTINGS, comparison_key
+from clinit.analysis.measures import MEANS, Measure
+from clinit.analysis.run_summary import Row, RunSummary
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Mean and standard deviation of one value over seeds."""
+
+    mean: float
+    deviation: float | None
+    """None where there is one value only."""
+    count: int = 1
+    """Number of values."""
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """Return the spread of `values`; None where there is none."""
+        if not values:
+            return None
+        deviation = statistics.stdev(values) if len(values) > 1 else None
+        return cls(statistics.fmean(values), deviation, len(values))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SeedGroup:
+    """Runs that differ only in their seed."""
+
+    runs: tuple[RunSummary, ...]
+    values: dict[str, Spread | None]
+    """By the name of the value in the rows of the report."""
+    shares: dict[str, float]
+    """The least share, over the runs, of tasks that a value is a mean over."""
+
+    @classmethod
+    def of(cls, runs: Sequence[RunSummary]) -> SeedGroup:
+        """Summarise runs of different seeds."""
+        rows = [run.row() for run in runs]
+        found = {
+            name: Spread.of([row[name] for row in rows if row[name] is not None]) for name in MEANS
+        }
+        return cls(tuple(runs), found, _least_shares(rows))
+
+    @property
+    def comparable(self) -> str:
+        """What groups share that differ in their initialisation alone."""
+        info = self.runs[0].record.info
+        return comparison_key({**info, "config": {**info["config"], "seed": None}})
+
+    def is_partial(self, measure: Measure) -> bool:
+        """Whether a run of the group has the measure in some of its tasks only."""
+        return self.shares.get(measure.share_of_tasks or "", 1.0) < 1.0
+
+    def mean(self, measure: Measure) -> str | None:
+        """Return the mean of a measure as printed; None where there is none."""
+        found = self.values[measure.name]
+        return None if found is None else measure.text(found.mean)
+
+    def deviation(self, measure: Measure) -> str | None:
+        """Return the deviation of a measure as printed; None of a single value."""
+        found = self.values[measure.name]
+        return None if found is None or found.deviation is None else measure.text(found.deviation)
+
+
+def seed_groups(runs: Sequence[RunSummary]) -> list[SeedGroup]:
+    """Group runs that differ only in their seed; the best A_all first."""
+    groups: dict[str, list[RunSummary]] = {}
+    for run in runs:
+        groups.setdefault(seedless_key(run), []).append(run)
+    found = [SeedGroup.of(group) for group in groups.values()]
+    return sorted(found, key=_rank)
+
+
+def num_seeds(runs: Sequence[RunSummary]) -> int:
+    """Return the number of seeds of the runs."""
+    return len({run.config.get("seed") for run in runs})
+
+
+def best_of_groups(groups: Sequence[SeedGroup], measure: Measure) -> list[bool]:
+    """Return for each group whether its mean is the best of those it can be compared with.
+
+    Equal as printed is equally good. A mean over some tasks only is not comparable with one over
+    all of them, and nothing is the best of itself.
+    """
+    choose = max if measure.better == "high" else min
+    rivals: dict[str, list[SeedGroup]] = {}
+    for group in groups:
+        rivals.setdefault(group.comparable, []).append(group)
+    top: dict[str, str] = {}
+    for key, those in rivals.items():
+        known = [
+            (found.mean, measure.text(found.mean))
+            for group in those
+            if (found := group.values[measure.name]) is not None and not group.is_partial(measure)
+        ]
+        if measure.better != "neither" and len(those) > 1 and known:
+            top[key] = choose(known)[1]
+    return [
+        not group.is_partial(measure) and group.mean(measure) == top.get(group.comparable, "")
+        for group in groups
+    ]
+
+
+def _least_shares(rows: Sequence[Row]) -> dict[str, float]:
+    gains = [
+        row["gain_tasks_reached"] / row["gain_tasks"] if row["gain_tasks"] else 1.0 for row in rows
+    ]
+    shares = {"gain_share": min(gains)}
+    for name in (name for name in MEANS if name.startswith("share_reaching_")):
+        shares[name] = min(1.0 if row[name] is None else row[name] for row in rows)
+    return shares
+
+
+def seedless_key(run: RunSummary) -> str:
+    """Return what runs share that differ only in their seed, and in where they were made."""
+    left_out = {*PLACE_SETTINGS, "seed"}
+    config = {name: value for name, value in run.config.items() if name not in left_out}
+    info = run.record.info
+    sides: list[Mapping[str, Any]] = [info.get("base") or {}, info.get("new") or {}]
+    plain = [{name: value for name, value in side.items() if name != "path"} for side in sides]
+    head = (info.get("head") or {}).get("digest")
+    return json.dumps([config, plain, head], sort_keys=True, default=str)
+
+
+def _rank(group: SeedGroup) -> float:
+    best = group.values["acc_all"]
+    return float("inf") if best is None else -best.mean

@@ -1,0 +1,300 @@
+"""`clinit reproduce`: tables of the paper, made by one command and shown beside its numbers."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clinit.cli.console import note, out, say
+from clinit.cli.context import Context
+from clinit.cli.interruption import keeps
+from clinit.cli.reproduce_steps import Places, Step, check_images, recorded, steps
+from clinit.cli.typed import command_line, runner
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from clinit.analysis.paper.reproduction import Collapse, Reproduction
+    from clinit.analysis.paper.tables import Table
+    from clinit.cli.typed import Run
+    from clinit.headtrain.study import Study
+
+SCALED = {600: 12, 1200: 24, 1250: 25, 3000: 60, 0: 0}
+"""Iterations of the reduced setting by those of the paper."""
+SMALL_EPOCHS = 5
+
+
+@keeps("What is computed is kept: the same command goes on where this one stopped.")
+def reproduce(
+    context: Context,
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME...",
+            help="first-task (Table 1), last-layer (2), top-layers (3), cl-methods (4), resnet18"
+            " (5), data-orders (6), forward-transfer (7), cost (8), neural-collapse, figures; or"
+            " all.",
+            show_default=False,
+        ),
+    ],
+    folder: Annotated[
+        Path, typer.Option("--out", help="Folder for caches, runs, tables and figures.")
+    ] = Path("reproduction"),
+    imagenet: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the images of ImageNet-1K.", show_default=False),
+    ] = None,
+    places: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the images of Places365-Standard.", show_default=False),
+    ] = None,
+    base: Annotated[
+        Path | None,
+        typer.Option(
+            help="Any feature cache of base classes instead, with a head.", show_default=False
+        ),
+    ] = None,
+    new: Annotated[
+        Path | None,
+        typer.Option(help="Any feature cache of new classes, of the same backbone."),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Weights of the backbone.", show_default="timm's download"),
+    ] = None,
+    views: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Random crops of each training image for the alignment with squared error; each"
+            " is a pass of the backbone over ImageNet-1K. The paper draws one an epoch.",
+        ),
+    ] = 50,
+    scale_down: Annotated[
+        bool,
+        typer.Option(
+            "--scale-down",
+            help="A reduced setting that takes minutes: a fiftieth of the iterations, a hundredth"
+            " of the buffers, batches of 64, 3 tasks, 2 seeds; on the given caches, or on"
+            " handwritten digits.",
+        ),
+    ] = False,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of seeds.", show_default="the recipe's"),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUES",
+            help="Change fields of all runs, as words of `clinit sweep`; repeatable:"
+            " --set buffer,iterations='600,600;2400,1200'.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the commands, their time and disk; run nothing."),
+    ] = False,
+) -> None:
+    """Make tables of the paper and show them beside its numbers, with what differs and why.
+
+    Features are extracted, the head for squared error is aligned and heads are
+    trained as far as that is not done; every command is printed as you would
+    type it. Each table is also written below OUT/tables as JSON, CSV, Markdown
+    and LaTeX, figures below OUT/figures.
+
+    clinit reproduce last-layer --imagenet /data/imagenet --places /data/places
+    """
+    from clinit.analysis.paper.tables import TABLES
+
+    if (base is None) != (new is None):
+        raise typer.BadParameter("--base and --new go together: give both caches or none")
+    chosen = [table for table in TABLES if table.name in _known(names)]
+    run = runner(context)
+    if scale_down and base is None:
+        base, new = _digits(folder, run, dry_run=dry_run)
+    where = Places(
+        out=folder,
+        roots={"imagenet1k": imagenet, "places365": places},
+        caches=None if base is None or new is None else (base, new),
+        weights=weights,
+        views=views,
+    )
+    made: list[Reproduction] = []
+    told: set[tuple[str, str]] = set()
+    for table in chosen:
+        words = _overlay(table, settings or [], seeds, scale_down=scale_down)
+        studies = _studies(table, words, context)
+        planned = list(
+            steps(table, where, words, studies, epochs=SMALL_EPOCHS if scale_down else None)
+        )
+        if dry_run:
+            _list(table, [step for step in planned if step.target not in told])
+            told |= {step.target for step in planned if step.words[0] != "sweep"}
+            continue
+        left = [step for step in planned if not step.is_done]
+        check_images(left, where)
+        for step in left:
+            say()
+            run(*step.words)
+        made += _shown(table, where, studies)
+    if len(made) > 1:
+        out.print(_summary(made))
+
+
+def _known(names: Sequence[str]) -> list[str]:
+    """Return the names, `all` replaced by all of them.
+
+    Raises:
+        BadParameter: If one is unknown.
+    """
+    from clinit.analysis.paper.tables import NAMES
+
+    for name in names:
+        if name not in (*NAMES, "all"):
+            raise typer.BadParameter(f"{name!r} is none of {', '.join(NAMES)}, all")
+    return list(NAMES) if "all" in names else list(names)
+
+
+def _digits(folder: Path, run: Run, *, dry_run: bool) -> tuple[Path, Path]:
+    """Return the caches of the digits below `folder`, made if they are not there."""
+    from clinit.cli.digits import make_digits
+
+    place = folder / "digits"
+    caches = place / "caches" / "base", place / "caches" / "new"
+    if not dry_run and not all((cache / "train" / "cache.json").exists() for cache in caches):
+        place.mkdir(parents=True, exist_ok=True)
+        make_digits(place, run)
+    return caches
+
+
+def _overlay(
+    table: Table, settings: Sequence[str], seeds: int | None, *, scale_down: bool
+) -> list[str]:
+    """Return the words that overlay the grids of a recipe, those of the user last."""
+    words: dict[str, str] = {}
+    if scale_down and table.runs:
+        words = {"tasks": "3", "batch_size": "64", "eval_every": "4", "seed": "0:2"}
+        words |= _SCALED_BUDGETS[table.name]
+        if table.name == "first-task":
+            del words["batch_size"], words["eval_every"]
+    if seeds is not None and table.runs:
+        words["seed"] = f"0:{seeds}"
+    for each in settings:
+        name, _, value = each.partition("=")
+        fields = name.replace("-", "_").split(",")
+        words = {k: v for k, v in words.items() if not set(k.split(",")) & set(fields)}
+        words[",".join(fields)] = value
+    if not table.runs:
+        return []
+    return [f"{name}={value}" for name, value in words.items()]
+
+
+_BOTH = {"iterations,buffer": "12,240;24,1920"}
+_SCALED_BUDGETS: dict[str, dict[str, str]] = {
+    "first-task": {"buffer": "240"},
+    "last-layer": _BOTH,
+    "top-layers": _BOTH,
+    "cl-methods": {"iterations": "12", "buffer": "240"},
+    "resnet18": _BOTH,
+    "data-orders": {"iterations": "12", "buffer": "240"},
+    "forward-transfer": _BOTH,
+    "cost": {"iterations": "24", "buffer": "1920"},
+    "figures": {"buffer": "240", "iterations,stop_after": "25,3;60,1"},
+}
+
+
+def _studies(table: Table, words: Sequence[str], context: Context) -> list[Study]:
+    from clinit.cli.config_file import commands_with_files
+    from clinit.cli.sweep_grids import grids_of
+    from clinit.headtrain.sweep.run import distinct, runs_of
+
+    if not table.runs:
+        return []
+    commands = commands_with_files(context.find_root().command)
+    grids = grids_of(Path(table.recipe), list(words), commands, top=table.is_top)
+    return distinct(run for grid in grids for run in runs_of(grid, top=table.is_top))
+
+
+def _list(table: Table, planned: Sequence[Step]) -> None:
+    """Print the commands of a table."""
+    from rich.text import Text
+
+    say()
+    heading = f"{table.name}: {table.title}"
+    out.print(Text(heading + (f" (Table {table.number})" if table.number else ""), style="bold"))
+    for step in planned:
+        style = "dim" if step.is_done else "green"
+        out.print(Text(command_line(list(step.words)), style=style), soft_wrap=True)
+        say("  " + ("done" if step.is_done else step.cost))
+    if not planned:
+        say("  nothing beyond the commands above")
+
+
+def _shown(table: Table, where: Places, studies: Sequence[Study]) -> list[Reproduction]:
+    """Print a table and write its files."""
+    from clinit.analysis.paper.files import FORMATS
+    from clinit.analysis.paper.reproduction import reproduction
+    from clinit.analysis.paper.terminal import terminal
+    from clinit.analysis.report import load_report
+    from clinit.extract.commit import commit_file
+
+    runs = load_report(recorded(where.runs(table), studies)).runs if table.runs else ()
+    if table.name == "figures":
+        from clinit.cli.reproduce_figures import draw
+
+        draw(where, runs)
+        return []
+    found = reproduction(table, runs, _collapse(table, where))
+    out.print(terminal(found))
+    folder = where.out / "tables"
+    folder.mkdir(parents=True, exist_ok=True)
+    for ending, text in FORMATS.items():
+        content = partial(_write, text(found).encode())
+        commit_file(folder / f"{table.name}.{ending}", content)
+    say()
+    note(f"written: {folder / table.name}.{{{','.join(FORMATS)}}}")
+    return [found]
+
+
+def _write(content: bytes, draft: Path) -> None:
+    draft.write_bytes(content)
+
+
+def _collapse(table: Table, where: Places) -> Collapse | None:
+    """Measure the pretrained head and the aligned one, where the table has such numbers."""
+    from clinit.analysis.paper.reproduction import OF_HEAD
+    from clinit.api import diagnose
+
+    if not set(OF_HEAD) & set(table.metrics):
+        return None
+    base, _ = where.sides(table)
+    return {
+        "ce": diagnose(base, split="train").content(),
+        "mse": diagnose(base, where.aligned, split="train").content(),
+    }
+
+
+def _summary(made: Sequence[Reproduction]) -> RenderableType:
+    """Return how many of the paper's effects hold, by table."""
+    from clinit.analysis.columns import Column, table_of
+
+    lines = []
+    for found in made:
+        verdicts = [each.effect.verdict for each in found.comparisons]
+        counts = [str(verdicts.count(name)) for name in ("holds", "open", "opposite")]
+        lines.append([found.table.name, *(counts if verdicts else ["-"] * 3)])
+    heads = ("hold", "open", "other way")
+    return table_of(
+        [Column("table"), *(Column(head, "number") for head in heads)],
+        [lines],
+        title="\nEffects of the paper: which of two starts is better",
+        caption="All pairs of starts, by A_new and A_all (forward-transfer: A_fw).",
+    )

@@ -1,0 +1,205 @@
+"""The commands that make a table of the paper: which there are, and which are done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clinit.errors import ClinitError, ExperimentError
+
+if TYPE_CHECKING:
+    from clinit.analysis.paper.tables import Table
+    from clinit.headtrain.study import Study
+
+IMAGES = {"imagenet1k": 1_281_167 + 50_000, "places365": 1_803_460 + 36_500}
+TRAIN_IMAGES = 1_281_167
+"""Images of ImageNet-1K that views are taken of."""
+SIDES = {"imagenet1k": "--imagenet", "places365": "--places"}
+"""The options that name their folders."""
+WHERE = {
+    "imagenet1k": "ImageNet-1K (ILSVRC2012: image-net.org, after registration)",
+    "places365": "Places365-Standard (places2.csail.mit.edu)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where everything is read and written."""
+
+    out: Path
+    roots: Mapping[str, Path | None]
+    """Folders of images by data set."""
+    caches: tuple[Path, Path] | None
+    """Caches of the base and the new classes, where they are given."""
+    weights: Path | None
+    views: int
+    """Views of each training image of ImageNet-1K, for the alignment."""
+
+    def sides(self, table: Table) -> tuple[Path, Path]:
+        """Return the caches of the base and the new classes."""
+        if self.caches is not None:
+            return self.caches
+        folder = self.out / "caches" / ("resnet18" if table.name == "resnet18" else "femto")
+        return folder / "imagenet1k", folder / "places365"
+
+    @property
+    def aligned(self) -> Path:
+        """The head that is aligned with squared error."""
+        return self.out / "heads" / "mse.safetensors"
+
+    def runs(self, table: Table) -> Path:
+        """Return the folder of the runs of a table."""
+        return self.out / "runs" / table.runs
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command of a table."""
+
+    words: tuple[str, ...]
+    """Without `clinit`."""
+    is_done: bool
+    cost: str
+    """What it takes, for people."""
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """The command and what it writes: steps of two tables may have the same."""
+        return self.words[0], self.words[self.words.index("--out") + 1]
+
+
+def steps(
+    table: Table,
+    places: Places,
+    overlay: Sequence[str],
+    studies: Sequence[Study],
+    *,
+    epochs: int | None = None,
+) -> Iterator[Step]:
+    """Yield the commands of a table in order.
+
+    Args:
+        table: A table of the paper.
+        places: Where everything is.
+        overlay: Words that overlay the grids of the recipe.
+        studies: The runs of the table.
+        epochs: Of the alignment; default: the recipe's.
+    """
+    base, new = places.sides(table)
+    if places.caches is None:
+        sides = zip(IMAGES, (base, new), strict=True)
+        for data, folder in sides if table.runs else [*sides][:1]:
+            yield _extraction(table, places, data, folder)
+    if table.is_aligned:
+        told = () if epochs is None else ("--epochs", str(epochs))
+        words = ("align", str(base), "--config", table.recipe, "--out", str(places.aligned), *told)
+        yield Step(words, places.aligned.is_file(), "minutes")
+    if table.runs:
+        yield _sweep(table, places, overlay, studies)
+
+
+def recorded(folder: Path, studies: Sequence[Study]) -> list[Path]:
+    """Return the records of studies below a folder."""
+    from clinit.headtrain.record.format import find_records, read_info
+    from clinit.headtrain.record.info import settings_of
+    from clinit.headtrain.study import identity_of
+
+    wanted = {study.identity for study in studies}
+    found = find_records(folder) if folder.is_dir() else []
+    return [path for path in found if identity_of(settings_of(read_info(path))) in wanted]
+
+
+def check_images(steps: Sequence[Step], places: Places) -> None:
+    """Check that the images are known of all that has to be extracted.
+
+    Raises:
+        ExperimentError: If they are not; it says where they are to be had.
+    """
+    wanted = [
+        data
+        for data in IMAGES
+        if places.roots[data] is None
+        and any(step.words[:3] == ("extract", "--dataset", data) for step in steps)
+    ]
+    if wanted:
+        options = " ".join(f"{SIDES[data]} FOLDER" for data in wanted)
+        raise ExperimentError(
+            f"there are no features of {' and '.join(WHERE[data] for data in wanted)} below"
+            f" {places.out / 'caches'}, and no images to compute them from",
+            remedy=f"Give the images with `{options}`, or two caches with `--base CACHE --new"
+            " CACHE`. `clinit reproduce --scale-down` shows the whole on handwritten digits.",
+        )
+
+
+def _extraction(table: Table, places: Places, data: str, folder: Path) -> Step:
+    views = places.views if data == "imagenet1k" and table.is_aligned else 0
+    root = places.roots[data]
+    words = [
+        *("extract", "--dataset", data, "--config", table.recipe),
+        *("--root", f"FOLDER_OF_{data.upper()}" if root is None else str(root)),
+        *("--out", str(folder)),
+        *(("--views", str(views)) if views else ()),
+        *(("--weights", str(places.weights)) if places.weights else ()),
+    ]
+    images = IMAGES[data] + views * TRAIN_IMAGES
+    width = 512 if table.name == "resnet18" else 384
+    cost = (
+        f"{images:,} images through the backbone, {images * width * 2 / 1e9:.1f} GB;"
+        f" {_time(images / _IMAGES_PER_SECOND)} on two CPU cores"
+    )
+    return Step(tuple(words), _is_whole(folder, views), cost)
+
+
+def _is_whole(folder: Path, views: int) -> bool:
+    from clinit.extract.cache import open_cache
+
+    try:
+        cache = open_cache(folder)
+    except ClinitError:
+        return False
+    return {"train", "val"} <= set(cache.splits) and len(cache.views) >= views
+
+
+def _sweep(table: Table, places: Places, overlay: Sequence[str], studies: Sequence[Study]) -> Step:
+    base, new = places.sides(table)
+    words = ["sweep", *overlay, "--config", table.recipe, "--base", str(base), "--new", str(new)]
+    if table.is_aligned:
+        words += ["--head", f"mse={places.aligned}"]
+    if table.is_top:
+        words += ["--top", "--trunk-cache", str(places.out / "caches" / "trunk")]
+        words += ["--trunk-budget", "80GB"]
+        words += ["--weights", str(places.weights)] if places.weights else []
+    words += ["--out", str(places.runs(table))]
+    done = len(recorded(places.runs(table), studies))
+    cost = f"{len(studies):,} runs, {done:,} recorded; {_hours(table, studies)}"
+    return Step(tuple(words), done == len(studies), cost)
+
+
+_IMAGES_PER_SECOND = 40
+"""Of a small backbone on two CPU cores, as measured with a ViT-tiny (benchmarks)."""
+_RATE = 80e9
+"""Arithmetic of two CPU cores, per second."""
+_BLOCK_FLOP = 2 * 49 * 2 * 384 * 1536 * 2
+"""Forward pass of the last two blocks of ConvNeXtV2-Femto, per image."""
+
+
+def _hours(table: Table, studies: Sequence[Study]) -> str:
+    """Return how long runs of the paper's size take on two CPU cores."""
+    width = 512 if table.name == "resnet18" else 384
+    total = 0.0
+    for study in studies:
+        stream = study.stream
+        tasks = stream.stop_after or stream.tasks
+        rows = 3 * stream.iterations * stream.rows_per_batch  # forward, and two products back
+        rows += len(stream.evaluation_points) * (50_000 + 36_500)
+        total += tasks * rows * (2 * 1365 * width + (_BLOCK_FLOP if table.is_top else 0))
+    return f"with the paper's data {_time(total / _RATE)} on two CPU cores"
+
+
+def _time(seconds: float) -> str:
+    """Return an estimate in words."""
+    if seconds < 5400:
+        return f"about {max(1, round(seconds / 60)):,} min"
+    return f"about {seconds / 3600:,.0f} h"
