@@ -72,16 +72,17 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
 
     found = duel(runs)
     count = len(found.gains.table)
+    lines = [f"{found.words}{_seeds(found)}", found.gains.summary]
     if count <= MOST_NAMED:
         result, (axes,) = paper.page(style.COLUMN, 0.85 + 0.135 * count)
         _lying_bars(axes, found)
     else:
-        result, (axes,) = paper.page(style.COLUMN, 2.3)
+        result, (axes,) = paper.page(style.COLUMN, 2.6)
         _standing_bars(axes, found)
-    words = f"{found.words}{_seeds(found)}\n{found.gains.summary}"
+        lines += _ends(found)
     text = result.suptitle("", fontsize=style.NORMAL, x=0.01, ha="left")
     text.set_parse_math(False)
-    text.set_text("\n".join(shortened(line, 50) for line in words.split("\n")))
+    text.set_text("\n".join(shortened(line, 50) for line in lines))
     return result
 
 
@@ -135,6 +136,16 @@ def _seeds(found: Duel) -> str:
     return f" ({found.seeds} seeds)" if found.seeds > 1 else ""
 
 
+def _ends(found: Duel) -> list[str]:
+    """Return the names at both ends, a line each; all have the same room."""
+    names = [visible(name) for name in found.gains.table["name"]]
+    room = (50 - len("most: ") - 2 * (ENDS - 1)) // ENDS
+    return [
+        f"{words}: {', '.join(shortened(name, room) for name in part)}"
+        for words, part in (("most", names[:ENDS]), ("least", names[-ENDS:]))
+    ]
+
+
 def _lying_bars(axes: Axes, found: Duel) -> None:
     from clinit.analysis.figures import paper, style
 
@@ -165,21 +176,6 @@ def _standing_bars(axes: Axes, found: Duel) -> None:
     axes.axhline(0, color=style.INK, linewidth=0.6)
     axes.axhline(found.gains.mean, color=style.GREY, linewidth=0.8, linestyle="--")
     axes.set_xlim(0.5, len(gains) + 0.5)
-    names = [shortened(visible(name), 24) for name in table["name"]]
-    for words, place, side in (
-        ("\n".join(names[:ENDS]), 0.97, "top"),
-        ("\n".join(names[-ENDS:]), 0.03, "bottom"),
-    ):
-        right = side == "top"
-        paper.write(
-            axes,
-            0.97 if right else 0.03,
-            place,
-            ("greatest gains:\n" if right else "least gains:\n") + words,
-            transform=axes.transAxes,
-            ha="right" if right else "left",
-            va=side,
-        )
     paper.name_axes(axes, x="Classes, sorted", y="Gain (points); dashed: mean")
 
 

@@ -111,7 +111,8 @@ def _draw_floor(axes: Any, floor: Line) -> None:
     axes.annotate(
         "floor",
         (floor.at[0], floor.mean[0]),
-        xytext=(0, 2),
+        xytext=(4, -2),
+        va="top",
         textcoords="offset points",
         fontsize=style.SMALL,
         color=style.INK,

@@ -102,10 +102,9 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
         paper.name_bars(axes, names, 40)
         axes.set_ylim(most - 0.4, -0.6)
         axes.set_xlim(0, 1.5 * longest)
-        is_last = number + columns >= len(found)
-        axes.tick_params(labelbottom=is_last)
-        paper.name_axes(axes, x="Test images (share of class)" if is_last else None)
+        axes.tick_params(labelbottom=number + columns >= len(found))
     paper.hide_rest(panels, len(found))
+    result.supxlabel("Test images (share of those of the true class)", fontsize=style.NORMAL)
     handles = [paper.patch(colours[is_new]) for is_new in (True, False)]
     words = ["new class labelled as an old one", "old class as a new one"]
     paper.legend(result, words, handles, width, handle=1.2)

@@ -30,7 +30,7 @@ IMPORTS = (
     *("optuna.storages._rdb.models", "alembic.command", "matplotlib.figure"),
     *("matplotlib.backends.backend_agg", "sklearn.datasets", "safetensors.torch"),
     *("clinit.cli.main", "clinit.extract.run", "clinit.extract.import_features"),
-    *("clinit.extract.scan", "clinit.analysis.report", "clinit.analysis.figure"),
+    *("clinit.extract.scan", "clinit.analysis.report", "clinit.analysis.figures.save"),
     *("clinit.analysis.diagnosis", "clinit.headtrain.experiment", "clinit.headtrain.align"),
     *(
         "clinit.headtrain.export.run",

@@ -172,7 +172,7 @@ def test_a_diverged_loss_is_null_and_said(make_run: MakeRun, write_runs: WriteRu
     report = load_report([write_runs(nan)])
     assert json.loads(report.json())[0]["loss_new"] is None
     assert "random: the loss on the new task is not a finite number at 15 of 15" in report.notes[0]
-    assert "Accuracy" in report.curves().plain
+    assert "Test accuracy" in report.curves().plain
     report.figure().draw_without_rendering()
 
 

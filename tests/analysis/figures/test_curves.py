@@ -114,7 +114,9 @@ def test_the_loss_is_drawn_on_a_log_scale_where_a_linear_one_hides_a_start(
 def test_the_loss_is_drawn_up_to_where_it_diverges(
     make_run: MakeRun, write_runs: WriteRuns, tmp_path: Path
 ) -> None:
-    diverging = lambda task, i: 2.0 if i < 50 else math.inf if i < 60 else math.nan  # noqa: E731
+    def diverging(task: int, step: int) -> float:
+        return 2.0 if step < 50 else math.inf if step < 60 else math.nan
+
     report = load_report([write_runs(make_run(loss_curve=diverging, tasks=1))])
     (line,) = report.figure().axes[0].lines
     assert np.asarray(line.get_xdata())[-1] == 49

@@ -11,11 +11,10 @@ from rich.cells import cell_len
 from clinit.analysis.figures.gallery import GALLERY, drawable
 from clinit.analysis.figures.names import FigureName
 from clinit.analysis.figures.save import FORMATS, paths_of
-from clinit.analysis.report import Report, load_report
+from clinit.analysis.report import Report, report_of
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
-WriteRuns = Callable[..., Path]
 HOSTILE = (
     "_a$\\frac{$ %_^",
     "[red]x[/red]",
@@ -24,6 +23,10 @@ HOSTILE = (
     "\u05d0\u05d1\u05d2",
 )
 OBEYED = set("\x1b\x07\x9b\u202e")
+
+
+def all_but(*names: FigureName) -> list[FigureName]:
+    return [name for name in FigureName if name not in names]
 
 
 def starts_of_any_letters(make_full_run: MakeRun, **settings: object) -> list[RunRecord]:
@@ -35,9 +38,9 @@ def starts_of_any_letters(make_full_run: MakeRun, **settings: object) -> list[Ru
 
 
 @pytest.fixture
-def full(make_full_run: MakeRun, write_runs: WriteRuns) -> Report:
+def full(make_full_run: MakeRun) -> Report:
     runs = [make_full_run(i, seed=s, tasks=2) for i in ("random", "least-square") for s in (0, 1)]
-    return load_report([write_runs(*runs)])
+    return report_of(runs)
 
 
 def test_every_name_has_its_figure() -> None:
@@ -71,14 +74,11 @@ def test_no_letter_is_smaller_than_7_points(full: Report, name: FigureName) -> N
 
 
 @pytest.mark.parametrize("name", FigureName)
-def test_names_are_data(
-    make_full_run: MakeRun, write_runs: WriteRuns, tmp_path: Path, name: FigureName
-) -> None:
-    report = load_report([write_runs(*starts_of_any_letters(make_full_run, tasks=1, iterations=1))])
+def test_names_are_data(make_full_run: MakeRun, tmp_path: Path, name: FigureName) -> None:
+    report = report_of(starts_of_any_letters(make_full_run, tasks=1, iterations=1))
     report.save_figure(tmp_path / "a.svg", name)
     shown = "".join(ElementTree.parse(tmp_path / "a.svg").getroot().itertext())
     assert not OBEYED & set(shown)
-    report.save_figure(tmp_path / "a.pdf", name)
     for width in (80, 120):
         drawn = report.draw(name, width=width).plain
         assert max(map(cell_len, drawn.splitlines())) <= width
@@ -90,45 +90,43 @@ CLASS_FIGURES = (FigureName.CLASS_GAINS, FigureName.CONFUSIONS)
 
 @pytest.mark.parametrize("name", CLASS_FIGURES)
 def test_class_names_are_drawn_letter_by_letter(
-    make_full_run: MakeRun, write_runs: WriteRuns, tmp_path: Path, name: FigureName
+    make_full_run: MakeRun, tmp_path: Path, name: FigureName
 ) -> None:
     records = [
-        make_full_run(init, names=("a", "b", "$x$_^{2")) for init in ("random", "least-square")
+        make_full_run(init, names=(*HOSTILE[3:], "$x$_^{2")) for init in ("random", "least-square")
     ]
-    report = load_report([write_runs(*records)])
+    report = report_of(records)
+    report.save_figure(tmp_path / "a.pdf", name)
     report.save_figure(tmp_path / "a.svg", name)
     assert "$x$_^{2" in "".join(ElementTree.parse(tmp_path / "a.svg").getroot().itertext())
     assert "$x$_^{2" in report.draw(name, width=120).plain
 
 
 @pytest.mark.parametrize("name", FigureName)
-def test_fifteen_starts_and_twelve_tasks_are_drawn(
-    make_full_run: MakeRun, write_runs: WriteRuns, name: FigureName
-) -> None:
-    runs = [
-        make_full_run("least-square", lam=float(lam), tasks=12, iterations=2) for lam in range(14)
-    ]
-    report = load_report([write_runs(make_full_run(tasks=12, iterations=2), *runs)])
+def test_fifteen_starts_are_drawn(make_full_run: MakeRun, name: FigureName) -> None:
+    size = {"tasks": 12 if name is FigureName.CURVES else 3, "iterations": 2}
+    runs = [make_full_run("least-square", lam=float(lam), **size) for lam in range(14)]
+    report = report_of([make_full_run(**size), *runs])
     drawn = report.draw(name, width=80).plain
     assert max(map(cell_len, drawn.splitlines())) <= 80
-    report.figure(name).canvas.draw()  # type: ignore[attr-defined]
+    report.figure(name).draw_without_rendering()
 
 
-@pytest.mark.parametrize("name", set(FigureName) - {FigureName.LOSS_SPIKE, FigureName.EFFICIENCY})
+@pytest.mark.parametrize("name", all_but(FigureName.LOSS_SPIKE, FigureName.EFFICIENCY))
 def test_without_a_step_all_that_needs_none_is_drawn(
-    make_full_run: MakeRun, write_runs: WriteRuns, tmp_path: Path, name: FigureName
+    make_full_run: MakeRun, tmp_path: Path, name: FigureName
 ) -> None:
     runs = [make_full_run(init, iterations=0, tasks=1) for init in ("random", "least-square")]
-    report = load_report([write_runs(*runs)])
+    report = report_of(runs)
     report.save_figure(tmp_path / "a.svg", name)
     assert report.draw(name).plain
 
 
-@pytest.mark.parametrize("name", set(FigureName) - {FigureName.CLASS_GAINS, FigureName.EFFICIENCY})
+@pytest.mark.parametrize("name", all_but(FigureName.CLASS_GAINS, FigureName.EFFICIENCY))
 def test_a_task_without_test_images_and_a_single_run_are_drawn(
-    make_full_run: MakeRun, write_runs: WriteRuns, tmp_path: Path, name: FigureName
+    make_full_run: MakeRun, tmp_path: Path, name: FigureName
 ) -> None:
-    report = load_report([write_runs(make_full_run("least-square", untested_task=1))])
+    report = report_of([make_full_run("least-square", untested_task=1)])
     report.save_figure(tmp_path / "a.svg", name)
     assert report.draw(name).plain
 
