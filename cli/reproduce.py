@@ -235,6 +235,9 @@ def _collapse(table: Table, where: Places) -> Collapse | None:
 
 def _summary(made: Sequence[Reproduction]) -> RenderableType:
     """Return how many of the paper's effects hold, by table."""
+    from rich.console import Group
+    from rich.text import Text
+
     from clinit.analysis.columns import Column, table_of
 
     lines = []
@@ -242,10 +245,9 @@ def _summary(made: Sequence[Reproduction]) -> RenderableType:
         verdicts = [each.effect.verdict for each in found.comparisons]
         counts = [str(verdicts.count(name)) for name in ("holds", "open", "opposite")]
         lines.append([found.table.name, *(counts if verdicts else ["-"] * 3)])
-    heads = ("hold", "open", "other way")
-    return table_of(
-        [Column("table"), *(Column(head, "number") for head in heads)],
-        [lines],
-        title="\nEffects of the paper: which of two starts is better",
-        caption="All pairs of starts, by A_new and A_all (forward-transfer: A_fw).",
+    heads = ("hold", "open", "other way round")
+    return Group(
+        Text("\nEffects of the paper: which of two starts is better", style="bold"),
+        table_of([Column("table"), *(Column(head, "number") for head in heads)], [lines]),
+        Text("All pairs of starts, by A_new and A_all (forward-transfer: A_fw).", style="dim"),
     )

@@ -24,7 +24,7 @@ _SCALED_BUDGETS: dict[str, dict[str, str]] = {
     "data-orders": {"iterations,buffer": "12,240"},
     "forward-transfer": _BOTH,
     "cost": {"iterations,buffer": "24,1920"},
-    "figures": {"buffer": "240", "iterations,stop_after": "25,3;60,1"},
+    "figures": {"buffer": "240", "iterations,stop_after": "25,{tasks};60,1"},
 }
 """A fiftieth of the iterations and a hundredth of the buffers, by table."""
 _OF_TRAINING = ("iterations", "batch_size", "eval_every")
@@ -52,7 +52,8 @@ def overlay(
         words = {**_without(words, key.split(",")), key: value}
     if table.name == "first-task":  # nothing is trained
         words = _without(words, _OF_TRAINING)
-    return [f"{name}={value}" for name, value in words.items()]
+    tasks = words.get("tasks", "")
+    return [f"{name}={value.replace('{tasks}', tasks)}" for name, value in words.items()]
 
 
 def studies_of(table: Table, words: Sequence[str], context: Context) -> list[Study]:

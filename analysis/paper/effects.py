@@ -119,4 +119,4 @@ def ordering(values: Mapping[str, Sequence[float]]) -> str:
     means = {name: round(float(np.mean(each)), 2) for name, each in values.items() if len(each)}
     names = sorted(means, key=lambda name: means[name])
     signs = [" = " if means[a] == means[b] else " < " for a, b in pairwise(names)]
-    return "".join(name + sign for name, sign in zip(names, [*signs, ""], strict=True))
+    return "".join(sign + name for sign, name in zip(["", *signs], names, strict=False))

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy.stats import ttest_rel
+
+from clinit.analysis.paper.effects import Effect, ordering, over_images, over_seeds
+from clinit.analysis.run_summary import RunSummary
+
+Make = Callable[..., tuple[RunSummary, ...]]
+
+
+def test_the_interval_over_seeds_is_that_of_the_paired_t_test() -> None:
+    random = np.random.default_rng(0)
+    better = {seed: float(random.normal(2)) for seed in range(5)}
+    other = {seed: float(random.normal()) for seed in (3, 1, 0, 2, 4)}
+    mean, half, number = over_seeds(better, other)
+    ones, others = ([values[seed] for seed in range(5)] for values in (better, other))
+    expected: Any = ttest_rel(ones, others).confidence_interval(0.95)
+    assert number == 5
+    assert mean is not None
+    assert half is not None
+    np.testing.assert_allclose([mean - half, mean + half], expected)
+
+
+def test_only_seeds_that_both_have_are_compared() -> None:
+    mean, half, number = over_seeds({0: 3.0, 1: 9.0}, {0: 1.0, 2: 4.0})
+    assert (mean, half, number) == (2.0, None, 1)
+    assert over_seeds({0: 1.0}, {1: 1.0}) == (None, None, 0)
+
+
+@pytest.mark.parametrize("metric", ["acc_new", "acc_all"])
+def test_the_difference_over_images_is_that_of_the_accuracies_at_the_ends(
+    runs: Make, metric: str
+) -> None:
+    members = {run.init: run for run in runs(seeds=(1,))}
+    mine, theirs = members["least-square"], members["random"]
+    found = over_images(mine, theirs, metric)
+    assert found is not None
+    difference, half, number, p_value = found
+    right = [_naive_right(run, metric) for run in (mine, theirs)]
+    assert right[0].keys() == right[1].keys()
+    gained = sum(right[0][key] and not right[1][key] for key in right[0])
+    lost = sum(right[1][key] and not right[0][key] for key in right[0])
+    assert number == len(right[0])
+    assert gained > 0
+    assert difference == pytest.approx(100 * (gained - lost) / number)
+    variance = (gained + lost - (gained - lost) ** 2 / number) / number**2
+    assert half == pytest.approx(196 * np.sqrt(variance))
+    assert p_value == pytest.approx(_naive_mcnemar(gained, lost))
+    ends = [_at_end(run, metric) for run in (mine, theirs)]
+    assert difference == pytest.approx(ends[0] - ends[1])
+
+
+def _naive_right(run: RunSummary, metric: str) -> dict[tuple[int, int], bool]:
+    record = run.record
+    assert record.mistakes is not None
+    wrong = set(record.mistakes.select("task", "row", "image").rows())
+    found: dict[tuple[int, int], bool] = {}
+    for row, task, count in record.classes.select("row", "task", "val_rows").iter_rows():
+        when = 2 if metric == "acc_all" else task
+        if when:
+            found |= {(row, image): (when, row, image) not in wrong for image in range(count)}
+    return found
+
+
+def _naive_mcnemar(gained: int, lost: int) -> float:
+    from math import comb
+
+    total = gained + lost
+    tail = float(sum(comb(total, k) for k in range(min(gained, lost) + 1)) / 2**total)
+    return min(1.0, 2 * tail)
+
+
+def _at_end(run: RunSummary, metric: str) -> float:
+    counts = run.record.evaluations.filter(
+        pl.col("iteration") == pl.col("iteration").max().over("task")
+    ).join(run.record.classes.select("row", origin="task"), on="row")
+    if metric == "acc_all":
+        counts = counts.filter(pl.col("task") == 2)
+    else:
+        counts = counts.filter(pl.col("task") == pl.col("origin"))
+    return 100 * int(counts["correct"].sum()) / int(counts["total"].sum())
+
+
+def test_there_is_no_test_over_images_without_mistakes_or_for_other_metrics(runs: Make) -> None:
+    run = runs(seeds=(0,))[0]
+    assert over_images(run, run, "loss_new") is None
+    object.__setattr__(run.record, "mistakes", None)
+    assert over_images(run, run, "acc_all") is None
+
+
+def test_a_run_does_not_differ_from_itself(runs: Make) -> None:
+    run = runs(seeds=(0,))[0]
+    found = over_images(run, run, "acc_all")
+    assert found is not None
+    assert (found[0], found[1], found[3]) == (0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("paper", "mean", "half", "expected"),
+    [
+        (5.0, 3.0, 1.0, "holds"),
+        (-5.0, -3.0, 1.0, "holds"),
+        (5.0, 3.0, 3.5, "open"),
+        (5.0, 0.0, 0.0, "open"),
+        (5.0, -3.0, 1.0, "opposite"),
+        (None, 3.0, 1.0, "-"),
+        (5.0, None, None, "-"),
+        (5.0, 3.0, None, "-"),
+    ],
+)
+def test_an_effect_holds_where_its_interval_is_on_the_side_of_the_paper(
+    paper: Any, mean: Any, half: Any, expected: str
+) -> None:
+    effect = Effect("acc_new", "least-square", "random", paper, mean, half, "seeds", 5)
+    assert effect.verdict == expected
+
+
+def test_starts_are_ordered_by_their_means_and_equal_ones_are_told() -> None:
+    values = {"random": [1.0, 2.0], "class-mean": [3.0], "least-square": [3.001], "none": []}
+    assert ordering(values) == "random < class-mean = least-square"
+    assert ordering({}) == ""

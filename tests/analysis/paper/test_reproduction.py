@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from clinit.analysis.paper.files import FORMATS
+from clinit.analysis.paper.reproduction import Reproduction, reproduction
+from clinit.analysis.paper.tables import table_named
+from clinit.analysis.paper.terminal import terminal
+from clinit.analysis.run_summary import RunSummary
+from clinit.errors import RecordError
+
+Make = Callable[..., tuple[RunSummary, ...]]
+LOSSES = ("ce", "sqen", "mse")
+COLLAPSE = {
+    loss: {"nc1": 0.1, "nc2": 0.2, "nc3": None, "nc4": 0.4, "d_ls": 5.0, "d_ls_relative": 0.5,
+           "classes": 4, "dim": 8}
+    for loss in ("ce", "mse")
+}  # fmt: skip
+
+
+def lines_of(found: Reproduction, **place: Any) -> dict[str, Any]:
+    return {
+        line.metric: line
+        for line in found.lines
+        if all(getattr(line.place, name) == value for name, value in place.items())
+    }
+
+
+def test_each_number_stands_in_its_place(runs: Make) -> None:
+    made = runs(losses=LOSSES, budgets=((100, 40), (200, 80)))
+    found = reproduction(table_named("last-layer"), made)
+    for loss in LOSSES:
+        for theirs, ours in ((600, 100), (1200, 200)):
+            for init in ("random", "class-mean", "least-square"):
+                lines = lines_of(found, loss=loss, iterations=theirs, init=init)
+                members = [
+                    run.row()
+                    for run in made
+                    if (run.config["loss"], run.config["iterations"], run.init)
+                    == (loss, ours, init)
+                ]
+                for metric in ("acc_new", "acc_all", "acc_pre", "acc_pre_alone", "loss_new"):
+                    values = [row[metric] for row in members]
+                    assert lines[metric].mean == pytest.approx(fmean(values))
+                    assert lines[metric].deviation == pytest.approx(stdev(values))
+                assert lines["gain"].mean == pytest.approx(
+                    fmean(row["gain_equal_level"] for row in members)
+                )
+    line = lines_of(found, loss="ce", iterations=600, init="random")["acc_new"]
+    assert line.printed.value == 43.28
+    assert line.difference == pytest.approx(line.mean - 43.28)
+    assert len(found.lines) == 18 * 7
+
+
+def test_effects_are_differences_of_the_same_seed(runs: Make) -> None:
+    found = reproduction(table_named("resnet18"), runs(budgets=((100, 40), (200, 80))))
+    effects = [each.effect for each in found.comparisons]
+    assert len(effects) == 2 * 3 * 2
+    first = next(e for e in effects if (e.better, e.other) == ("least-square", "random"))
+    assert (first.over, first.number) == ("seeds", 3)
+    assert first.paper == pytest.approx(16.46 - 3.6)
+    assert first.verdict == "holds"
+    assert found.orders[0][1:] == ("random < class-mean < least-square",) * 2
+
+
+def test_one_seed_is_tested_over_images(runs: Make) -> None:
+    made = runs(budgets=((100, 40), (200, 80)), seeds=(0,))
+    found = reproduction(table_named("resnet18"), made)
+    effect = found.comparisons[0].effect
+    assert effect.over == "images"
+    assert effect.p_value is not None
+
+
+def test_a_single_budget_stands_for_the_one_it_equals_or_the_smallest(runs: Make) -> None:
+    equal = reproduction(table_named("resnet18"), runs(budgets=((1200, 192_000),), seeds=(0,)))
+    assert lines_of(equal, iterations=1200, init="random")["acc_new"].ours
+    assert not lines_of(equal, iterations=600, init="random")["acc_new"].ours
+
+
+def test_more_budgets_than_the_table_has_are_refused(runs: Make) -> None:
+    made = runs(budgets=((100, 40), (200, 80), (300, 80)), seeds=(0,))
+    with pytest.raises(RecordError) as caught:
+        reproduction(table_named("resnet18"), made)
+    assert str(caught.value) == (
+        "the runs of rehearsal have 3 budgets of iterations and buffer, the table has 2"
+    )
+    assert caught.value.remedy.startswith("Give another --out")
+
+
+def test_the_first_task_is_read_before_training(runs: Make) -> None:
+    made = runs(losses=("ce", "mse"), seeds=(0, 1))
+    found = reproduction(table_named("first-task"), made, COLLAPSE)
+    lines = lines_of(found, loss="mse", init="class-mean")
+    starts = [
+        run.row()["tasks"][0]
+        for run in made
+        if (run.config["loss"], run.init) == ("mse", "class-mean")
+    ]
+    assert lines["acc_new"].mean == pytest.approx(fmean(s["acc_new_start"] for s in starts))
+    assert lines["acc_pre"].mean == pytest.approx(fmean(s["acc_pre_alone_start"] for s in starts))
+    assert lines["acc_pre"].printed.value == 77.72
+    assert (lines["d_ls"].mean, lines["d_ls"].printed.value) == (5.0, 377.18)
+
+
+def test_the_cost_of_a_start_is_a_share_of_the_run_with_random_rows(runs: Make) -> None:
+    found = reproduction(table_named("cost"), runs(seeds=(0,)))
+    lines = lines_of(found, loss="ce", init="least-square")
+    # Two tasks of 0.02 seconds, and 4 seconds of a run with random rows.
+    assert lines["minutes_init"].mean == pytest.approx(0.04 / 60)
+    assert lines["overhead"].mean == pytest.approx(1.0)
+    assert lines["overhead"].printed.value == pytest.approx(100 * 13 / 186)
+    assert lines_of(found, loss="ce", init="random")["overhead"].mean is None
+
+
+def test_collapse_is_that_of_the_heads(runs: Make) -> None:
+    found = reproduction(table_named("neural-collapse"), (), COLLAPSE)
+    assert lines_of(found, loss="ce")["nc1"].printed.value == 0.32
+    assert lines_of(found, loss="mse")["d_ls"].printed.value == 377.18
+    assert lines_of(found, loss="mse")["nc1"].printed is None
+    assert found.differences == ("A head of 4 classes and 8 features instead of 1,000 and 384.",)
+
+
+def test_what_differs_from_the_paper_is_told(runs: Make) -> None:
+    found = reproduction(table_named("last-layer"), runs(seeds=(0,)))
+    assert found.is_reduced
+    told = " ".join(found.differences)
+    for words in (
+        "Backbone None instead of convnextv2_femto.fcmae_ft_in1k.",
+        "4 base classes instead of 1,000 (ImageNet-1K).",
+        "6 new classes instead of 365 (Places365-Standard).",
+        "2 tasks instead of 5.",
+        "100 updates per task instead of 600 and 1,200.",
+        "40 rows in the buffer instead of 24,000 and 192,000.",
+    ):
+        assert words in told
+    assert "every 50." not in told
+    assert "Batches" not in told
+    assert "Scale of computed rows: `norm`" in found.readings[0]
+
+
+@pytest.fixture
+def whole(runs: Make) -> Reproduction:
+    return reproduction(table_named("last-layer"), runs(losses=LOSSES, seeds=(0, 1)))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_terminal_shows_all_of_it_in_its_width(whole: Reproduction, width: int) -> None:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(terminal(whole))
+    shown = console.export_text()
+    assert max(map(len, shown.splitlines())) <= width
+    for words in (
+        "Table 2: The last layer learns",
+        "A reduced setting, see below",
+        "(here 100 iterations, buffer 40)",
+        "± 2 seeds",
+        "Do the paper's effects hold?",
+        "What differs from the paper here",
+        "Where the paper slips",
+    ):
+        assert words in shown
+    assert "…" not in shown
+    assert "  difference" not in shown  # of another setting it would say nothing
+
+
+def test_json_and_csv_hold_every_number(whole: Reproduction) -> None:
+    content = json.loads(FORMATS["json"](whole))
+    assert content["reduced"] is True
+    assert len(content["lines"]) == len(whole.lines)
+    assert len(content["effects"]) == len(whole.comparisons)
+    read = list(csv.DictReader(io.StringIO(FORMATS["csv"](whole))))
+    for line, found, row in zip(whole.lines, content["lines"], read, strict=True):
+        assert found["ours"] == pytest.approx(line.mean)
+        assert found["paper"] == (line.printed.value if line.printed else None)
+        assert row["metric"] == line.metric
+        assert (float(row["ours"]) if row["ours"] else None) == pytest.approx(line.mean)
+
+
+def test_markdown_has_a_table_per_group_and_latex_its_rules(whole: Reproduction) -> None:
+    text = FORMATS["md"](whole)
+    assert text.startswith("## Table 2: The last layer learns")
+    tables = [part for part in text.split("\n\n") if part.startswith("|")]
+    assert len(tables) == 6 + 1
+    for table in tables:
+        rows = table.splitlines()
+        assert len({row.count("|") for row in rows}) == 1
+    latex = FORMATS["tex"](whole)
+    assert latex.count(r"\toprule") == latex.count(r"\bottomrule") == 1
+    assert latex.count(r"\midrule") == 6
+    body = [row for row in latex.splitlines() if row.endswith(r"\\") and "multicolumn" not in row]
+    assert {row.count("&") for row in body} == {7}
+    assert latex.count("{") == latex.count("}")

@@ -1,0 +1,180 @@
+"""`clinit reproduce`: the plan, its refusals, and the whole on small data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from clinit.analysis.paper.tables import NAMES, table_named
+from clinit.cli.main import app
+from clinit.cli.reproduce_runs import overlay
+from clinit.errors import ExperimentError
+from clinit.headtrain.record.format import find_records
+
+SCALED = ["tasks=3", "batch_size=64", "eval_every=4"]
+
+
+@pytest.fixture
+def reproduce(tmp_path: Path) -> Callable[..., Result]:
+    def call(*words: str) -> Result:
+        places = ["--out", str(tmp_path / "out")]
+        return CliRunner().invoke(app, ["reproduce", *words, *places], env={"COLUMNS": "100"})
+
+    return call
+
+
+@pytest.fixture
+def caches(tiny_run: Path) -> list[str]:
+    folder = tiny_run.parent / "caches"
+    return ["--base", str(folder / "base"), "--new", str(folder / "new")]
+
+
+def test_a_dry_run_tells_commands_time_and_disk(
+    reproduce: Callable[..., Result], tmp_path: Path
+) -> None:
+    result = reproduce("last-layer", "neural-collapse", "--dry-run", "--imagenet", "/data/imagenet")
+    assert result.exit_code == 0, result.output
+    shown = result.output
+    assert "last-layer: The last layer learns (Table 2)" in shown
+    assert (
+        "$ clinit extract --dataset imagenet1k --config table2-last-layer --root /data/im" in shown
+    )
+    assert "--root FOLDER_OF_PLACES365" in shown
+    assert "65,389,517 images through the backbone, 50.2 GB" in shown
+    assert "$ clinit align" in shown
+    assert "90 runs, 0 recorded; with the paper's data about" in shown
+    assert shown.count("--dataset imagenet1k") == 1  # what two tables share is told once
+    assert "nothing beyond the commands above" in shown
+    assert not (tmp_path / "out").exists()
+
+
+def test_images_that_are_not_there_are_named_with_what_to_do(
+    reproduce: Callable[..., Result], tmp_path: Path
+) -> None:
+    error = reproduce("resnet18").exception
+    assert isinstance(error, ExperimentError)
+    assert str(error) == (
+        "there are no features of ImageNet-1K (ILSVRC2012: image-net.org, after registration) and"
+        " Places365-Standard (places2.csail.mit.edu) below"
+        f" {tmp_path / 'out' / 'caches'}, and no images to compute them from"
+    )
+    assert error.remedy == (
+        "Give the images with `--imagenet FOLDER --places FOLDER`, or two caches with `--base CACHE"
+        " --new CACHE`. `clinit reproduce --scale-down` shows the whole on handwritten digits."
+    )
+    error = reproduce("resnet18", "--imagenet", "/data/imagenet").exception
+    assert isinstance(error, ExperimentError)
+    assert str(error).startswith("there are no features of Places365-Standard")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["table-2"], "'table-2' is none of first-task, last-layer"),
+        (["cost", "--base", "b"], "--base and --new go together"),
+    ],
+)
+def test_a_wrong_call_is_refused(
+    reproduce: Callable[..., Result], words: list[str], message: str
+) -> None:
+    result = reproduce(*words)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.replace("│", " ").split())
+
+
+def test_more_budgets_than_the_table_has_are_refused_before_anything_is_trained(
+    reproduce: Callable[..., Result], caches: list[str], tmp_path: Path
+) -> None:
+    words = ["data-orders", *caches, "--set", "iterations,buffer=2,9;3,12"]
+    error = reproduce(*words).exception
+    assert isinstance(error, ExperimentError)
+    assert str(error) == "data-orders has 1 budget of iterations and buffer, but 2 are set"
+    assert error.remedy == "Give the tables one by one, each with its own --set."
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "seeds", "expected"),
+    [
+        (
+            "last-layer",
+            [],
+            None,
+            [*SCALED, "seed=0:2", "iterations,buffer=12,240;24,1920"],
+        ),
+        (
+            "last-layer",
+            ["buffer=9", "eval-every=2"],
+            5,
+            [*SCALED[:2], "seed=0:5", "iterations=12,24", "buffer=9", "eval_every=2"],
+        ),
+        ("first-task", ["iterations=5"], None, ["tasks=3", "seed=0:2", "buffer=240"]),
+        (
+            "figures",
+            ["seed=3"],
+            None,
+            [*SCALED, "buffer=240", "iterations,stop_after=25,3;60,1", "seed=3"],
+        ),
+        ("neural-collapse", ["seed=3"], 2, []),
+    ],
+)
+def test_a_reduced_setting_gives_way_to_what_is_set(
+    name: str, settings: list[str], seeds: int | None, expected: list[str]
+) -> None:
+    assert overlay(table_named(name), settings, seeds, scale_down=True) == expected
+
+
+def test_without_a_reduction_the_recipe_is_as_it_is() -> None:
+    assert overlay(table_named("cost"), [], None, scale_down=False) == []
+
+
+@pytest.mark.slow
+def test_all_tables_and_figures_are_made_in_a_reduced_setting(
+    reproduce: Callable[..., Result], caches: list[str], tmp_path: Path
+) -> None:
+    """Every name on two small caches; a second call trains nothing."""
+    small = ["--scale-down", *caches, "--seeds", "1", "--set", "tasks=2"]
+    small += ["--set", "batch_size=6", "--set", "eval_every=24"]
+    top = [name for name in NAMES if table_named(name).is_top]
+    heads = [name for name in NAMES if name not in top]
+    result = reproduce(*heads, *small)
+    assert result.exit_code == 0, result.output
+    assert "Effects of the paper: which of two starts is better" in result.output
+    result = reproduce(*top, *small, "--set", "rank=2", "--set", "loss=ce")
+    assert result.exit_code == 0, result.output
+    out = tmp_path / "out"
+    for name in set(NAMES) - {"figures"}:
+        content = json.loads((out / "tables" / f"{name}.json").read_text())
+        assert content["reduced"] is True
+        assert any(line["ours"] is not None for line in content["lines"])
+        for ending in ("csv", "md", "tex"):
+            assert (out / "tables" / f"{name}.{ending}").stat().st_size > 0
+    for figure in ("figure1ab", "figure1c", "figure2", "figure3"):
+        for ending in ("png", "pdf", "svg"):
+            assert (out / "figures" / f"{figure}.{ending}").stat().st_size > 0
+    recorded = find_records(out)
+    assert len(find_records(out / "runs" / "top-layers")) == 6  # four tables share them
+    again = reproduce("last-layer", *small)
+    assert again.exit_code == 0, again.output
+    assert "$ clinit" not in again.output
+    assert find_records(out) == recorded
+
+
+def test_digits_are_made_where_no_cache_is_given(
+    reproduce: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+
+    def stop(folder: Path, run: Any) -> None:
+        made.append(folder)
+        raise ExperimentError("made", remedy="-")
+
+    monkeypatch.setattr("clinit.cli.digits.make_digits", stop)
+    result = reproduce("first-task", "--scale-down")
+    assert str(result.exception) == "made"
+    assert made == [tmp_path / "out" / "digits"]
