@@ -114,6 +114,18 @@ class Report:
 
         save_figure(self.runs, path)
 
+    def html(self, *, reading: Reading = "equal-level") -> str:
+        """Return the report as one HTML page that loads nothing: tables, curves, settings."""
+        from clinit.analysis.page.page import page
+
+        return page(self, reading)
+
+    def save_html(self, path: Path, *, reading: Reading = "equal-level") -> None:
+        """Write the page to a file that ends in .html."""
+        from clinit.analysis.page.page import save_page
+
+        save_page(self, path, reading)
+
 
 def load_report(paths: Sequence[Path], *, skip_start: bool = False) -> Report:
     """Read the records at or below `paths` and compare each run with its random run.

@@ -63,6 +63,15 @@ def report(
             dir_okay=False,
         ),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the whole report into this .html file: tables, curves to zoom into,"
+            " settings, commands. It loads nothing and can be sent to others.",
+            metavar="FILE",
+            dir_okay=False,
+        ),
+    ] = None,
     curves: Annotated[
         bool, typer.Option(help="Draw loss and accuracy on the new task in the terminal.")
     ] = True,
@@ -86,6 +95,9 @@ def report(
     if plot is not None:
         loaded.save_figure(plot)
         note(f"the curves are drawn in {plot}")
+    if html is not None:
+        loaded.save_html(html, reading=gain.value)
+        note(f"the page is {html}")
     if format is Format.JSON:
         print_json(loaded.json())
     elif format is Format.CSV:

@@ -1,0 +1,217 @@
+"""The tables of the page: means over seeds, runs, and neural collapse where it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clinit.analysis.captions import gain_caption, loss_caption
+from clinit.analysis.diagnosis_table import COLUMNS as DIAGNOSES
+from clinit.analysis.efficiency import Reading, value_name
+from clinit.analysis.ranking import VALUES, SeedGroup, seed_groups
+from clinit.analysis.report import Report
+from clinit.analysis.run_summary import Row, RunSummary
+from clinit.analysis.settings import NOTHING, SHORT, differences, settings, shown
+from clinit.analysis.tables import Value
+
+Cell = list[Any]
+"""What is printed, what it is sorted by, and whether it is the best of comparable runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A column of numbers."""
+
+    value: Value
+    meaning: str
+
+    def column(self) -> dict[str, Any]:
+        """Return its heading, its unit with the better direction, and its meaning."""
+        heading, mark = self.value.column.heading.split("\n")
+        return {
+            "heading": heading,
+            "mark": mark,
+            "better": self.value.better,
+            "meaning": self.meaning,
+            "number": True,
+        }
+
+
+def tables(report: Report, rows: Sequence[Row], reading: Reading) -> list[dict[str, Any]]:
+    """Return the tables from top to bottom; the lines of runs name the place of their run."""
+    found = []
+    if report.has_several_seeds:
+        found.append(_seed_table(report.runs, reading))
+    found.append(_run_table(report.runs, rows, reading))
+    if report.is_diagnosed:
+        found.append(_diagnosis_table(report.runs))
+    return found
+
+
+def measures(runs: Sequence[RunSummary], reading: Reading) -> list[Measure]:
+    """Return the columns of numbers that a run has."""
+    start = "not counted" if runs[0].skip_start else "included"
+    mean = f"mean over the evaluation points, the one before each task's first step {start}"
+    found = [
+        Measure(Value(heading, name, "percent"), f"Accuracy on test images of {classes}; {mean}.")
+        for heading, name, classes in (
+            ("A_all", "acc_all", "all classes seen"),
+            ("A_new", "acc_new", "the current task"),
+            ("A_old", "acc_old", "the base and earlier tasks"),
+            ("A_pre", "acc_pre", "the base classes"),
+        )
+    ]
+    loss = loss_caption(runs).removeprefix("L_new: ")
+    gained = gain_caption(reading).removeprefix("gain, ")
+    found.append(Measure(Value("L_new", "loss_new", "loss", "low"), _sentence(loss)))
+    found.append(Measure(Value("gain", value_name(reading), "gain"), _sentence(gained)))
+    if any(run.row()["forward_transfer"] is not None for run in runs):
+        words = "Forward transfer: top-1 of a linear probe on the next task's classes, mean."
+        found.append(Measure(Value("FWT", "forward_transfer", "percent"), words))
+    words = "Seconds (s), minutes (m) or hours (h) of this run alone."
+    return [*found, Measure(Value("time", "seconds", "time", "low"), words)]
+
+
+def _run_table(runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading) -> dict[str, Any]:
+    names, columns = differences(runs).names, measures(runs, reading)
+    lines = []
+    for place, (run, row) in enumerate(zip(runs, rows, strict=True)):
+        beside = [other for peer, other in zip(runs, rows, strict=True) if peer.key == run.key]
+        cells = _names(run, names, runs)
+        for measure in columns:
+            text = measure.value.text(row)
+            best = measure.value.best(beside)
+            cells.append([text, row[measure.value.name], text == best])
+        lines.append({"run": place, "cells": cells})
+    partly = any(row["gain_tasks"] != row["gain_tasks_reached"] for row in rows)
+    comparable = len({run.key for run in runs})
+    words = "Bold: the best" + (" of comparable runs." if comparable > 1 else ".")
+    return {
+        "title": "Runs",
+        "columns": [*_name_columns(names), *(each.column() for each in columns)],
+        "lines": lines,
+        "caption": (words if comparable < len(runs) else "")
+        + (" *: not in every task, see the notes." if partly else ""),
+    }
+
+
+def _seed_table(runs: Sequence[RunSummary], reading: Reading) -> dict[str, Any]:
+    names = [name for name in differences(runs).names if name not in ("seed", "run")]
+    columns = [each for each in measures(runs, reading) if each.value.name in VALUES]
+    found = seed_groups(runs)
+    seeds = {
+        "heading": "seeds",
+        "mark": "",
+        "better": "high",
+        "meaning": "How many runs are averaged; ±: their standard deviation (n − 1).",
+        "number": True,
+    }
+    counts = {len(group.runs) for group in found}
+    uneven = f" Not all have the same number of seeds ({min(counts)} to {max(counts)})."
+    partly = any(group.gain_is_partial for group in found)
+    return {
+        "title": "Means over seeds",
+        "columns": [*_name_columns(names), seeds, *(each.column() for each in columns)],
+        "lines": [
+            {
+                "run": runs.index(group.runs[0]),
+                "cells": [
+                    *_names(group.runs[0], names, runs),
+                    [str(len(group.runs)), len(group.runs)],
+                    *(_spread(group, each.value) for each in columns),
+                ],
+            }
+            for group in found
+        ],
+        "caption": "Ranked by A_all." + (uneven if len(counts) > 1 else "")
+        + (" *: not in every task of every run." if partly else ""),
+    }  # fmt: skip
+
+
+def _spread(group: SeedGroup, value: Value) -> Cell:
+    spread = group.values[value.name]
+    if spread is None:
+        return [NOTHING, None]
+    partly = value.kind == "gain" and group.gain_is_partial
+    return [spread.text(3 if value.kind == "loss" else 2) + ("*" if partly else ""), spread.mean]
+
+
+def _diagnosis_table(runs: Sequence[RunSummary]) -> dict[str, Any]:
+    names = differences(runs).names
+    lines = []
+    for place, run in enumerate(runs):
+        tasks = [task for task in run.record.info["tasks"] if task.get("diagnosis")]
+        for task in tasks[-1:]:
+            found: dict[str, Any] = dict(task["diagnosis"] or {})
+            values = [found.get(name) for name in DIAGNOSES.values()]
+            cells = [[NOTHING if v is None else f"{v:.3g}", v] for v in values]
+            number = [str(task["task"]), task["task"]]
+            lines.append({"run": place, "cells": [*_names(run, names, runs), number, *cells]})
+    headings = [("task", "The task after which the head is measured."), *_DIAGNOSIS_MEANINGS]
+    return {
+        "title": "Neural collapse after the last task",
+        "columns": [
+            *_name_columns(names),
+            *(
+                {"heading": word, "mark": "", "better": "low", "meaning": said, "number": True}
+                for word, said in headings
+            ),
+        ],
+        "lines": lines,
+        "caption": "Over buffer and new training rows.",
+    }
+
+
+_DIAGNOSIS_MEANINGS = list(
+    zip(
+        DIAGNOSES,
+        (
+            "Variation within classes beside that between them; 0: each class is a point.",
+            "How far the rows of the head are from equal lengths and angles; 0 is full collapse.",
+            "How far the rows of the head are from the class means; 0 is full collapse.",
+            "The least NC2 and NC3 of a head of this width.",
+            "How far classes are favoured at the mean of the features; 0: none is.",
+            "Deviation of the head from least squares.",
+            "D_LS / size of the head's outputs: comparable between losses.",
+        ),
+        strict=True,
+    )
+)
+
+
+def _name_columns(names: Sequence[str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "heading": SHORT.get(name, name),
+            "mark": "",
+            "better": "neither",
+            "meaning": _NAMED.get(name, "" if name not in SHORT else f"{name.replace('_', ' ')}."),
+            "number": False,
+        }
+        for name in ("init", "scale", *names)
+    ]
+
+
+_NAMED = {
+    "init": "How the rows of new classes start; the method, where a head is solved as a whole.",
+    "scale": "How long the new rows are made.",
+    "run": "The number of the run: nothing else tells it apart from another.",
+    "lam": "λ, the ridge of the least squares.",
+}
+
+
+def _names(run: RunSummary, names: Sequence[str], runs: Sequence[RunSummary]) -> list[Cell]:
+    scale = NOTHING if run.init == "random" else run.scale
+    values = settings(run)
+    cells: list[Cell] = [[run.init, run.init], [scale, scale]]
+    for name in names:
+        text = shown(run, name, runs)
+        value = int(text) if name == "run" else values.get(name)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        cells.append([text, value if number and text != NOTHING else text])
+    return cells
+
+
+def _sentence(words: str) -> str:
+    return words[0].upper() + words[1:]
