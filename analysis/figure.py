@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +33,34 @@ LEGEND_LETTERS = 105
 FORMATS = (".png", ".pdf", ".svg")
 
 
-def figure(runs: Sequence[RunSummary]) -> Figure:
-    """Return two panels side by side, 6.9 inches wide: the text width of two columns."""
-    names = [visible(name) for name in labels(runs)]
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a curve is drawn, and its name in the legend; curves of one style are named once."""
+
+    name: str
+    look: tuple[tuple[str, Any], ...]
+    """Settings of a line of matplotlib: colour and line style."""
+
+
+def figure(runs: Sequence[RunSummary], styles: Sequence[Style] | None = None) -> Figure:
+    """Return two panels side by side, 6.9 inches wide: the text width of two columns.
+
+    Args:
+        runs: Whose curves are drawn.
+        styles: Of each run; default: each has one of its own.
+    """
+    styles = _styles(runs) if styles is None else styles
+    shown = list(dict.fromkeys(styles))
+    names = [_shortened(visible(style.name)) for style in shown]
     # Legend rows take their own height, so that no panel shrinks when there are many runs.
-    columns = max(1, min(len(runs), LEGEND_LETTERS // (max(map(len, names)) + 6)))
-    rows = -(-len(runs) // columns)
+    columns = max(1, min(len(names), LEGEND_LETTERS // (max(map(len, names)) + 6)))
+    rows = -(-len(names) // columns)
     result = Figure(figsize=(6.9, 2.55 + 0.19 * rows), dpi=200, layout="constrained")
     left, right = result.subplots(1, 2)
     ends = switches(runs)
     loss = [segments(run, "loss_new") for run in runs]
     accuracy = [segments(run, "acc_new") for run in runs]
-    looks = _looks(runs)
+    looks = [dict(style.look) for style in styles]
     _panel(left, loss, ends, looks)
     _panel(right, accuracy, ends, looks)
     left.set_ylabel("New-task training loss", fontsize=8.5)
@@ -53,7 +70,7 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
         _logarithmic(left, loss)
     elif min((value for curve in loss for s in curve for value in s.values), default=0) >= 0:
         left.set_ylim(bottom=0)
-    handles = [Line2D([], [], linewidth=1.5, **look) for look in looks]
+    handles = [Line2D([], [], linewidth=1.5, **dict(style.look)) for style in shown]
     legend = result.legend(
         handles,
         [
@@ -90,6 +107,17 @@ def save_figure(runs: Sequence[RunSummary], path: Path) -> None:
         drawn.savefig(content, format=path.suffix.lower()[1:])
     with claim_file(path, on_busy=lambda: None):
         commit_file(path, lambda draft: draft.write_bytes(content.getbuffer()))
+
+
+def _styles(runs: Sequence[RunSummary]) -> list[Style]:
+    pairs = zip(labels(runs), _looks(runs), strict=True)
+    return [Style(name, tuple(look.items())) for name, look in pairs]
+
+
+def _shortened(name: str) -> str:
+    """Return a name that leaves room for the panels."""
+    most = LEGEND_LETTERS - 6
+    return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def _looks(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:

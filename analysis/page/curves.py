@@ -9,17 +9,18 @@ for all the curves that have the same ones, as differences.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import polars as pl
 from jaxtyping import Float, Int
 
-from clinit.analysis.curves import segments, spans_decades
+from clinit.analysis.curves import LOG_RATIO, segments, spans_decades
 from clinit.analysis.run_summary import RunSummary
 
 ACCURACIES = ("acc_new", "acc_old", "acc_all")
-POINTS_OF_PAGE = 18_000
+POINTS_OF_PAGE = 10_000
 """Points of all curves of one kind: some 8 bytes each, for up to five kinds."""
 FEWEST, MOST = 48, 1_500
 """Points of one curve: enough to see its shape; no screen has more columns."""
@@ -59,7 +60,7 @@ def thin(values: Float[np.ndarray, " steps"], most: int) -> Int[np.ndarray, " ke
     low = np.where(np.isfinite(values), values, np.inf)
     high = np.where(np.isfinite(values), values, -np.inf)
     kept = {0, len(values) - 1}
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+    for start, stop in pairwise(edges.tolist()):
         kept |= {start + int(low[start:stop].argmin()), start + int(high[start:stop].argmax())}
     return np.array(sorted(kept))
 
@@ -95,8 +96,9 @@ def _share(run: RunSummary, most: int) -> int:
 
 
 def _longest(run: RunSummary) -> int:
-    counts = run.record.steps["task"].value_counts()["count"]
-    return int(counts.max() or 0)  # type: ignore[call-overload]
+    """Return the steps of the longest task."""
+    ends = _ends(run)
+    return max(np.diff(ends, prepend=0).tolist())
 
 
 def _ends(run: RunSummary) -> list[int]:
@@ -107,11 +109,6 @@ def _ends(run: RunSummary) -> list[int]:
 
 def _is_log(losses: Sequence[pl.Series]) -> bool:
     """Return whether losses spread over decades, by the rule of the other curves."""
-    from clinit.analysis.curves import LOG_RATIO
-
-    finite = [each.filter(each.is_finite()) for each in losses]
-    known = pl.concat(finite) if finite else pl.Series([], dtype=pl.Float32)
-    if not len(known):
-        return False
-    low, high = float(known.min()), float(known.max())  # type: ignore[arg-type]
-    return low > 0 and high / low > LOG_RATIO
+    known = pl.concat(losses).drop_nulls().to_numpy()
+    known = known[np.isfinite(known)]
+    return len(known) > 0 and bool(0 < known.min() < known.max() / LOG_RATIO)

@@ -16,7 +16,7 @@ from clinit.analysis.page.curves import curves
 from clinit.analysis.page.looks import fields, groups
 from clinit.analysis.page.matrix import matrix
 from clinit.analysis.page.record import repetition
-from clinit.analysis.page.results import tables
+from clinit.analysis.page.results import tables, terms
 from clinit.analysis.report import Report
 from clinit.analysis.settings import labels
 from clinit.extract.visible import visible
@@ -33,6 +33,7 @@ def page_data(report: Report, reading: Reading = "equal-level") -> PageData:
         "title": title(runs),
         "asked": asked(runs),
         "tables": tables(report, rows, reading),
+        "terms": terms(runs),
         "fields": [{"name": each.name, "values": each.values} for each in choices],
         "looks": [{"label": each.label, "colour": each.colour, "dash": each.dash} for each in look],
         "curves": curves(runs),

@@ -6,14 +6,26 @@ styles. The same runs give the same bytes.
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 import warnings
 from urllib.parse import quote
 
+import numpy as np
+import polars as pl
 from matplotlib import rc_context
 
+from clinit.analysis.figure import COLOURS, Style, figure
+from clinit.analysis.page.curves import FEWEST, thin
+from clinit.analysis.page.looks import Group, groups
 from clinit.analysis.report import Report
+from clinit.analysis.run_summary import RunSummary
+
+WIDTH = 1.75
+"""Of a line on the screen, in pixels: matplotlib measures dashes in widths of their line."""
+POINTS = 5_000
+"""Points of all curves of one panel: more cannot be seen, and each takes some 20 bytes."""
 
 _PLAIN = " !$&'()*+,-./:;=?@[]_~^`{|}"
 """Characters that stay in the address of the image: all but quotes, <, >, %, # and lines."""
@@ -22,12 +34,43 @@ _PLAIN = " !$&'()*+,-./:;=?@[]_~^`{|}"
 def svg(report: Report) -> str:
     """Return the figure as SVG, its letters as text."""
     content = io.StringIO()
-    settings = {"svg.fonttype": "none", "svg.hashsalt": "clinit", "text.usetex": False}
-    with rc_context(settings), warnings.catch_warnings():
+    most = max(FEWEST, POINTS // len(report.runs))
+    thinned = [_thinned(run, most) for run in report.runs]
+    looks = groups(report.runs)
+    styles = [_style(next(look for look in looks if run in look.runs)) for run in report.runs]
+    with (
+        rc_context({"svg.fonttype": "none", "svg.hashsalt": "clinit", "text.usetex": False}),
+        warnings.catch_warnings(),
+    ):
         # The browser has its own fonts, and the letters that those of matplotlib lack.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        report.figure().savefig(content, format="svg", metadata={"Date": None, "Creator": None})
-    return content.getvalue()
+        figure(thinned, styles).savefig(
+            content, format="svg", metadata={"Date": None, "Creator": None}
+        )
+    # A hundredth of a point is finer than any paper.
+    return re.sub(r"(\.\d\d)\d+", r"\1", content.getvalue())
+
+
+def _style(group: Group) -> Style:
+    """Return the look that the curves of the group have on the screen."""
+    strokes = tuple(length / WIDTH for length in group.dash)
+    line = (0, strokes) if strokes else "-"
+    return Style(group.label, (("color", COLOURS[group.colour]), ("linestyle", line)))
+
+
+def _thinned(run: RunSummary, most: int) -> RunSummary:
+    """Return the run with the points that its curves in the figure need."""
+    tasks = run.points.partition_by("task", maintain_order=True)
+    parts = []
+    for part in tasks:
+        columns = (part[name].cast(pl.Float64).fill_null(np.nan) for name in DRAWN)
+        kept = [thin(column.to_numpy(), max(4, most // len(tasks))) for column in columns]
+        parts.append(part[np.unique(np.concatenate(kept)).tolist()])
+    return dataclasses.replace(run, points=pl.concat(parts))
+
+
+DRAWN = ("loss_new", "acc_new")
+"""The curves of the figure."""
 
 
 def address(drawn: str) -> str:

@@ -42,19 +42,20 @@ def tables(report: Report, rows: Sequence[Row], reading: Reading) -> list[dict[s
     """Return the tables from top to bottom; the lines of runs name the place of their run."""
     found = []
     if report.has_several_seeds:
-        found.append(_seed_table(report.runs, reading))
+        found.append(_seed_table(report.runs, rows, reading))
     found.append(_run_table(report.runs, rows, reading))
     if report.is_diagnosed:
         found.append(_diagnosis_table(report.runs))
     return found
 
 
-def measures(runs: Sequence[RunSummary], reading: Reading) -> list[Measure]:
+def measures(runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading) -> list[Measure]:
     """Return the columns of numbers that a run has."""
-    start = "not counted" if runs[0].skip_start else "included"
-    mean = f"mean over the evaluation points, the one before each task's first step {start}"
     found = [
-        Measure(Value(heading, name, "percent"), f"Accuracy on test images of {classes}; {mean}.")
+        Measure(
+            Value(heading, name, "percent"),
+            f"Accuracy on test images of {classes}, mean over evaluations.",
+        )
         for heading, name, classes in (
             ("A_all", "acc_all", "all classes seen"),
             ("A_new", "acc_new", "the current task"),
@@ -66,18 +67,28 @@ def measures(runs: Sequence[RunSummary], reading: Reading) -> list[Measure]:
     gained = gain_caption(reading).removeprefix("gain, ")
     found.append(Measure(Value("L_new", "loss_new", "loss", "low"), _sentence(loss)))
     found.append(Measure(Value("gain", value_name(reading), "gain"), _sentence(gained)))
-    if any(run.row()["forward_transfer"] is not None for run in runs):
+    if any(row["forward_transfer"] is not None for row in rows):
         words = "Forward transfer: top-1 of a linear probe on the next task's classes, mean."
         found.append(Measure(Value("FWT", "forward_transfer", "percent"), words))
     words = "Seconds (s), minutes (m) or hours (h) of this run alone."
     return [*found, Measure(Value("time", "seconds", "time", "low"), words)]
 
 
+def terms(runs: Sequence[RunSummary]) -> list[list[str]]:
+    """Return words that the meanings of the columns use, and what they stand for."""
+    start = "does not count" if runs[0].skip_start else "counts too"
+    return [["evaluation", f"A point of a curve; the one before the first step of a task {start}."]]
+
+
 def _run_table(runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading) -> dict[str, Any]:
-    names, columns = differences(runs).names, measures(runs, reading)
+    names, columns = differences(runs).names, measures(runs, rows, reading)
+    comparable: dict[str, list[Row]] = {}
+    keys = [run.key for run in runs]
+    for key, row in zip(keys, rows, strict=True):
+        comparable.setdefault(key, []).append(row)
     lines = []
     for place, (run, row) in enumerate(zip(runs, rows, strict=True)):
-        beside = [other for peer, other in zip(runs, rows, strict=True) if peer.key == run.key]
+        beside = comparable[keys[place]]
         cells = _names(run, names, runs)
         for measure in columns:
             text = measure.value.text(row)
@@ -85,20 +96,21 @@ def _run_table(runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading
             cells.append([text, row[measure.value.name], text == best])
         lines.append({"run": place, "cells": cells})
     partly = any(row["gain_tasks"] != row["gain_tasks_reached"] for row in rows)
-    comparable = len({run.key for run in runs})
-    words = "Bold: the best" + (" of comparable runs." if comparable > 1 else ".")
+    words = "Bold: the best" + (" of comparable runs." if len(comparable) > 1 else ".")
     return {
         "title": "Runs",
         "columns": [*_name_columns(names), *(each.column() for each in columns)],
         "lines": lines,
-        "caption": (words if comparable < len(runs) else "")
+        "caption": (words if len(comparable) < len(runs) else "")
         + (" *: not in every task, see the notes." if partly else ""),
     }
 
 
-def _seed_table(runs: Sequence[RunSummary], reading: Reading) -> dict[str, Any]:
+def _seed_table(
+    runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading
+) -> dict[str, Any]:
     names = [name for name in differences(runs).names if name not in ("seed", "run")]
-    columns = [each for each in measures(runs, reading) if each.value.name in VALUES]
+    columns = [each for each in measures(runs, rows, reading) if each.value.name in VALUES]
     found = seed_groups(runs)
     seeds = {
         "heading": "seeds",

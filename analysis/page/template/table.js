@@ -63,6 +63,6 @@ function showTables() {
   for (const table of data.tables) {
     for (const column of table.columns) if (column.meaning) meanings.set(column.heading, column.meaning);
   }
-  describe(byId("meanings"), meanings);
+  describe(byId("meanings"), [...meanings, ...data.terms]);
   reveal("results");
 }
