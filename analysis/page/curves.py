@@ -85,7 +85,7 @@ def _curve(table: pl.DataFrame, name: str, most: int, grids: dict[tuple[int, ...
     return found
 
 
-def _rounded(name: str, value: float) -> float:
+def _rounded(name: str, value: float) -> int | float:
     number = round(float(value), 2) if name in ACCURACIES else float(f"{value:.{DIGITS}g}")
     return int(number) if number.is_integer() and abs(number) < 1e15 else number
 

@@ -104,7 +104,7 @@ function scaleOf(kind, isLog) {
 function chartOf(kind, place, isLog) {
   const tables = data.runs.map((_, run) => decoded(run, kind.name));
   if (!tables.some(([, ys]) => ys.some((y) => y != null))) {
-    place.replaceChildren(element("p", { class: "empty" }, "No record has a value of it."));
+    place.replaceChildren(element("p", { class: "empty" }, "No run has a value here."));
     return null;
   }
   const last = lastEnd();
