@@ -118,13 +118,14 @@ class Report:
         """Return the report as one HTML page that loads nothing: tables, curves, settings."""
         from clinit.analysis.page.page import page
 
-        return page(self, reading)
+        return page(self.runs, self.notes, reading)
 
     def save_html(self, path: Path, *, reading: Reading = "equal-level") -> None:
         """Write the page to a file that ends in .html."""
-        from clinit.analysis.page.page import save_page
+        from clinit.analysis.page.page import check_ending, save_page
 
-        save_page(self, path, reading)
+        check_ending(path)
+        save_page(self.html(reading=reading), path)
 
 
 def load_report(paths: Sequence[Path], *, skip_start: bool = False) -> Report:

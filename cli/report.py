@@ -67,7 +67,7 @@ def report(
         Path | None,
         typer.Option(
             help="Write the whole report into this .html file: tables, curves to zoom into,"
-            " settings, commands. It loads nothing and can be sent to others.",
+            " settings, commands. It loads nothing.",
             metavar="FILE",
             dir_okay=False,
         ),

@@ -7,7 +7,7 @@ separator) is written out, as on a terminal.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clinit.analysis.efficiency import Reading
@@ -17,22 +17,29 @@ from clinit.analysis.page.looks import fields, groups
 from clinit.analysis.page.matrix import matrix
 from clinit.analysis.page.record import repetition
 from clinit.analysis.page.results import tables, terms
-from clinit.analysis.report import Report
+from clinit.analysis.run_summary import RunSummary
 from clinit.analysis.settings import labels
 from clinit.extract.visible import visible
 
 PageData = dict[str, Any]
 
 
-def page_data(report: Report, reading: Reading = "equal-level") -> PageData:
-    """Return what the page shows: strings, numbers, lists and mappings by name, as in JSON."""
-    runs = report.runs
-    rows = report.rows()
+def page_data(
+    runs: Sequence[RunSummary], notes: Sequence[str], reading: Reading = "equal-level"
+) -> PageData:
+    """Return what the page shows: strings, numbers, lists and mappings by name, as in JSON.
+
+    Args:
+        runs: In the order of the report.
+        notes: Those of the report.
+        reading: What the gain is compared by.
+    """
+    rows = [run.row() for run in runs]
     choices, look = fields(runs), groups(runs)
     content: PageData = {
         "title": title(runs),
         "asked": asked(runs),
-        "tables": tables(report, rows, reading),
+        "tables": tables(runs, rows, reading),
         "terms": terms(runs),
         "fields": [{"name": each.name, "values": each.values} for each in choices],
         "looks": [{"label": each.label, "colour": each.colour, "dash": each.dash} for each in look],
@@ -47,7 +54,7 @@ def page_data(report: Report, reading: Reading = "equal-level") -> PageData:
             }
             for run, row, label in zip(runs, rows, labels(runs), strict=True)
         ],
-        "notes": list(report.notes),
+        "notes": list(notes),
     }
     printed: PageData = _printable(content)
     return printed

@@ -12,13 +12,14 @@ import hashlib
 import html
 import json
 import re
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
 from clinit.analysis.efficiency import Reading
 from clinit.analysis.page.data import PageData, page_data
 from clinit.analysis.page.picture import address, svg
-from clinit.analysis.report import Report
+from clinit.analysis.run_summary import RunSummary
 from clinit.errors import RecordError
 from clinit.extract.commit import commit_file
 from clinit.extract.lock import claim_file
@@ -29,26 +30,32 @@ SCRIPTS = ("text", "look", "table", "decode", "chart", "hover", "curves", "matri
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 
 
-def page(report: Report, reading: Reading = "equal-level") -> str:
-    """Return the page of a report."""
-    return html_of(page_data(report, reading), address(svg(report)))
+def page(runs: Sequence[RunSummary], notes: Sequence[str], reading: Reading = "equal-level") -> str:
+    """Return the page of a report; arguments as in `page_data`."""
+    return html_of(page_data(runs, notes, reading), address(svg(runs)))
 
 
-def save_page(report: Report, path: Path, reading: Reading = "equal-level") -> None:
-    """Write the page to `path`.
+def check_ending(path: Path) -> None:
+    """Check, before the page is made, that its file has the ending of one.
 
     Raises:
-        RecordError: If its suffix is not that of a page.
-        ClinitError: If the file cannot be written.
+        RecordError: If it has another one.
     """
     if path.suffix.lower() not in FORMATS:
         raise RecordError(
             f"cannot write a page to {path}: its ending is {path.suffix or 'missing'!r}",
             remedy="Give a file name that ends in .html.",
         )
-    content = page(report, reading).encode()
+
+
+def save_page(content: str, path: Path) -> None:
+    """Write a page to `path`.
+
+    Raises:
+        ClinitError: If the file cannot be written.
+    """
     with claim_file(path, on_busy=lambda: None):
-        commit_file(path, lambda draft: draft.write_bytes(content))
+        commit_file(path, lambda draft: draft.write_bytes(content.encode()))
 
 
 def html_of(data: PageData, picture: str) -> str:

@@ -10,6 +10,7 @@ import dataclasses
 import io
 import re
 import warnings
+from collections.abc import Sequence
 from urllib.parse import quote
 
 import numpy as np
@@ -19,7 +20,6 @@ from matplotlib import rc_context
 from clinit.analysis.figure import COLOURS, Style, figure
 from clinit.analysis.page.curves import FEWEST, thin
 from clinit.analysis.page.looks import Group, groups
-from clinit.analysis.report import Report
 from clinit.analysis.run_summary import RunSummary
 
 WIDTH = 1.75
@@ -31,13 +31,13 @@ _PLAIN = " !$&'()*+,-./:;=?@[]_~^`{|}"
 """Characters that stay in the address of the image: all but quotes, <, >, %, # and lines."""
 
 
-def svg(report: Report) -> str:
+def svg(runs: Sequence[RunSummary]) -> str:
     """Return the figure as SVG, its letters as text."""
     content = io.StringIO()
-    most = max(FEWEST, POINTS // len(report.runs))
-    thinned = [_thinned(run, most) for run in report.runs]
-    looks = groups(report.runs)
-    styles = [_style(next(look for look in looks if run in look.runs)) for run in report.runs]
+    most = max(FEWEST, POINTS // len(runs))
+    thinned = [_thinned(run, most) for run in runs]
+    looks = groups(runs)
+    styles = [_style(next(look for look in looks if run in look.runs)) for run in runs]
     with (
         rc_context({"svg.fonttype": "none", "svg.hashsalt": "clinit", "text.usetex": False}),
         warnings.catch_warnings(),

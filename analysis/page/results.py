@@ -9,8 +9,7 @@ from typing import Any
 from clinit.analysis.captions import gain_caption, loss_caption
 from clinit.analysis.diagnosis_table import COLUMNS as DIAGNOSES
 from clinit.analysis.efficiency import Reading, value_name
-from clinit.analysis.ranking import VALUES, SeedGroup, seed_groups
-from clinit.analysis.report import Report
+from clinit.analysis.ranking import VALUES, SeedGroup, num_seeds, seed_groups
 from clinit.analysis.run_summary import Row, RunSummary
 from clinit.analysis.settings import NOTHING, SHORT, differences, settings, shown
 from clinit.analysis.tables import Value
@@ -38,14 +37,16 @@ class Measure:
         }
 
 
-def tables(report: Report, rows: Sequence[Row], reading: Reading) -> list[dict[str, Any]]:
+def tables(
+    runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading
+) -> list[dict[str, Any]]:
     """Return the tables from top to bottom; the lines of runs name the place of their run."""
     found = []
-    if report.has_several_seeds:
-        found.append(_seed_table(report.runs, rows, reading))
-    found.append(_run_table(report.runs, rows, reading))
-    if report.is_diagnosed:
-        found.append(_diagnosis_table(report.runs))
+    if num_seeds(runs) > 1:
+        found.append(_seed_table(runs, rows, reading))
+    found.append(_run_table(runs, rows, reading))
+    if any("diagnosis" in task for run in runs for task in run.record.info["tasks"]):
+        found.append(_diagnosis_table(runs))
     return found
 
 

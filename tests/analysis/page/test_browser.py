@@ -131,7 +131,7 @@ def test_the_pointer_shows_task_iteration_and_values(
     words = hover(page, 1, 0.5, 0.2)
     assert "task 2, iteration 100" in words
     assert "least-square (seed 0)" in words
-    runs = page_data(report_of(records))
+    runs = page_data(report_of(records).runs, ())
     place = [run["label"] for run in runs["runs"]].index("least-square (seed 0)")
     _, values = runs["curves"]["of"]["acc_new"][place][1]
     assert f"{values[2]:.4g} %" in words
@@ -229,7 +229,7 @@ def test_the_loss_and_its_scale_can_be_chosen(open_page: Open, records: list[Run
 
 def test_the_matrix_of_the_chosen_run_is_shown(open_page: Open, records: list[RunRecord]) -> None:
     page = open_page(records)
-    data = page_data(report_of(records))["runs"]
+    data = page_data(report_of(records).runs, ())["runs"]
     page.locator(".pair select").first.select_option(label="class-mean (seed 1)")
     run = next(run for run in data if run["label"] == "class-mean (seed 1)")
     shown = page.locator(".matrix").first.locator("td").all_inner_texts()
@@ -321,7 +321,7 @@ def test_every_control_is_reached_with_the_keyboard_and_has_a_name(
     assert page.evaluate("document.activeElement.tagName") == "SUMMARY"  # of the last record
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     nameless = """[...document.querySelectorAll("select, input, [tabindex]")].filter(
-        (each) => !(each.labels && each.labels.length) && !each.getAttribute("aria-label")).length"""
+        (each) => !each.labels?.length && !each.getAttribute("aria-label")).length"""
     assert page.evaluate(nameless) == 0
 
 

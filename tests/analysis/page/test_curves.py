@@ -77,10 +77,9 @@ def test_spikes_at_task_switches_survive_the_thinning(
         values = [value for of, _, value in drawn if of == task and value is not None]
         assert max(values) == pytest.approx(steps.max(), rel=1e-3)
         assert min(values) == pytest.approx(steps.min(), rel=1e-3)
-        assert drawn[[of for of, _, _ in drawn].index(task)][1:] == (
-            0,
-            pytest.approx(steps[0], rel=1e-3),
-        )
+        _, iteration, value = drawn[[of for of, _, _ in drawn].index(task)]
+        assert iteration == 0
+        assert value == pytest.approx(steps[0], rel=1e-3)
 
 
 def test_iterations_are_kept_once_for_all_curves_that_share_them(three_inits: Path) -> None:

@@ -57,7 +57,7 @@ def test_the_page_holds_the_data_of_the_report(three_inits: Path) -> None:
     (found,) = re.findall(
         r'<script type="application/json" id="data">(.*?)</script>', report.html()
     )
-    assert json.loads(found) == json.loads(json.dumps(page_data(report)))
+    assert json.loads(found) == json.loads(json.dumps(page_data(report.runs, report.notes)))
 
 
 def test_escaped_json_holds_no_character_that_html_reads() -> None:
@@ -125,7 +125,7 @@ def test_the_picture_is_an_svg_whose_letters_are_text(hostile_runs: list[RunReco
 
 
 def test_the_picture_names_runs_of_one_look_once(make_run: MakeRun) -> None:
-    drawn = svg(report_of([make_run(seed=seed) for seed in range(9)]))
+    drawn = svg(report_of([make_run(seed=seed) for seed in range(9)]).runs)
     texts = [text for text in ElementTree.fromstring(drawn).itertext() if text.strip()]
     assert texts.count("random") == 1
 
@@ -133,7 +133,7 @@ def test_the_picture_names_runs_of_one_look_once(make_run: MakeRun) -> None:
 def test_letters_that_the_fonts_lack_are_no_warning(make_run: MakeRun) -> None:
     record = make_run("random")
     record.info["config"]["init"] = "中文 😀"
-    assert "中文 😀" in svg(report_of([record]))
+    assert "中文 😀" in svg(report_of([record]).runs)
 
 
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 10])
@@ -141,7 +141,7 @@ def test_the_page_of_45_runs_has_less_than_a_megabyte(
     make_run: MakeRun, noisy: Callable[..., RunRecord], every: int
 ) -> None:
     rng = np.random.default_rng(0)
-    many = []
+    many: list[RunRecord] = []
     for init in ("random", "class-mean", "least-square"):
         for loss in ("ce", "mse", "sqen"):
             record = make_run(
