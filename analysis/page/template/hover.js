@@ -36,9 +36,15 @@ function showHover(chart) {
   placeBox(chart, box);
 }
 
-/** Put the box beside the cursor, within the chart. */
+/** Put the box beside the cursor, within the chart; below it where it is narrow. */
 function placeBox(chart, box) {
   const [at, room, gap] = [chart.cursor.left, chart.over.clientWidth, 14];
+  if (room < 440) {
+    box.style.maxWidth = `${room}px`;
+    box.style.left = `${chart.over.offsetLeft}px`;
+    box.style.top = `${chart.over.offsetTop + chart.over.clientHeight + 4}px`;
+    return;
+  }
   const isRight = at < room / 2;
   box.style.maxWidth = `${Math.min(360, (isRight ? room - at : at) - gap)}px`;
   const left = isRight ? at + gap : at - gap - box.offsetWidth;

@@ -7,15 +7,15 @@ function recordOf(run, place) {
   const parts = [];
   const command = (words, text) =>
     text && parts.push(element("h4", {}, words), element("pre", { tabindex: 0, "aria-label": words }, text));
-  const list = (words, pairs) => {
-    const made = describe(element("dl", { class: "facts columns" }), pairs, { grouped: true });
+  const list = (words, pairs, grouped = true) => {
+    const made = describe(element("dl", { class: grouped ? "facts columns" : "facts" }), pairs, { grouped });
     if (pairs.length) parts.push(element("h4", {}, words), made);
   };
   command("The command it was trained with", record.command);
   command("Repeat it, and compare the numbers", record.rerun);
   list("Settings", record.settings);
   list("Versions", record.versions);
-  list("Record", record.path ? [["path", record.path], ...record.about] : record.about);
+  list("Record", record.path ? [["path", record.path], ...record.about] : record.about, false);
   details.addEventListener("toggle", () => details.open && parts.length && details.append(...parts.splice(0)));
   return details;
 }

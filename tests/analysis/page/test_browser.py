@@ -246,8 +246,9 @@ def test_the_name_of_a_run_leads_to_its_record(open_page: Open, records: list[Ru
 
 
 def test_hostile_names_are_shown_as_text(open_page: Open, hostile_runs: list[RunRecord]) -> None:
+    page = open_page(hostile_runs)
     for width in (1400, 400):
-        page = open_page(hostile_runs, width=width)
+        page.set_viewport_size({"width": width, "height": 900})
         assert page.title() != "seized"
         assert page.locator("img").count() == 1
         assert page.evaluate("document.scripts.length") == 3
