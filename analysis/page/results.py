@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from clinit.analysis.captions import gain_caption, loss_caption
 from clinit.analysis.diagnosis_table import COLUMNS as DIAGNOSES
 from clinit.analysis.efficiency import Reading, value_name
-from clinit.analysis.ranking import VALUES, SeedGroup, num_seeds, seed_groups
+from clinit.analysis.ranking import seed_groups
 from clinit.analysis.run_summary import Row, RunSummary
 from clinit.analysis.settings import NOTHING, SHORT, differences, settings, shown
 from clinit.analysis.tables import Value
@@ -42,7 +43,7 @@ def tables(
 ) -> list[dict[str, Any]]:
     """Return the tables from top to bottom; the lines of runs name the place of their run."""
     found = []
-    if num_seeds(runs) > 1:
+    if len({run.config.get("seed") for run in runs}) > 1:
         found.append(_seed_table(runs, rows, reading))
     found.append(_run_table(runs, rows, reading))
     if any("diagnosis" in task for run in runs for task in run.record.info["tasks"]):
@@ -96,7 +97,7 @@ def _run_table(runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading
             best = measure.value.best(beside)
             cells.append([text, row[measure.value.name], text == best])
         lines.append({"run": place, "cells": cells})
-    partly = any(row["gain_tasks"] != row["gain_tasks_reached"] for row in rows)
+    partly = any(map(_is_partial, rows))
     words = "Bold: the best" + (" of comparable runs." if len(comparable) > 1 else ".")
     return {
         "title": "Runs",
@@ -111,8 +112,10 @@ def _seed_table(
     runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading
 ) -> dict[str, Any]:
     names = [name for name in differences(runs).names if name not in ("seed", "run")]
-    columns = [each for each in measures(runs, rows, reading) if each.value.name in VALUES]
+    columns = [each for each in measures(runs, rows, reading) if each.value.name != "seconds"]
     found = seed_groups(runs)
+    row_of = {id(run): row for run, row in zip(runs, rows, strict=True)}
+    rows_of = [[row_of[id(run)] for run in group.runs] for group in found]
     seeds = {
         "heading": "seeds",
         "mark": "",
@@ -122,7 +125,7 @@ def _seed_table(
     }
     counts = {len(group.runs) for group in found}
     uneven = f" Not all have the same number of seeds ({min(counts)} to {max(counts)})."
-    partly = any(group.gain_is_partial for group in found)
+    partly = any(map(_is_partial, rows))
     return {
         "title": "Means over seeds",
         "columns": [*_name_columns(names), seeds, *(each.column() for each in columns)],
@@ -132,22 +135,32 @@ def _seed_table(
                 "cells": [
                     *_names(group.runs[0], names, runs),
                     [str(len(group.runs)), len(group.runs)],
-                    *(_spread(group, each.value) for each in columns),
+                    *(_spread(own, each.value) for each in columns),
                 ],
             }
-            for group in found
+            for group, own in zip(found, rows_of, strict=True)
         ],
         "caption": "Ranked by A_all." + (uneven if len(counts) > 1 else "")
         + (" *: not in every task of every run." if partly else ""),
     }  # fmt: skip
 
 
-def _spread(group: SeedGroup, value: Value) -> Cell:
-    spread = group.values[value.name]
-    if spread is None:
+def _spread(rows: Sequence[Row], value: Value) -> Cell:
+    """Return mean and deviation over seeds; runs that lack the value do not count."""
+    known = [row[value.name] for row in rows if row[value.name] is not None]
+    if not known:
         return [NOTHING, None]
-    partly = value.kind == "gain" and group.gain_is_partial
-    return [spread.text(3 if value.kind == "loss" else 2) + ("*" if partly else ""), spread.mean]
+    mean, digits = statistics.fmean(known), 3 if value.kind == "loss" else 2
+    text = f"{mean:,.{digits}f}"
+    if len(known) > 1:
+        text += f" ±{statistics.stdev(known):,.{digits}f}"
+    partly = value.kind == "gain" and any(map(_is_partial, rows))
+    return [text + ("*" if partly else ""), mean]
+
+
+def _is_partial(row: Row) -> bool:
+    """Return whether the gain is a mean over some tasks only."""
+    return bool(row["gain_tasks"] != row["gain_tasks_reached"])
 
 
 def _diagnosis_table(runs: Sequence[RunSummary]) -> dict[str, Any]:
