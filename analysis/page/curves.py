@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float, Int
 
-from clinit.analysis.curves import LOG_RATIO, segments, spans_decades
+from clinit.analysis.curves import LOG_RATIO
 from clinit.analysis.run_summary import RunSummary
 
 ACCURACIES = ("acc_new", "acc_old", "acc_all")
@@ -42,8 +42,8 @@ def curves(runs: Sequence[RunSummary]) -> dict[str, Any]:
         "grids": [np.diff(grid, prepend=0).tolist() for grid in grids],
         "of": drawn,
         "log": {
-            "loss": _is_log([each.record.steps["loss"] for each in runs]),
-            "loss_new": spans_decades([segments(run, "loss_new") for run in runs]),
+            "loss": _is_log([run.record.steps["loss"] for run in runs]),
+            "loss_new": _is_log([run.points["loss_new"] for run in runs]),
         },
         "thinned": any(_longest(run) > _share(run, most) for run in runs),
     }
