@@ -136,9 +136,11 @@ def test_letters_that_the_fonts_lack_are_no_warning(make_run: MakeRun) -> None:
     assert "中文 😀" in svg(report_of([record]).runs)
 
 
-@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 10])
+@pytest.mark.parametrize(
+    ("every", "varies"), [(10, "seed"), pytest.param(1, "buffer", marks=pytest.mark.slow)]
+)
 def test_the_page_of_45_runs_has_less_than_a_megabyte(
-    make_run: MakeRun, noisy: Callable[..., RunRecord], every: int
+    make_run: MakeRun, noisy: Callable[..., RunRecord], every: int, varies: str
 ) -> None:
     rng = np.random.default_rng(0)
     many: list[RunRecord] = []
@@ -153,8 +155,8 @@ def test_the_page_of_45_runs_has_less_than_a_megabyte(
                 accuracy=lambda task, i: 0.9 - math.exp(-i / 90) + 0.05 * rng.normal(),
                 loss_curve=lambda task, i: 9 * math.exp(-i / 60) + abs(rng.normal()),
             )
-            for seed in range(5):
-                info = {**record.info, "config": {**record.info["config"], "seed": seed}}
+            for value in range(5):
+                info = {**record.info, "config": {**record.info["config"], varies: value}}
                 many.append(noisy(replace(record, info=info), seed=len(many)))  # type: ignore[arg-type]
     assert len(many) == 45
     size = len(report_of(many).html().encode())
