@@ -66,6 +66,8 @@ def forgetting(matrix: pl.DataFrame) -> float | None:
     not know what they were before new classes came). None where there is no earlier task.
     """
     final_task = matrix["after_task"].max()
+    if final_task is None:  # no test image
+        return None
     earlier = matrix.filter((pl.col("on_task") > 0) & (pl.col("on_task") < final_task))
     final = pl.col("after_task") == final_task
     drops = earlier.group_by("on_task").agg(

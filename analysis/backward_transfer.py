@@ -25,6 +25,8 @@ def backward_transfer(matrix: pl.DataFrame) -> float | None:
     """Return the backward transfer of an accuracy matrix; None where there is no earlier task."""
     after, on = pl.col("after_task"), pl.col("on_task")
     last = matrix["after_task"].max()
+    if last is None:  # no test image
+        return None
     own = matrix.filter((on > 0) & (on == after) & (after < last))
     final = matrix.filter(after == last).select("on_task", final="accuracy")
     joined = own.join(final, on="on_task", how="inner")

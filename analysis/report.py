@@ -162,6 +162,19 @@ class Report:
 
         return write_events(self.runs, folder)
 
+    def html(self, *, reading: Reading = "equal-level") -> str:
+        """Return the report as one HTML page that loads nothing: tables, curves, settings."""
+        from clinit.analysis.page.page import page
+
+        return page(self.runs, self.notes, reading)
+
+    def save_html(self, path: Path, *, reading: Reading = "equal-level") -> None:
+        """Write the page to a file that ends in .html."""
+        from clinit.analysis.page.page import check_ending, save_page
+
+        check_ending(path)
+        save_page(self.html(reading=reading), path)
+
 
 def load_report(paths: Sequence[Path], *, skip_start: bool = False) -> Report:
     """Read the records at or below `paths` and compare each run with its random run.

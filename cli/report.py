@@ -100,6 +100,15 @@ def report(
             dir_okay=False,
         ),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the whole report into this .html file: tables, curves to zoom into,"
+            " settings, commands. It loads nothing.",
+            metavar="FILE",
+            dir_okay=False,
+        ),
+    ] = None,
     tensorboard: Annotated[
         Path | None,
         typer.Option(
@@ -139,6 +148,9 @@ def report(
     figures = list(dict.fromkeys(figure or [FigureName.CURVES]))
     if plot is not None:
         _save(loaded, figures, plot)
+    if html is not None:
+        loaded.save_html(html, reading=gain.value)
+        note(f"the page is {html}")
     if tensorboard is not None:
         written = loaded.save_events(tensorboard)
         note(f"the events of {len(written):,} runs: tensorboard --logdir {tensorboard}")

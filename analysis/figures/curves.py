@@ -59,9 +59,16 @@ def cumulative(start: Start, lines: Mapping[int, Line]) -> list[Line]:
     return [line.moved(begins[task]) for task, line in sorted(lines.items())]
 
 
-def figure(runs: Sequence[RunSummary]) -> Figure:
-    """Return two panels side by side, in the text width of two columns."""
+def figure(runs: Sequence[RunSummary], *, columns: int | None = None) -> Figure:
+    """Return two panels side by side, in the text width of two columns.
+
+    Args:
+        runs: Whose curves are drawn.
+        columns: Into how many a line is thinned; None: as many as are seen.
+    """
     from clinit.analysis.figures import paper, strokes, style
+
+    columns = columns or strokes.MOST_COLUMNS
 
     starts = starts_of(runs)
     looks = style.looks_of(starts)
@@ -78,11 +85,13 @@ def figure(runs: Sequence[RunSummary]) -> Figure:
     for start, lines, look in zip(starts, losses, looks, strict=True):
         for line in lines:
             raised = line.raised(floor)
-            strokes.draw_noisy_line(left, raised, look, span, lines=len(starts), marks=2)
+            strokes.draw_noisy_line(
+                left, raised, look, span, lines=len(starts), marks=2, columns=columns
+            )
         accuracies = cumulative(start, accuracy_lines(start))
         marks = None if sum(len(line.at) for line in accuracies) <= MOST_MARKED else 2
         for line in accuracies:
-            strokes.draw_line(right, line, look, span, marks=marks)
+            strokes.draw_line(right, line, look, span, marks=marks, columns=columns)
     strokes.scale_losses(left, losses, floor)
     right.set_ylim(0, 100)
     paper.legend(result, names, paper.line_handles(looks), style.PAGE)

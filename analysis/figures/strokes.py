@@ -21,7 +21,13 @@ MOST_COLUMNS = 900
 
 
 def draw_line(
-    axes: Axes, line: Line, look: Look, span: tuple[Real, Real], *, marks: int | None = None
+    axes: Axes,
+    line: Line,
+    look: Look,
+    span: tuple[Real, Real],
+    *,
+    marks: int | None = None,
+    columns: int = MOST_COLUMNS,
 ) -> None:
     """Draw a line with its band, thinned to what can be seen.
 
@@ -31,10 +37,11 @@ def draw_line(
         look: How.
         span: The ends of the horizontal axis.
         marks: About how many points have a marker; None: each.
+        columns: Into how many the line is thinned.
     """
     for piece in line.pieces():
-        seen = piece.thinned(*span, MOST_COLUMNS)
-        if seen.has_band:
+        seen = piece.thinned(*span, columns)
+        if piece.has_band:  # thinning alone makes a range, which is not that of seeds
             axes.fill_between(
                 seen.at, seen.low, seen.high, color=look.colour, alpha=0.2, linewidth=0
             )
@@ -55,17 +62,24 @@ def draw_line(
 
 
 def draw_noisy_line(
-    axes: Axes, line: Line, look: Look, span: tuple[Real, Real], *, lines: int, marks: int
+    axes: Axes,
+    line: Line,
+    look: Look,
+    span: tuple[Real, Real],
+    *,
+    lines: int,
+    marks: int,
+    columns: int = MOST_COLUMNS,
 ) -> None:
     """Draw a line over steps: pale beside a moving mean where many others cross it."""
     if lines <= MOST_PLAIN:
-        draw_line(axes, line, look, span, marks=marks)
+        draw_line(axes, line, look, span, marks=marks, columns=columns)
         return
     half = max(1, round((span[1] - span[0]) / 60))
     for piece in line.pieces():
-        seen = piece.thinned(*span, MOST_COLUMNS)
+        seen = piece.thinned(*span, columns)
         axes.plot(seen.at, seen.mean, linewidth=0.4, alpha=0.35, color=look.colour)
-        draw_line(axes, piece.smoothed(half), look, span, marks=marks)
+        draw_line(axes, piece.smoothed(half), look, span, marks=marks, columns=columns)
 
 
 def scale_height(axes: Axes, values: Sequence[Real]) -> None:

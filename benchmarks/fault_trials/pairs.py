@@ -23,7 +23,10 @@ HOLD_S = 4.0
 """How long the first is held while the second does not end: it may be waiting for the first."""
 SHARES = (None, 0.0, 0.15, 0.5, 0.9, 0.3, 0.7, 0.05, 1.0)
 """Where the first is held, as a share of its file operations; None: nowhere."""
-REPLACED = ("manifest build", "export", "export of another", "report --plot", "predict --csv")
+REPLACED = (
+    *("manifest build", "export", "export of another", "report --plot", "report --html"),
+    "predict --csv",
+)
 """Commands whose file is replaced by the next: the last one wins."""
 
 

@@ -132,6 +132,11 @@ COMMANDS: Mapping[str, Command] = {
             target="curves.png",
         ),
         _command(
+            "report --html",
+            *("report", "{work}/runs", "--html", "{out}/page.html", "--no-curves"),
+            target="page.html",
+        ),
+        _command(
             "predict --csv",
             *("predict", "{work}/model.safetensors", "{work}/images/new/val"),
             *("--csv", "{out}/seen.csv", "--device", "cpu"),

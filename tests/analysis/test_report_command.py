@@ -42,6 +42,29 @@ def test_json_is_alone_on_standard_output(three_inits: Path, tmp_path: Path) -> 
     assert (tmp_path / "curves.png").is_file()
 
 
+def test_the_page_goes_with_any_output(three_inits: Path, tmp_path: Path) -> None:
+    page, curves = tmp_path / "out" / "page.html", tmp_path / "curves.svg"
+    text = run(three_inits, "--html", page, "--plot", curves, "--format", "json", "--skip-start")
+    assert len(json.loads(text)) == 3
+    assert curves.is_file()
+    assert "the one before the first step of a task does not count" in page.read_text("utf-8")
+
+
+def test_the_page_has_the_reading_of_the_gain_that_is_asked_for(
+    three_inits: Path, tmp_path: Path
+) -> None:
+    run(three_inits, "--html", tmp_path / "page.html", "--gain", "random-best", "--no-curves")
+    assert "Random-best: iterations of random" in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_a_page_of_another_ending_is_an_error_with_a_remedy(
+    three_inits: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(RecordError, match=r"cannot write a page to .*page\.txt") as caught:
+        run(three_inits, "--html", tmp_path / "page.txt")
+    assert caught.value.remedy == "Give a file name that ends in .html."
+
+
 def test_csv_has_one_line_a_run_below_its_header(three_inits: Path) -> None:
     assert len(run(three_inits, "--format", "csv").splitlines()) == 1 + 3
     assert len(run(three_inits, "--format", "csv", "--per-task").splitlines()) == 1 + 9

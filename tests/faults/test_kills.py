@@ -30,6 +30,7 @@ from fault_trials.trial import Failure, Place, Trial
         ("sweep --search optuna", "after", 0.1),
         ("export", "after", 0.4),
         ("report --plot", "short", 0.0),
+        ("report --html", "enospc", 0.5),
         ("predict --csv", "kill", 0.7),
     ],
 )

@@ -1,0 +1,114 @@
+"""Curves of the page, thinned so that spikes survive and the page stays small.
+
+A curve is cut at the task switches. Where it has more points than can be seen, the steps of a
+task are divided into spans of equal length, and the lowest and the highest value of each stay
+where they are; so do the first and the last value of the task. Iterations of points are kept once
+for all the curves that have the same ones, as differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import polars as pl
+from jaxtyping import Float, Int
+
+from clinit.analysis.figures.scale import LOG_RATIO
+from clinit.analysis.run_summary import RunSummary
+
+ACCURACIES = ("acc_new", "acc_old", "acc_all")
+POINTS_OF_PAGE = 10_000
+"""Points of all curves of one kind: some 8 bytes each, for up to five kinds."""
+FEWEST, MOST = 48, 1_500
+"""Points of one curve: enough to see its shape; no screen has more columns."""
+DIGITS = 4
+
+Curve = list[list[Any]]
+"""One entry a task: the place of its iterations in `grids`, then its values."""
+
+
+def curves(runs: Sequence[RunSummary]) -> dict[str, Any]:
+    """Return the curves of the runs by name, the iterations of their points and their tasks."""
+    most = max(FEWEST, min(MOST, POINTS_OF_PAGE // len(runs)))
+    grids: dict[tuple[int, ...], int] = {}
+    drawn: dict[str, list[Curve]] = {"loss": [_losses(run, most, grids) for run in runs]}
+    for name in ("loss_new", *ACCURACIES):
+        drawn[name] = [_points(run, name, most, grids) for run in runs]
+    return {
+        "ends": [_ends(run) for run in runs],
+        "grids": [np.diff(grid, prepend=0).tolist() for grid in grids],
+        "of": drawn,
+        "log": {
+            "loss": _is_log([run.record.steps["loss"] for run in runs]),
+            "loss_new": _is_log([run.points["loss_new"] for run in runs]),
+        },
+        "thinned": any(_longest(run) > _share(run, most) for run in runs),
+    }
+
+
+def thin(values: Float[np.ndarray, " steps"], most: int) -> Int[np.ndarray, " kept"]:
+    """Return the places of about `most` values: the lowest and the highest of each span.
+
+    The first and the last are among them, and so is a span's first where none is a number.
+    """
+    if len(values) <= most:
+        return np.arange(len(values))
+    edges = np.linspace(0, len(values), max(1, (most - 2) // 2) + 1).astype(int)
+    low = np.where(np.isfinite(values), values, np.inf)
+    high = np.where(np.isfinite(values), values, -np.inf)
+    kept = {0, len(values) - 1}
+    for start, stop in pairwise(edges.tolist()):
+        kept |= {start + int(low[start:stop].argmin()), start + int(high[start:stop].argmax())}
+    return np.array(sorted(kept))
+
+
+def _losses(run: RunSummary, most: int, grids: dict[tuple[int, ...], int]) -> Curve:
+    return _curve(run.record.steps, "loss", _share(run, most), grids)
+
+
+def _points(run: RunSummary, name: str, most: int, grids: dict[tuple[int, ...], int]) -> Curve:
+    return _curve(run.points, name, _share(run, most), grids)
+
+
+def _curve(table: pl.DataFrame, name: str, most: int, grids: dict[tuple[int, ...], int]) -> Curve:
+    found: Curve = []
+    for (_,), part in table.sort("task", "iteration").group_by("task", maintain_order=True):
+        values = part[name].cast(pl.Float64).fill_null(np.nan).to_numpy()
+        kept = thin(values, most)
+        iterations = tuple(part["iteration"].to_numpy()[kept].tolist())
+        place = grids.setdefault(iterations, len(grids))
+        digits = [None if not np.isfinite(v) else _rounded(name, v) for v in values[kept]]
+        found.append([place, digits])
+    return found
+
+
+def _rounded(name: str, value: float) -> int | float:
+    number = round(float(value), 2) if name in ACCURACIES else float(f"{value:.{DIGITS}g}")
+    return int(number) if number.is_integer() and abs(number) < 1e15 else number
+
+
+def _share(run: RunSummary, most: int) -> int:
+    """Return how many points a task may have."""
+    return max(4, most // max(1, len(_ends(run))))
+
+
+def _longest(run: RunSummary) -> int:
+    """Return the steps of the longest task."""
+    ends = _ends(run)
+    return max(np.diff(ends, prepend=0).tolist())
+
+
+def _ends(run: RunSummary) -> list[int]:
+    lengths = run.points.group_by("task").agg(pl.col("iteration").max()).sort("task")
+    ends: list[int] = lengths["iteration"].cum_sum().to_list()
+    return ends
+
+
+def _is_log(losses: Sequence[pl.Series]) -> bool:
+    """Return whether losses spread over decades, by the rule of the other curves."""
+    known = pl.concat(losses).drop_nulls().to_numpy()
+    known = known[np.isfinite(known)]
+    return len(known) > 0 and bool(0 < known.min() < known.max() / LOG_RATIO)

@@ -1,0 +1,100 @@
+"""From what the page shows to HTML: one file that loads nothing.
+
+Data stand in the page as JSON in which every character that HTML could read is escaped, and reach
+the document as text alone. Which scripts and styles may run is said by their digests, so that
+markup that came in all the same would stay without effect.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from clinit.analysis.efficiency import Reading
+from clinit.analysis.page.data import PageData, page_data
+from clinit.analysis.page.picture import address, svg
+from clinit.analysis.run_summary import RunSummary
+from clinit.errors import RecordError
+from clinit.extract.commit import commit_file
+from clinit.extract.lock import claim_file
+
+FORMATS = (".html", ".htm")
+SCRIPTS = ("text", "look", "table", "decode", "chart", "hover", "curves", "matrix", "runs", "page")
+"""In this order: a script may use what stands before it."""
+_SLOT = re.compile(r"\{\{(\w+)\}\}")
+
+
+def page(runs: Sequence[RunSummary], notes: Sequence[str], reading: Reading = "equal-level") -> str:
+    """Return the page of a report; arguments as in `page_data`."""
+    return html_of(page_data(runs, notes, reading), address(svg(runs)))
+
+
+def check_ending(path: Path) -> None:
+    """Check, before the page is made, that its file has the ending of one.
+
+    Raises:
+        RecordError: If it has another one.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise RecordError(
+            f"cannot write a page to {path}: its ending is {path.suffix or 'missing'!r}",
+            remedy="Give a file name that ends in .html.",
+        )
+
+
+def save_page(content: str, path: Path) -> None:
+    """Write a page to `path`.
+
+    Raises:
+        ClinitError: If the file cannot be written.
+    """
+    with claim_file(path, on_busy=lambda: None):
+        commit_file(path, lambda draft: draft.write_bytes(content.encode()))
+
+
+def html_of(data: PageData, picture: str) -> str:
+    """Return the page that shows `data`, with `picture` as the address of its figure."""
+    style = _read("uplot/uPlot.min.css") + "\n" + _read("template/page.css")
+    licence = "/*! uPlot " + _read("uplot/LICENSE").replace("*/", "") + "\n*/\n"
+    library = licence + _read("uplot/uPlot.iife.min.js")
+    script = '"use strict";\n' + "\n".join(_read(f"template/{name}.js") for name in SCRIPTS)
+    parts = {
+        "policy": _policy(scripts=[library, script], styles=[style]),
+        "title": html.escape(data["title"]),
+        "style": style,
+        "picture": html.escape(picture),
+        "data": escaped_json(data),
+        "library": library,
+        "script": script,
+    }
+    # In one pass: what is filled in is not searched for slots.
+    return _SLOT.sub(lambda slot: parts[slot[1]], _read("template/page.html"))
+
+
+def escaped_json(data: PageData) -> str:
+    r"""Return JSON in ASCII without any character that HTML could read: `<` is \u003c."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return re.sub("[<>&]", lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _policy(*, scripts: list[str], styles: list[str]) -> str:
+    allowed = {"script-src": scripts, "style-src": styles}
+    words = ["default-src 'none'", "img-src data:", "base-uri 'none'", "form-action 'none'"]
+    for directive, texts in allowed.items():
+        words.append(f"{directive} {' '.join(map(_digest, texts))}")
+    return "; ".join(words)
+
+
+def _digest(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _read(name: str) -> str:
+    return files("clinit.analysis.page").joinpath(name).read_text(encoding="utf-8")

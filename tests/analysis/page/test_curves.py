@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clinit.analysis.page.curves import curves, thin
+from clinit.analysis.report import load_report
+from clinit.analysis.run_summary import RunSummary
+from clinit.headtrain.record.format import RunRecord
+
+MakeRun = Callable[..., RunRecord]
+numbers = st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), min_size=1, max_size=300)
+
+
+def decoded(found: dict[str, Any], name: str, run: int) -> list[tuple[int, int, float | None]]:
+    """Return task, iteration and value of each point of a curve."""
+    points = []
+    for task, (grid, values) in enumerate(found["of"][name][run], 1):
+        iterations = np.cumsum(found["grids"][grid]).tolist()
+        points += [(task, i, v) for i, v in zip(iterations, values, strict=True)]
+    return points
+
+
+@given(numbers, st.integers(4, 40))
+def test_thinning_keeps_the_extremes_and_both_ends(values: list[float], most: int) -> None:
+    array = np.array(values)
+    kept = thin(array, most)
+    assert (np.diff(kept) > 0).all()
+    assert {0, len(values) - 1} <= set(kept.tolist())
+    assert len(kept) <= most + 1
+    finite = array[np.isfinite(array)]
+    if len(finite):
+        assert finite.min() in array[kept]
+        assert finite.max() in array[kept]
+
+
+def test_thinning_keeps_the_lowest_and_the_highest_of_each_span() -> None:
+    values = np.random.default_rng(0).normal(size=1_000)
+    kept = set(thin(values, 22).tolist())
+    for start in range(0, 1_000, 100):  # ten spans of two values each
+        span = values[start : start + 100]
+        assert {start + int(span.argmin()), start + int(span.argmax())} <= kept
+
+
+def test_few_points_are_kept_as_they_are(three_inits: Path) -> None:
+    runs = load_report([three_inits]).runs
+    found = curves(runs)
+    for place, run in enumerate(runs):
+        for name in ("loss_new", "acc_new", "acc_old", "acc_all"):
+            expected = run.points.select("task", "iteration", name).rows()
+            for point, wanted in zip(decoded(found, name, place), expected, strict=True):
+                assert point[:2] == wanted[:2]
+                assert point[2] == pytest.approx(wanted[2], rel=1e-3, abs=0.005)
+    assert found["ends"] == [[200, 400, 600]] * 3
+    assert not found["thinned"]
+
+
+def test_spikes_at_task_switches_survive_the_thinning(
+    make_run: MakeRun, noisy: Callable[..., RunRecord]
+) -> None:
+    record = noisy(make_run(tasks=5, iterations=2_000, every=500))
+    found = curves([RunSummary.of(record)] * 20)
+    drawn = decoded(found, "loss", 0)
+    assert found["thinned"]
+    assert len(drawn) < 600
+    for task in range(1, 6):
+        steps = record.steps.filter(pl.col("task") == task)["loss"]
+        values = [value for of, _, value in drawn if of == task and value is not None]
+        assert max(values) == pytest.approx(steps.max(), rel=1e-3)
+        assert min(values) == pytest.approx(steps.min(), rel=1e-3)
+        _, iteration, value = drawn[[of for of, _, _ in drawn].index(task)]
+        assert iteration == 0
+        assert value == pytest.approx(steps[0], rel=1e-3)
+
+
+def test_iterations_are_kept_once_for_all_curves_that_share_them(three_inits: Path) -> None:
+    found = curves(load_report([three_inits]).runs)
+    assert [len(grid) for grid in found["grids"]] == [200, 5]  # those of steps and of evaluations
+
+
+def test_losses_that_are_no_numbers_are_gaps(make_run: MakeRun) -> None:
+    record = make_run(iterations=4, every=2)
+    losses = [1.0, math.nan, math.inf, None] * 3
+    steps = record.steps.with_columns(loss=pl.Series(losses, dtype=pl.Float32))
+    found = curves([RunSummary.of(replace(record, steps=steps))])
+    assert [value for _, _, value in decoded(found, "loss", 0)] == [1, None, None, None] * 3
+
+
+def test_a_head_that_is_solved_has_points_without_steps(make_run: MakeRun) -> None:
+    found = curves([RunSummary.of(make_run(iterations=0))])
+    assert found["ends"] == [[0, 0, 0]]
+    assert decoded(found, "loss", 0) == []
+    assert [point[:2] for point in decoded(found, "acc_all", 0)] == [(1, 0), (2, 0), (3, 0)]
+
+
+@pytest.mark.parametrize(("peak", "log"), [(90.0, True), (0.5, False)])
+def test_the_loss_of_steps_is_logarithmic_where_it_spans_decades(
+    make_run: MakeRun, noisy: Callable[..., RunRecord], peak: float, log: bool
+) -> None:
+    assert curves([RunSummary.of(noisy(make_run(), peak=peak))])["log"]["loss"] == log

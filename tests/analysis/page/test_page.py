@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from clinit.analysis.page.data import page_data
+from clinit.analysis.page.page import escaped_json
+from clinit.analysis.page.picture import svg
+from clinit.analysis.report import load_report, report_of
+from clinit.errors import ClinitError, RecordError
+from clinit.headtrain.record.format import RunRecord
+
+MakeRun = Callable[..., RunRecord]
+
+
+class Elements(HTMLParser):
+    """Tags, attributes, and the texts of elements that are read as they are."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.raw: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1][0] in ("script", "style") and data.strip():
+            self.raw.append(data)
+
+
+def test_the_same_records_give_the_same_bytes(three_inits: Path, tmp_path: Path) -> None:
+    for name in ("one.html", "two.html"):
+        load_report([three_inits]).save_html(tmp_path / name)
+    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+    assert (tmp_path / "one.html").read_text(encoding="utf-8") == load_report([three_inits]).html()
+
+
+def test_the_page_holds_the_data_of_the_report(three_inits: Path) -> None:
+    report = load_report([three_inits])
+    (found,) = re.findall(
+        r'<script type="application/json" id="data">(.*?)</script>', report.html()
+    )
+    assert json.loads(found) == json.loads(json.dumps(page_data(report.runs, report.notes)))
+
+
+def test_escaped_json_holds_no_character_that_html_reads() -> None:
+    texts = ["</script>", "<!--", "]]>", "&lt;", "\u2028\u2029", "\ud800", "é"]
+    escaped = escaped_json({"texts": texts})
+    assert not set("<>&\u2028\u2029") & set(escaped)
+    assert escaped.isascii()
+    assert json.loads(escaped) == {"texts": texts}
+
+
+def test_hostile_names_make_no_element(make_run: MakeRun, hostile_runs: list[RunRecord]) -> None:
+    plain = Elements(report_of([make_run(seed=seed) for seed in range(5)]).html())
+    hostile = Elements(report_of(hostile_runs).html())
+    assert [tag for tag, _ in hostile.tags] == [tag for tag, _ in plain.tags]
+    names = [[*attributes] for _, attributes in hostile.tags]
+    assert names == [[*attributes] for _, attributes in plain.tags]
+
+
+def test_the_policy_allows_the_scripts_and_styles_of_the_page_alone(three_inits: Path) -> None:
+    page = Elements(load_report([three_inits]).html())
+    (policy,) = (
+        attributes["content"]
+        for tag, attributes in page.tags
+        if attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    style, _data, *scripts = page.raw
+    assert len(scripts) == 2
+    for text in (style, *scripts):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+
+
+def test_nothing_is_loaded(three_inits: Path) -> None:
+    page = Elements(load_report([three_inits]).html())
+    addresses = [
+        value
+        for _, attributes in page.tags
+        for name, value in attributes.items()
+        if name in ("src", "href", "srcset", "action", "data") and value is not None
+    ]
+    assert addresses
+    assert all(address.startswith("data:") for address in addresses)
+    assert not re.search(r"url\(|@import", page.raw[0])
+
+
+def test_the_licence_of_the_library_is_in_the_page(three_inits: Path) -> None:
+    page = load_report([three_inits]).html()
+    assert "Copyright (c) 2022 Leon Sorokin" in page
+    assert "THE SOFTWARE IS PROVIDED" in page
+
+
+def test_the_picture_is_an_svg_whose_letters_are_text(hostile_runs: list[RunRecord]) -> None:
+    page = Elements(report_of(hostile_runs).html())
+    (source,) = (attributes["src"] for tag, attributes in page.tags if tag == "img")
+    kind, _, content = str(source).partition(",")
+    assert kind == "data:image/svg+xml"
+    drawn = ElementTree.fromstring(unquote(content))
+    assert not [each for each in drawn.iter() if each.tag.endswith("script")]
+    assert not [name for each in drawn.iter() for name in each.attrib if name.startswith("on")]
+    assert any("<script>document.title" in text for text in drawn.itertext())
+    assert "<svg" not in html.unescape(str(source))
+
+
+def test_the_picture_names_runs_of_one_look_once(make_run: MakeRun) -> None:
+    drawn = svg(report_of([make_run(seed=seed) for seed in range(9)]).runs)
+    texts = [text for text in ElementTree.fromstring(drawn).itertext() if text.strip()]
+    assert texts.count("random") == 1
+
+
+def test_letters_that_the_fonts_lack_are_no_warning(make_run: MakeRun) -> None:
+    record = make_run("random")
+    record.info["config"]["init"] = "中文 😀"
+    assert "中文 😀" in svg(report_of([record]).runs)
+
+
+@pytest.mark.parametrize(
+    ("every", "varies"), [(10, "seed"), pytest.param(1, "buffer", marks=pytest.mark.slow)]
+)
+def test_the_page_of_45_runs_has_less_than_a_megabyte(
+    make_run: MakeRun, noisy: Callable[..., RunRecord], every: int, varies: str
+) -> None:
+    rng = np.random.default_rng(0)
+    many: list[RunRecord] = []
+    for init in ("random", "class-mean", "least-square"):
+        for loss in ("ce", "mse", "sqen"):
+            record = make_run(
+                init,
+                tasks=5,
+                iterations=600,
+                every=every,
+                loss=loss,
+                accuracy=lambda task, i: 0.9 - math.exp(-i / 90) + 0.05 * rng.normal(),
+                loss_curve=lambda task, i: 9 * math.exp(-i / 60) + abs(rng.normal()),
+            )
+            for value in range(5):
+                info = {**record.info, "config": {**record.info["config"], varies: value}}
+                many.append(noisy(replace(record, info=info), seed=len(many)))  # type: ignore[arg-type]
+    assert len(many) == 45
+    size = len(report_of(many).html().encode())
+    assert 300_000 < size < 1_000_000
+
+
+@pytest.mark.parametrize("name", ["page.pdf", "page"])
+def test_another_ending_is_refused(three_inits: Path, tmp_path: Path, name: str) -> None:
+    ending = Path(name).suffix or "missing"
+    with pytest.raises(RecordError, match=f"its ending is '{re.escape(ending)}'") as caught:
+        load_report([three_inits]).save_html(tmp_path / name)
+    assert caught.value.remedy == "Give a file name that ends in .html."
+    assert not (tmp_path / name).exists()
+
+
+def test_a_page_that_cannot_be_written_is_reported(three_inits: Path, tmp_path: Path) -> None:
+    (tmp_path / "page.html").mkdir()
+    with pytest.raises(ClinitError, match=r"cannot write .*page\.html: it is a folder"):
+        load_report([three_inits]).save_html(tmp_path / "page.html")
+    assert [path.name for path in tmp_path.glob("*page*")] == ["page.html"]
+
+
+def test_a_page_that_is_there_is_replaced(three_inits: Path, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text("old")
+    load_report([three_inits]).save_html(tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_a_report_without_a_page_loads_no_matplotlib() -> None:
+    code = (
+        "import sys, clinit.analysis.report, clinit.cli.report\n"
+        "assert not any(name.split('.')[0] == 'matplotlib' for name in sys.modules)\n"
+        "assert 'clinit.analysis.page.page' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
