@@ -49,7 +49,8 @@ TABLES = (
         is_aligned=True,
         slips=(
             "The text says that cross entropy has a 4.78 times lower D_LS. That mostly compares the"
-            " scales of two heads (squared error aims at 30): see D_LS relative.",
+            " scales of two heads (squared error aims at 30): `neural-collapse` has it relative to"
+            " these.",
         ),
     ),
     Table(
