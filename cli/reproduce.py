@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,8 +12,8 @@ import typer
 from clinit.cli.console import note, out, say
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
-from clinit.cli.reproduce_runs import overlay, studies_of
-from clinit.cli.reproduce_steps import Places, Step, check_images, recorded, steps
+from clinit.cli.reproduce_runs import Asked, runs_of
+from clinit.cli.reproduce_steps import Places, Step, check_images, steps
 from clinit.cli.typed import command_line, runner
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ def reproduce(
     ] = None,
     weights: Annotated[
         Path | None,
-        typer.Option(help="Weights of the backbone.", show_default="timm's download"),
+        typer.Option(
+            help="Weights of ConvNeXtV2-Femto, or of the backbone of the given caches.",
+            show_default="timm's download",
+        ),
     ] = None,
     views: Annotated[
         int,
@@ -125,27 +129,28 @@ def reproduce(
         caches=None if base is None or new is None else (base, new),
         weights=weights,
         views=views,
+        epochs=SMALL_EPOCHS if scale_down else None,
     )
+    asked = Asked(context, tuple(settings or ()), seeds, scale_down)
+    plans = {table.name: asked.studies(table) for table in chosen}
+    if dry_run:
+        _list(chosen, where, asked)
+        return
+    check_images([step for table in chosen for step in _left(table, where, asked)], where)
     made: list[Reproduction] = []
-    told: set[tuple[str, str]] = set()
     for table in chosen:
-        words = overlay(table, settings or [], seeds, scale_down=scale_down)
-        studies = studies_of(table, words, context)
-        planned = list(
-            steps(table, where, words, studies, epochs=SMALL_EPOCHS if scale_down else None)
-        )
-        if dry_run:
-            _list(table, [step for step in planned if step.target not in told])
-            told |= {step.target for step in planned if step.words[0] != "sweep"}
-            continue
-        left = [step for step in planned if not step.is_done]
-        check_images(left, where)
-        for step in left:
+        for step in _left(table, where, asked):
             say()
             run(*step.words)
-        made += _shown(table, where, studies)
+        made += _shown(table, where, asked, plans[table.name])
     if len(made) > 1:
         out.print(_summary(made))
+
+
+def _left(table: Table, where: Places, asked: Asked) -> list[Step]:
+    """Return the steps of a table that are not done."""
+    planned = steps(table, where, asked.words(table), asked.studies(table))
+    return [step for step in planned if not step.is_done]
 
 
 def _known(names: Sequence[str]) -> list[str]:
@@ -167,15 +172,41 @@ def _digits(folder: Path, run: Run, *, dry_run: bool) -> tuple[Path, Path]:
     from clinit.cli.digits import make_digits
 
     place = folder / "digits"
-    caches = place / "caches" / "base", place / "caches" / "new"
-    if not dry_run and not all((cache / "train" / "cache.json").exists() for cache in caches):
-        place.mkdir(parents=True, exist_ok=True)
+    made = place / ".made"
+    if not dry_run and not made.exists():
+        shutil.rmtree(place, ignore_errors=True)  # what a killed call left
+        place.mkdir(parents=True)
         make_digits(place, run)
-    return caches
+        made.touch()
+    return _digits_of(folder)
 
 
-def _list(table: Table, planned: Sequence[Step]) -> None:
-    """Print the commands of a table."""
+def _digits_of(folder: Path) -> tuple[Path, Path]:
+    return folder / "digits" / "caches" / "base", folder / "digits" / "caches" / "new"
+
+
+def _list(chosen: Sequence[Table], where: Places, asked: Asked) -> None:
+    """Print the commands of tables, each once."""
+    told: set[tuple[str, str]] = set()
+    counted: set[str] = set()
+    if where.caches == _digits_of(where.out):
+        say(f"The digits are made in {where.out / 'digits'}: about a minute.")
+    for table in chosen:
+        studies = asked.studies(table)
+        planned = [
+            step
+            for step in steps(table, where, asked.words(table), studies)
+            if step.target not in told
+        ]
+        told |= {step.target for step in planned if step.words[0] != "sweep"}
+        _list_one(table, planned)
+        identities = {f"{table.runs} {study.identity}" for study in studies}
+        if shared := len(identities & counted):
+            say(f"  {shared:,} of these runs are those of a table above")
+        counted |= identities
+
+
+def _list_one(table: Table, planned: Sequence[Step]) -> None:
     from rich.text import Text
 
     say()
@@ -189,21 +220,26 @@ def _list(table: Table, planned: Sequence[Step]) -> None:
         say("  nothing beyond the commands above")
 
 
-def _shown(table: Table, where: Places, studies: Sequence[Study]) -> list[Reproduction]:
+def _shown(
+    table: Table, where: Places, asked: Asked, studies: Sequence[Study]
+) -> list[Reproduction]:
     """Print a table and write its files."""
     from clinit.analysis.paper.files import FORMATS
     from clinit.analysis.paper.reproduction import reproduction
     from clinit.analysis.paper.terminal import terminal
-    from clinit.analysis.report import load_report
+    from clinit.extract.cache import open_cache
     from clinit.extract.commit import commit_file
 
-    runs = load_report(recorded(where.runs(table), studies)).runs if table.runs else ()
+    runs = runs_of(where.runs(table), studies) if table.runs else ()
     if table.name == "figures":
         from clinit.cli.reproduce_figures import draw
 
-        draw(where, runs)
+        draw(where, runs, asked)
         return []
-    found = reproduction(table, runs, _collapse(table, where))
+    features = open_cache(where.sides(table)[0]).split("train").fingerprint.fields
+    found = reproduction(
+        table, runs, _collapse(table, where), recipe=asked.recipe(table), features=features
+    )
     out.print(terminal(found))
     folder = where.out / "tables"
     folder.mkdir(parents=True, exist_ok=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clinit.cli.console import note, say
+from clinit.cli.reproduce_runs import Asked, runs_of
 
 if TYPE_CHECKING:
     from clinit.analysis.run_summary import RunSummary
@@ -21,7 +21,7 @@ _OF_TABLES = (
     ("5", "top-layers", "sqen"),
     ("6", "top-layers", "mse"),
 )
-"""Number of the figure, folder of the runs and loss."""
+"""Number of the figure, name of the table and loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +35,20 @@ class _Picture:
     runs: tuple[RunSummary, ...]
 
 
-def draw(where: Places, runs: Sequence[RunSummary]) -> None:
+def draw(where: Places, runs: Sequence[RunSummary], asked: Asked) -> None:
     """Write the figures below the folder; say which lack runs.
 
     Args:
         where: Places of the reproduction.
         runs: The runs of figure 1.
+        asked: What says which runs of tables 2 and 3 figures 2 to 6 are drawn from.
     """
     from clinit.analysis.report import report_of
 
     folder = where.out / "figures"
     folder.mkdir(parents=True, exist_ok=True)
     say()
-    for picture in [*_first(runs), *_of_tables(where)]:
+    for picture in [*_first(runs), *_of_tables(where, asked)]:
         report = report_of([run.record for run in picture.runs])
         for ending in FORMATS:
             report.save_figure(folder / f"{picture.file}.{ending}", picture.name)
@@ -65,25 +66,19 @@ def _first(runs: Sequence[RunSummary]) -> Iterator[_Picture]:
             yield _Picture(file, name, members)
 
 
-def _of_tables(where: Places) -> Iterator[_Picture]:
+def _of_tables(where: Places, asked: Asked) -> Iterator[_Picture]:
     """Yield figures 2 to 6, the smaller budget of each loss, as far as there are runs."""
-    for number, folder, loss in _OF_TABLES:
-        found = _runs(where.out / "runs" / folder, loss)
-        if found:
+    from clinit.analysis.paper.tables import table_named
+
+    for number, name, loss in _OF_TABLES:
+        table = table_named(name)
+        studies = [each for each in asked.studies(table) if each.training.loss == loss]
+        least = min((each.stream.iterations for each in studies), default=0)
+        smaller = [each for each in studies if each.stream.iterations == least]
+        if found := runs_of(where.runs(table), smaller):
             yield _Picture(f"figure{number}", "curves", found)
         else:
             note(
-                f"figure {number} is drawn from the runs of table"
-                f" {2 if folder == 'last-layer' else 3}: `clinit reproduce {folder} figures`"
+                f"figure {number} is drawn from the runs of table {table.number}: give {name} too,"
+                f" `clinit reproduce {name} figures …`"
             )
-
-
-def _runs(folder: Path, loss: str) -> tuple[RunSummary, ...]:
-    from clinit.analysis.report import load_report
-    from clinit.headtrain.record.format import find_records
-
-    if not folder.is_dir() or not find_records(folder):
-        return ()
-    runs = [run for run in load_report([folder]).runs if run.config["loss"] == loss]
-    least = min((run.config["iterations"] for run in runs), default=0)
-    return tuple(run for run in runs if run.config["iterations"] == least)

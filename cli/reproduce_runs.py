@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clinit.cli.context import Context
+from clinit.cli.reproduce_steps import recorded
 from clinit.errors import ExperimentError
 
 if TYPE_CHECKING:
     from clinit.analysis.paper.tables import Table
+    from clinit.analysis.run_summary import RunSummary
     from clinit.headtrain.study import Study
 
 _SCALED = {"tasks": "3", "batch_size": "64", "eval_every": "4", "seed": "0:2"}
@@ -56,23 +59,88 @@ def overlay(
     return [f"{name}={value.replace('{tasks}', tasks)}" for name, value in words.items()]
 
 
-def studies_of(table: Table, words: Sequence[str], context: Context) -> list[Study]:
-    """Return the distinct runs of a table.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a user asks of all tables."""
+
+    context: Context
+    settings: tuple[str, ...]
+    """Words, `field=values`."""
+    seeds: int | None
+    """Number of seeds; None: the recipe's."""
+    scale_down: bool
+    found: dict[str, list[Study]] = field(default_factory=dict)
+    """The runs of a table, once they are known: a grid takes a while to be laid out."""
+
+    def words(self, table: Table) -> list[str]:
+        """Return the words that overlay the grids of a table's recipe."""
+        return overlay(table, self.settings, self.seeds, scale_down=self.scale_down)
+
+    def studies(self, table: Table) -> list[Study]:
+        """Return the distinct runs of a table.
+
+        Raises:
+            ExperimentError: If a word is wrong, or the runs do not fit the places of the table.
+        """
+        if table.name not in self.found:
+            studies = self._studies(table, self.words(table))
+            _check_places(table, studies)
+            self.found[table.name] = studies
+        return self.found[table.name]
+
+    def recipe(self, table: Table) -> list[Study]:
+        """Return the runs of the recipe as it is."""
+        return self._studies(table, [])
+
+    def _studies(self, table: Table, words: list[str]) -> list[Study]:
+        from clinit.cli.config_file import commands_with_files
+        from clinit.cli.sweep_grids import grids_of
+        from clinit.headtrain.sweep.run import distinct, runs_of
+
+        if not table.runs:
+            return []
+        commands = commands_with_files(self.context.find_root().command)
+        grids = grids_of(Path(table.recipe), words, commands, top=table.is_top)
+        return distinct(run for grid in grids for run in runs_of(grid, top=table.is_top))
+
+
+def runs_of(folder: Path, studies: Sequence[Study]) -> tuple[RunSummary, ...]:
+    """Return the recorded runs of studies; empty where there is none."""
+    from clinit.analysis.report import load_report
+
+    found = recorded(folder, studies)
+    return load_report(found).runs if found else ()
+
+
+def _check_places(table: Table, studies: Sequence[Study]) -> None:
+    """Check that every run has a place in a table of its own.
 
     Raises:
-        ExperimentError: If a word is wrong, or there are more budgets than in the paper.
+        ExperimentError: If one has none, or two share one.
     """
-    from clinit.cli.config_file import commands_with_files
-    from clinit.cli.sweep_grids import grids_of
-    from clinit.headtrain.sweep.run import distinct, runs_of
+    from clinit.analysis.paper.numbers import paper_cells
 
-    if not table.runs:
-        return []
-    commands = commands_with_files(context.find_root().command)
-    grids = grids_of(Path(table.recipe), list(words), commands, top=table.is_top)
-    studies = distinct(run for grid in grids for run in runs_of(grid, top=table.is_top))
+    if not (places := paper_cells(table.source)):
+        return
     _check_budgets(table, studies)
-    return studies
+    known = {(place.method, place.loss, place.init) for place in places}
+    seen: dict[tuple[object, ...], Study] = {}
+    for study in studies:
+        stream = study.stream
+        key = (stream.method, study.training.loss, study.start.init)
+        if key not in known:
+            raise ExperimentError(
+                f"{table.name} has no line for {', '.join(key)}",
+                remedy="Leave it out of --set; `clinit sweep` trains anything.",
+            )
+        other = seen.setdefault((*key, stream.iterations, stream.buffer, stream.seed), study)
+        if other is not study:
+            values = other.values()
+            names = [name for name, value in study.values().items() if value != values[name]]
+            raise ExperimentError(
+                f"two runs of {table.name} have the same place: they differ in {', '.join(names)}",
+                remedy="Give one value with --set.",
+            )
 
 
 def _check_budgets(table: Table, studies: Sequence[Study]) -> None:

@@ -44,10 +44,15 @@ class Places:
         folder = self.out / "caches" / ("resnet18" if table.name == "resnet18" else "femto")
         return folder / "imagenet1k", folder / "places365"
 
+    epochs: int | None
+    """Of the alignment; None: the recipe's."""
+
     @property
     def aligned(self) -> Path:
-        """The head that is aligned with squared error."""
-        return self.out / "heads" / "mse.safetensors"
+        """The head that is aligned with squared error; other ways to align it have other files."""
+        views = "all" if self.caches is not None else str(self.views)
+        epochs = "" if self.epochs is None else f"-{self.epochs}-epochs"
+        return self.out / "heads" / f"mse-{views}-views{epochs}.safetensors"
 
     def runs(self, table: Table) -> Path:
         """Return the folder of the runs of a table."""
@@ -75,8 +80,6 @@ def steps(
     places: Places,
     overlay: Sequence[str],
     studies: Sequence[Study],
-    *,
-    epochs: int | None = None,
 ) -> Iterator[Step]:
     """Yield the commands of a table in order.
 
@@ -85,7 +88,9 @@ def steps(
         places: Where everything is.
         overlay: Words that overlay the grids of the recipe.
         studies: The runs of the table.
-        epochs: Of the alignment; default: the recipe's.
+
+    Raises:
+        ExperimentError: If the aligned head that is there is of another base head.
     """
     base, new = places.sides(table)
     if places.caches is None:
@@ -93,9 +98,9 @@ def steps(
         for data, folder in sides if table.runs else [*sides][:1]:
             yield _extraction(table, places, data, folder)
     if table.is_aligned:
-        told = () if epochs is None else ("--epochs", str(epochs))
+        told = () if places.epochs is None else ("--epochs", str(places.epochs))
         words = ("align", str(base), "--config", table.recipe, "--out", str(places.aligned), *told)
-        yield Step(words, places.aligned.is_file(), "minutes")
+        yield Step(words, _is_aligned(places.aligned, base), "minutes")
     if table.runs:
         yield _sweep(table, places, overlay, studies)
 
@@ -136,15 +141,16 @@ def check_images(steps: Sequence[Step], places: Places) -> None:
 def _extraction(table: Table, places: Places, data: str, folder: Path) -> Step:
     views = places.views if data == "imagenet1k" and table.is_aligned else 0
     root = places.roots[data]
+    is_femto = table.name != "resnet18"
     words = [
         *("extract", "--dataset", data, "--config", table.recipe),
         *("--root", f"FOLDER_OF_{data.upper()}" if root is None else str(root)),
         *("--out", str(folder)),
         *(("--views", str(views)) if views else ()),
-        *(("--weights", str(places.weights)) if places.weights else ()),
+        *(("--weights", str(places.weights)) if is_femto and places.weights else ()),
     ]
     images = IMAGES[data] + views * TRAIN_IMAGES
-    width = 512 if table.name == "resnet18" else 384
+    width = 384 if is_femto else 512
     cost = (
         f"{images:,} images through the backbone, {images * width * 2 / 1e9:.1f} GB;"
         f" {_time(images / _IMAGES_PER_SECOND)} on two CPU cores"
@@ -162,6 +168,28 @@ def _is_whole(folder: Path, views: int) -> bool:
     return {"train", "val"} <= set(cache.splits) and len(cache.views) >= views
 
 
+def _is_aligned(head: Path, base: Path) -> bool:
+    """Return whether the aligned head is there.
+
+    Raises:
+        ExperimentError: If it was aligned from another head than that of the base cache.
+    """
+    from clinit.extract.cache import open_cache
+    from clinit.extract.head import read_head
+    from clinit.headtrain.stream.base_head import head_digest
+
+    if not head.is_file():
+        return False
+    facts = read_head(head).alignment or {}
+    own = open_cache(base).head
+    if own is None or facts.get("started_from") not in (None, head_digest(own)):
+        raise ExperimentError(
+            f"{head} was aligned from another head than that of {base}",
+            remedy="Choose another --out for these caches, or remove that file.",
+        )
+    return True
+
+
 def _sweep(table: Table, places: Places, overlay: Sequence[str], studies: Sequence[Study]) -> Step:
     base, new = places.sides(table)
     words = ["sweep", *overlay, "--config", table.recipe, "--base", str(base), "--new", str(new)]
@@ -174,7 +202,10 @@ def _sweep(table: Table, places: Places, overlay: Sequence[str], studies: Sequen
     words += ["--out", str(places.runs(table))]
     done = len(recorded(places.runs(table), studies))
     cost = f"{len(studies):,} runs, {done:,} recorded; {_hours(table, studies)}"
-    return Step(tuple(words), done == len(studies), cost)
+    if table.is_top:
+        cost += ", and up to 80 GB of activations"
+    # Never done: where all is recorded it trains nothing, and refuses records of other data.
+    return Step(tuple(words), False, cost)
 
 
 _IMAGES_PER_SECOND = 40

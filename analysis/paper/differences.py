@@ -8,6 +8,7 @@ from typing import Any
 from clinit.analysis.paper.numbers import Place
 from clinit.analysis.paper.tables import Table
 from clinit.analysis.run_summary import RunSummary
+from clinit.headtrain.study import Study
 
 BACKBONES = {"resnet18": "resnet18.tv_in1k"}
 """By the name of the table."""
@@ -19,19 +20,32 @@ _DATA = (
     ("test images of new classes", 36_500, "the validation images of Places365"),
 )
 _TRANSFORM = "256x256"
+TRAIN_IMAGES = 1_281_167
 
 
-def differences(table: Table, runs: Sequence[RunSummary], places: Collection[Place]) -> list[str]:
+def differences(
+    table: Table,
+    runs: Sequence[RunSummary],
+    places: Collection[Place],
+    recipe: Sequence[Study] = (),
+) -> list[str]:
     """Return a sentence for everything in which runs differ from the paper's setting.
 
     Args:
         table: The table that they are for.
         runs: All runs of the table; none gives none.
         places: Those of the table.
+        recipe: The runs of its recipe.
     """
     if not runs:
         return []
-    return [*_of_features(table, runs[0]), *_of_data(runs[0]), *_of_training(runs, places)]
+    return [
+        *_of_features(table, runs[0].record.info["base"]["fingerprint"]),
+        *_of_data(runs[0]),
+        *_of_training(runs, places),
+        *_of_settings(runs, recipe),
+        *_of_alignment(runs),
+    ]
 
 
 def readings(table: Table, runs: Sequence[RunSummary]) -> list[str]:
@@ -46,6 +60,8 @@ def readings(table: Table, runs: Sequence[RunSummary]) -> list[str]:
         " later tasks are there from the start.",
         f"Bias of a computed row: `{config.get('bias')}`.",
         "Averages: over evaluation points, the one before the first step of a task included.",
+        "Features are computed once, without augmentation, and stored in"
+        f" {runs[0].record.info['base']['fingerprint'].get('dtype', 'float16')}.",
     ]
     if table.is_top:
         open_points.append(
@@ -54,17 +70,17 @@ def readings(table: Table, runs: Sequence[RunSummary]) -> list[str]:
         )
     if table.name == "cost":
         open_points.append(
-            "The input of the plastic blocks is stored once and read again, so that a run takes"
-            " less time and initialisation has a larger share of it. Probes are not counted."
+            "The input of the plastic blocks is computed once, stored and read again: that pass"
+            " through the frozen blocks is in no run's minutes (`timings_s` of the record has it),"
+            " so that initialisation has a larger share of them. Probes are not counted."
         )
     if table.name == "first-task":
         open_points.append("A_pre is that of the pretrained head among its own rows.")
     return open_points
 
 
-def _of_features(table: Table, run: RunSummary) -> list[str]:
+def _of_features(table: Table, features: Mapping[str, str]) -> list[str]:
     found: list[str] = []
-    features = run.record.info["base"]["fingerprint"]
     expected = BACKBONES.get(table.name, _BACKBONE)
     if (backbone := features.get("backbone")) != expected:
         found.append(f"Backbone {backbone} instead of {expected}.")
@@ -93,13 +109,74 @@ def _of_data(run: RunSummary) -> list[str]:
     return found
 
 
-def of_heads(collapse: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def of_heads(
+    table: Table, collapse: Mapping[str, Mapping[str, Any]], features: Mapping[str, str]
+) -> list[str]:
     """Return the same for pretrained heads that are measured by themselves."""
+    found = _of_features(table, features)
     measured = next(iter(collapse.values()), {})
-    classes, width = measured.get("classes"), measured.get("dim")
-    if (classes, width) == (1000, 384):
+    classes, width = measured.get("classes", 0), measured.get("dim", 0)
+    if (classes, width) != (1000, 384):
+        found.append(
+            f"A head of {classes:,} classes and {width:,} features instead of 1,000 and 384."
+        )
+    if (rows := measured.get("rows", 0)) != TRAIN_IMAGES:
+        found.append(f"Measured on {rows:,} images instead of {TRAIN_IMAGES:,} (ImageNet-1K).")
+    return found
+
+
+def _of_settings(runs: Sequence[RunSummary], recipe: Sequence[Study]) -> list[str]:
+    """Return what else is set differently from the recipe."""
+    told = [study.settings() for study in recipe]
+    found = []
+    for name in dict.fromkeys(name for settings in told for name in settings):
+        if name in _TOLD_APART:
+            continue
+        ours = {str(run.config[name]) for run in runs if name in run.config}
+        theirs = {str(settings[name]) for settings in told if name in settings}
+        if others := sorted(ours - theirs):
+            found.append(
+                f"{name.replace('_', ' ').capitalize()} {', '.join(others)} instead of"
+                f" {', '.join(sorted(theirs))}."
+            )
+    return found
+
+
+def _of_alignment(runs: Sequence[RunSummary]) -> list[str]:
+    """Return how the head for squared error was aligned, where that is not the paper's way."""
+    facts = next(
+        (
+            found
+            for run in runs
+            if run.config.get("loss") == "mse"
+            and (found := (run.record.info.get("head") or {}).get("alignment"))
+        ),
+        None,
+    )
+    if facts is None or (facts.get("epochs"), bool(facts.get("views"))) == (50, True):
         return []
-    return [f"A head of {classes:,} classes and {width:,} features instead of 1,000 and 384."]
+    images = f"{facts['views']} random crops" if facts.get("views") else "plain features"
+    return [
+        f"The head for squared error is aligned for {facts.get('epochs')} epochs on {images};"
+        " the paper: 50 epochs, a new crop in each."
+    ]
+
+
+_TOLD_APART = {
+    *(
+        "tasks",
+        "iterations",
+        "buffer",
+        "eval_every",
+        "batch_size",
+        "seed",
+        "device",
+        "loss",
+        "init",
+    ),
+    "method",
+}
+"""Settings that have a sentence of their own, or a line of the table."""
 
 
 def _others(runs: Sequence[RunSummary], name: str, expected: set[int]) -> str:

@@ -49,10 +49,13 @@ class Effect:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the sign is that of the paper, beyond the interval."""
+        """Whether the sign is that of the paper, beyond the interval, or by the exact test."""
         if self.paper is None or self.mean is None or self.half_width is None or not self.paper:
             return "-"
-        if abs(self.mean) <= self.half_width:
+        is_open = (
+            abs(self.mean) <= self.half_width if self.p_value is None else self.p_value >= 0.05
+        )
+        if is_open:
             return "open"
         return "holds" if self.mean * self.paper > 0 else "opposite"
 

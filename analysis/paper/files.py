@@ -13,11 +13,13 @@ from clinit.analysis.paper.reproduction import Comparison, Line, Reproduction
 from clinit.analysis.paper.words import (
     HEADINGS,
     caption,
+    effect_caption,
     effect_words,
     evidence_words,
     group_title,
     mean_words,
     printed_words,
+    short_title,
     signed,
     verdict_words,
 )
@@ -33,6 +35,17 @@ def as_json(found: Reproduction) -> str:
         "reduced": found.is_reduced,
         "lines": [_line(found, line) for line in found.lines],
         "effects": [_effect(each) for each in found.comparisons],
+        "orders": [
+            {
+                "method": place.method,
+                "loss": place.loss,
+                "iterations": place.iterations,
+                "metric": found.table.effects[0],
+                "paper": theirs,
+                "ours": ours,
+            }
+            for place, theirs, ours in found.orders
+        ],
         "differences": list(found.differences),
         "readings": list(found.readings),
         "slips": list(found.table.slips),
@@ -60,7 +73,7 @@ def as_markdown(found: Reproduction) -> str:
         parts.append(
             _pipes(["", "", "starts", "paper", "here", "over", "the effect"], _effects(found))
         )
-        parts.append("In points, ± half of the 95 % interval.")
+        parts.append(markdown_table.escaped(effect_caption(found)))
     for title, sentences in _lists(found).items():
         if sentences:
             listed = [
@@ -81,6 +94,7 @@ def as_latex(found: Reproduction) -> str:
         *(f"% {each}" for each in (caption(found), *found.differences)),
         rf"\begin{{tabular}}{{l{'r' * len(metrics)}}}",
         r"  \toprule",
+        *(_reduced_line(width) if found.is_reduced else []),
         f"  & {' & '.join(escaped(HEADINGS[name]) for name in metrics)} \\\\",
     ]
     for group in found.groups:
@@ -101,6 +115,11 @@ FORMATS: Mapping[str, Callable[[Reproduction], str]] = {
     "tex": as_latex,
 }
 """By the ending of the file."""
+
+
+def _reduced_line(width: int) -> list[str]:
+    words = latex_table.escaped("A reduced setting, not that of the paper")
+    return [rf"  \multicolumn{{{width}}}{{l}}{{{words}}} \\", r"  \midrule"]
 
 
 def _reduced(found: Reproduction) -> str:
@@ -137,7 +156,13 @@ def _effects(found: Reproduction) -> list[list[str]]:
 
 
 def _lists(found: Reproduction) -> dict[str, tuple[str, ...]]:
+    orders = [
+        f"{short_title(place)}: here {ours}; paper {theirs}"
+        for place, theirs, ours in found.orders
+        if ours
+    ]
     return {
+        "The starts in their order": tuple(orders),
         "What differs from the paper here": found.differences,
         "What the paper leaves open, and how it is here": found.readings,
         "Where the paper slips": found.table.slips,
@@ -166,7 +191,8 @@ def _line(found: Reproduction, line: Line) -> dict[str, Any]:
         "ours": line.mean,
         "deviation": line.deviation,
         "num_seeds": len(line.ours),
-        "difference": line.difference,
+        "difference": None if found.is_reduced else line.difference,
+        "reduced": found.is_reduced,
         "seeds": {str(seed): value for seed, value in line.ours.items()},
     }
 
@@ -185,6 +211,7 @@ def _effect(each: Comparison) -> dict[str, Any]:
         "ours": effect.mean,
         "half_width": effect.half_width,
         "over": effect.over,
+        "moment": "ends of the tasks" if effect.over == "images" else "as in the table",
         "number": effect.number,
         "p_value": effect.p_value,
         "verdict": effect.verdict,

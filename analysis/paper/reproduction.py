@@ -14,6 +14,7 @@ from clinit.analysis.paper.numbers import Cells, Place, Printed, paper_cells
 from clinit.analysis.paper.ours import Budget, Values, runs_by_place, values_of
 from clinit.analysis.paper.tables import Table
 from clinit.analysis.run_summary import RunSummary
+from clinit.headtrain.study import Study
 
 Collapse = Mapping[str, Mapping[str, Any]]
 """Values of `clinit diagnose` by the loss of the head."""
@@ -86,7 +87,12 @@ class Reproduction:
 
 
 def reproduction(
-    table: Table, runs: Sequence[RunSummary], collapse: Collapse | None = None
+    table: Table,
+    runs: Sequence[RunSummary],
+    collapse: Collapse | None = None,
+    *,
+    recipe: Sequence[Study] = (),
+    features: Mapping[str, str] | None = None,
 ) -> Reproduction:
     """Put our numbers into the places of a table.
 
@@ -94,6 +100,8 @@ def reproduction(
         table: A table of the paper.
         runs: The runs that were trained for it; others are left out.
         collapse: Metrics of the pretrained heads.
+        recipe: The runs of the table as its recipe has them; settings are compared with these.
+        features: Fingerprint of the features that the metrics of heads were measured on.
 
     Raises:
         RecordError: If the runs have more budgets than the table.
@@ -117,7 +125,9 @@ def reproduction(
             if members
         },
         differences=tuple(
-            differences(table, used, cells) if table.runs else of_heads(collapse or {})
+            differences(table, used, cells, recipe)
+            if table.runs
+            else of_heads(table, collapse or {}, features or {})
         ),
         readings=tuple(readings(table, used)),
         runs=tuple(used),
@@ -201,14 +211,21 @@ def _comparisons(
                 effect = Effect(
                     metric, better, other, paper, mean, width, "seeds" if number else "", number
                 )
-                if number == 1 and table.name != "first-task":
-                    effect = _over_images(effect, found[place][0], found[rival][0])
+                if number == 1:
+                    effect = _over_images(effect, found[place], found[rival])
                 result.append(Comparison(place, effect))
     return result
 
 
-def _over_images(effect: Effect, better: RunSummary, other: RunSummary) -> Effect:
-    judged = over_images(better, other, effect.metric)
+def _over_images(
+    effect: Effect, better: Sequence[RunSummary], other: Sequence[RunSummary]
+) -> Effect:
+    """Compare the two runs of the seed that both starts have."""
+    by_seed = {run.config["seed"]: run for run in other}
+    mine, theirs = next(
+        (run, by_seed[run.config["seed"]]) for run in better if run.config["seed"] in by_seed
+    )
+    judged = over_images(mine, theirs, effect.metric)
     if judged is None:
         return effect
     mean, width, number, p_value = judged

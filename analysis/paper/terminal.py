@@ -13,6 +13,7 @@ from clinit.analysis.paper.reproduction import Line, Reproduction
 from clinit.analysis.paper.words import (
     HEADINGS,
     caption,
+    effect_caption,
     effect_words,
     evidence_words,
     group_title,
@@ -41,8 +42,10 @@ def terminal(found: Reproduction) -> RenderableType:
         parts += [Text(f"\n{_title(found, group)}", style="bold"), _numbers(found, group)]
     parts.append(Text(caption(found), style="dim"))
     if found.comparisons:
-        parts += [Text("\nDo the paper's effects hold?", style="bold"), _effects(found)]
-        parts.append(Text(_effect_caption(found), style="dim"))
+        others = " The other pairs of starts are in the files."
+        heading = "Do the paper's effects hold? Least-square less random rows"
+        parts += [Text(f"\n{heading}", style="bold"), _effects(found)]
+        parts.append(Text(effect_caption(found) + others, style="dim"))
     parts += list(_lists(found))
     return Group(*parts)
 
@@ -115,18 +118,6 @@ def _effects(found: Reproduction) -> RichTable:
         Column("the effect"),
     ]
     return table_of(columns, [lines])
-
-
-def _effect_caption(found: Reproduction) -> str:
-    words = (
-        "Least-square less random rows, in points, ± half of the 95 % interval; open: it holds 0."
-    )
-    if any(each.effect.over == "images" for each in found.comparisons):
-        words += (
-            " One seed: over test images, A_new at the end of each task and A_all at the end of the"
-            " last."
-        )
-    return words
 
 
 def _lists(found: Reproduction) -> Iterator[Text]:

@@ -141,3 +141,21 @@ def caption(found: Reproduction) -> str:
     has_accuracies = any(name.startswith("acc_") for name in found.table.metrics)
     tail = f"; {where}" if has_accuracies and found.table.name != "forward-transfer" else ""
     return "; ".join(known) + tail + "."
+
+
+def effect_caption(found: Reproduction) -> str:
+    """Return what the effects are."""
+    words = (
+        "The first start less the second, in points, ± half of the 95 % interval; open: it holds 0."
+    )
+    if not any(each.effect.over == "images" for each in found.comparisons):
+        return words
+    when = (
+        "before training"
+        if found.table.name == "first-task"
+        else "A_new at the end of each task and A_all at the end of the last"
+    )
+    return (
+        f"{words} One seed: over test images, {when}, not the mean over evaluation points as in the"
+        " table; open: p of McNemar's exact test is 0.05 or more."
+    )

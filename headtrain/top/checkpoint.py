@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import torch
@@ -69,8 +69,8 @@ class _Start(TypedDict):
     lam: Real | None
     library: str | None
     curve: tuple[list[Real], list[Real]] | None
-    measure: NotRequired[Measure | None]
-    """What the curve shows; absent in checkpoints of earlier versions."""
+    measure: Measure | None
+    """What the curve shows."""
 
 
 class _Entry(TypedDict):
@@ -95,7 +95,7 @@ class _Shares(TypedDict):
 
 class _Facts(TypedDict):
     diverged: list[str]
-    paid: NotRequired[list[str]]
+    paid: list[str]
     seconds: dict[str, Seconds]
     groups: list[_Group]
     shares: _Shares
@@ -107,8 +107,7 @@ class _Content(TypedDict):
     iteration: Annotated[int, Meta(ge=FINISHED, le=2**31)]
     entries: list[_Entry]
     facts: _Facts
-    tensors: NotRequired[Digest]
-    """Absent in files of earlier versions."""
+    tensors: Digest
 
 
 def _document(path: Path) -> DocumentKind:
@@ -178,7 +177,7 @@ def read_checkpoint(path: Path, run: str, device: torch.device) -> Checkpoint | 
     document = _document(path)
     content = document.parse(text, origin=str(path))
     document.convert(content, _Content, origin=str(path))
-    if content.get("tensors") not in (None, state_sha256(tensors)):
+    if content["tensors"] != state_sha256(tensors):
         raise misfit(path, "its tensors have changed since they were written")
     if content["run"] != run:
         raise CheckpointError(
@@ -267,7 +266,7 @@ def _entry(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> TaskEntry
     arrays = {name: value.numpy() for name, value in tensors.items()}
     start = dict(facts["start"])
     curve = start.pop("curve")
-    measure: Measure = start.pop("measure", None) or "held-out error"
+    measure = start.pop("measure")
     start |= {name: _real(start[name]) for name in _REALS}
     columns = [arrays[name] for name in _OF_POINTS] if facts["iterations"] else []
     return TaskEntry(

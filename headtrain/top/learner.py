@@ -128,7 +128,7 @@ class TopLearner:
         self._check_extent(found, self._path)
         self.entries = list(found.entries)
         self.diverged = list(found.facts["diverged"])
-        self.paid |= set(found.facts.get("paid", ()))
+        self.paid |= set(found.facts["paid"])
         self.watch.seconds.update(found.facts["seconds"])
         self.shares = Shares(**found.facts["shares"])
         place = f"task {found.task}"

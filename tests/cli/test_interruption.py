@@ -205,6 +205,7 @@ KEPT = {
     "predict": "No half of a file is left",
     "report": "No half of a file is left",
     "demo": "The demo starts anew",
+    "reproduce": "What is computed is kept",
     "manifest build": "No half of a file is left",
     "cache import": "Written shards are kept",
 }

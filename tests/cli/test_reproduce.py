@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from typer.testing import CliRunner, Result
 from clinit.analysis.paper.tables import NAMES, table_named
 from clinit.cli.main import app
 from clinit.cli.reproduce_runs import overlay
-from clinit.errors import ExperimentError
+from clinit.errors import ClinitError, ExperimentError
+from clinit.extract.head import read_head, write_head
 from clinit.headtrain.record.format import find_records
 
 SCALED = ["tasks=3", "batch_size=64", "eval_every=4"]
@@ -161,8 +163,43 @@ def test_all_tables_and_figures_are_made_in_a_reduced_setting(
     assert len(find_records(out / "runs" / "top-layers")) == 6  # four tables share them
     again = reproduce("last-layer", *small)
     assert again.exit_code == 0, again.output
-    assert "$ clinit" not in again.output
+    assert "18 recorded already" in again.output
     assert find_records(out) == recorded
+
+
+def test_records_and_heads_of_other_caches_are_refused(
+    reproduce: Callable[..., Result], caches: list[str], tmp_path: Path, tiny_run: Path
+) -> None:
+    small = ["--scale-down", "--seeds", "1", "--set", "tasks=2", "--set", "batch_size=6"]
+    assert reproduce("first-task", *small, *caches).exit_code == 0
+    swapped = [caches[0], caches[1], caches[2], caches[1]]  # the base classes as new ones
+    error = reproduce("first-task", *small, *swapped).exception
+    assert isinstance(error, ClinitError)
+    assert "holds the records of other data" in str(error) or "new" in str(error)
+    head = next((tmp_path / "out" / "heads").iterdir())
+    found = read_head(head)
+    write_head(replace(found, alignment={**(found.alignment or {}), "started_from": "ab"}), head)
+    error = reproduce("first-task", *small, *caches).exception
+    assert isinstance(error, ExperimentError)
+    assert str(error) == f"{head} was aligned from another head than that of {caches[1]}"
+    assert error.remedy == "Choose another --out for these caches, or remove that file."
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["init=zero"], "resnet18 has no line for rehearsal, ce, zero"),
+        (["loss=mse"], "resnet18 has no line for rehearsal, mse, random"),
+        (["lambda=0.1,0.2"], "two runs of resnet18 have the same place: they differ in lam"),
+    ],
+)
+def test_runs_without_a_place_of_their_own_are_refused(
+    reproduce: Callable[..., Result], settings: list[str], message: str
+) -> None:
+    words = [word for each in settings for word in ("--set", each)]
+    error = reproduce("resnet18", "--dry-run", *words).exception
+    assert isinstance(error, ExperimentError)
+    assert str(error) == message
 
 
 def test_digits_are_made_where_no_cache_is_given(

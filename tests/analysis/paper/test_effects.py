@@ -121,6 +121,13 @@ def test_an_effect_holds_where_its_interval_is_on_the_side_of_the_paper(
     assert effect.verdict == expected
 
 
+@pytest.mark.parametrize(("p_value", "expected"), [(0.04, "holds"), (0.125, "open")])
+def test_over_images_the_exact_test_decides(p_value: float, expected: str) -> None:
+    # 4 images gained and none lost: the interval does not hold 0, the test is open.
+    effect = Effect("acc_new", "least-square", "random", 5.0, 0.4, 0.39, "images", 1000, p_value)
+    assert effect.verdict == expected
+
+
 def test_starts_are_ordered_by_their_means_and_equal_ones_are_told() -> None:
     values = {"random": [1.0, 2.0], "class-mean": [3.0], "least-square": [3.001], "none": []}
     assert ordering(values) == "random < class-mean = least-square"

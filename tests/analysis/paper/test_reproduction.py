@@ -16,6 +16,7 @@ from clinit.analysis.paper.tables import table_named
 from clinit.analysis.paper.terminal import terminal
 from clinit.analysis.run_summary import RunSummary
 from clinit.errors import RecordError
+from clinit.headtrain.study import Study
 
 Make = Callable[..., tuple[RunSummary, ...]]
 LOSSES = ("ce", "sqen", "mse")
@@ -125,7 +126,10 @@ def test_collapse_is_that_of_the_heads(runs: Make) -> None:
     assert lines_of(found, loss="ce")["nc1"].printed.value == 0.32
     assert lines_of(found, loss="mse")["d_ls"].printed.value == 377.18
     assert lines_of(found, loss="mse")["nc1"].printed is None
-    assert found.differences == ("A head of 4 classes and 8 features instead of 1,000 and 384.",)
+    assert found.differences[-2:] == (
+        "A head of 4 classes and 8 features instead of 1,000 and 384.",
+        "Measured on 0 images instead of 1,281,167 (ImageNet-1K).",
+    )
 
 
 def test_what_differs_from_the_paper_is_told(runs: Make) -> None:
@@ -144,6 +148,41 @@ def test_what_differs_from_the_paper_is_told(runs: Make) -> None:
     assert "every 50." not in told
     assert "Batches" not in told
     assert "Scale of computed rows: `norm`" in found.readings[0]
+
+
+def test_settings_that_are_not_the_recipes_are_told(runs: Make) -> None:
+    made = runs(seeds=(0,), lr=0.5, precision="bf16")
+    starts = [{"init": "random"}, {"init": "class-mean", "scale": "norm"}]
+    recipe = [Study.of(start).resolved() for start in starts]
+    found = reproduction(table_named("last-layer"), made, recipe=recipe)
+    assert "Lr 0.5 instead of 0.001." in found.differences
+    assert "Precision bf16 instead of float32." in found.differences
+    assert not any(each.startswith("Scale") for each in found.differences)
+
+
+def test_a_head_aligned_in_another_way_is_told(runs: Make) -> None:
+    made = runs(losses=("mse",), seeds=(0,))
+    for run in made:
+        run.record.info["head"] = {"alignment": {"epochs": 5, "views": 0}}
+    found = reproduction(table_named("last-layer"), made)
+    assert (
+        "The head for squared error is aligned for 5 epochs on plain features; the paper: 50"
+        " epochs, a new crop in each."
+    ) in found.differences
+
+
+def test_only_runs_of_the_same_seed_are_compared_over_images(runs: Make) -> None:
+    made = runs(budgets=((100, 40), (200, 80)), seeds=(0, 1))
+    kept = [run for run in made if (run.init, run.config["seed"]) != ("random", 0)]
+    kept = [run for run in kept if (run.init, run.config["seed"]) != ("least-square", 1)]
+    both = [run for run in made if run.init == "random"]
+    found = reproduction(table_named("resnet18"), [*kept, *both[:0]])
+    effect = next(
+        each.effect
+        for each in found.comparisons
+        if (each.effect.better, each.effect.other) == ("least-square", "random")
+    )
+    assert (effect.over, effect.number, effect.mean) == ("", 0, None)
 
 
 @pytest.fixture
@@ -180,6 +219,8 @@ def test_json_and_csv_hold_every_number(whole: Reproduction) -> None:
     for line, found, row in zip(whole.lines, content["lines"], read, strict=True):
         assert found["ours"] == pytest.approx(line.mean)
         assert found["paper"] == (line.printed.value if line.printed else None)
+        assert found["difference"] is None  # of another setting it would say nothing
+        assert row["reduced"] == "true"
         assert row["metric"] == line.metric
         assert (float(row["ours"]) if row["ours"] else None) == pytest.approx(line.mean)
 
@@ -194,7 +235,8 @@ def test_markdown_has_a_table_per_group_and_latex_its_rules(whole: Reproduction)
         assert len({row.count("|") for row in rows}) == 1
     latex = FORMATS["tex"](whole)
     assert latex.count(r"\toprule") == latex.count(r"\bottomrule") == 1
-    assert latex.count(r"\midrule") == 6
+    assert latex.count(r"\midrule") == 6 + 1
+    assert "A reduced setting" in latex
     body = [row for row in latex.splitlines() if row.endswith(r"\\") and "multicolumn" not in row]
     assert {row.count("&") for row in body} == {7}
     assert latex.count("{") == latex.count("}")

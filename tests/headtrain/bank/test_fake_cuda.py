@@ -127,6 +127,8 @@ def test_an_evaluation_stays_on_the_device_until_its_counts_come_back(precision:
             lead = look(test.widened(part), test.labels[part], heads, groups)
             assert on_cuda(lead.overall, lead.doubt, lead.in_task, lead.doubt_in_task)
     few = test.take(torch.arange(4))
-    assert on_cuda(best_rivals(bank, 0, few), logits_of(bank, few.widened(slice(0, 4)), slice(1)))
+    assert on_cuda(
+        best_rivals(bank, 0, few), logits_of(bank, few.widened(slice(0, 4)), slice(0, 1))
+    )
     with pytest.raises(RuntimeError, match=r"numpy\(\)|FakeTensor"):
         mean_losses(bank, test)  # all but the numbers themselves, which a fake does not have
