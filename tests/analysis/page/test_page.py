@@ -136,9 +136,8 @@ def test_letters_that_the_fonts_lack_are_no_warning(make_run: MakeRun) -> None:
     assert "中文 😀" in svg(report_of([record]).runs)
 
 
-@pytest.mark.parametrize(
-    ("every", "varies"), [(10, "seed"), pytest.param(1, "buffer", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("every", "varies"), [(1, "buffer")])
 def test_the_page_of_45_runs_has_less_than_a_megabyte(
     make_run: MakeRun, noisy: Callable[..., RunRecord], every: int, varies: str
 ) -> None:

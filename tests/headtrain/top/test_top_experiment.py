@@ -326,22 +326,6 @@ def test_a_run_that_was_killed_still_pays_for_the_activations_it_began_with(
     assert resumed.info["timings_s"]["trunk"] > 0
 
 
-def test_a_checkpoint_that_does_not_say_who_paid_is_read_all_the_same(
-    study_of: Callable[..., TopInputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inputs, path = study_of(METHODS["low rank"]).reused(), tmp_path / "run.checkpoint"
-    trained(inputs, HEAD, checkpoint=path)
-
-    def without(*arguments: Any) -> Any:
-        found = read_checkpoint(*arguments)
-        assert found is not None
-        return replace(found, facts={k: v for k, v in found.facts.items() if k != "paid"})
-
-    monkeypatch.setattr("clinit.headtrain.top.learner.read_checkpoint", without)
-    record = trained(inputs, HEAD, checkpoint=path)
-    assert not any(part["computed_here"] for part in record.info["activations"])
-
-
 def test_what_fits_the_budget_is_stored_the_most_read_first(
     study_of: Callable[..., TopInputs], whole_run: Callable[[str], RunRecord], tmp_path: Path
 ) -> None:
