@@ -149,8 +149,10 @@ def test_all_tables_and_figures_are_made_in_a_reduced_setting(
 
     def reproduce(*words: str) -> str:
         # In a process of its own: without the checks of types that tests add, much faster.
-        command = [sys.executable, "-m", "clinit", "reproduce", *words, "--out", tmp_path / "out"]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        command = [sys.executable, "-m", "clinit", "reproduce", *words]
+        command += ["--out", str(tmp_path / "out")]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return done.stdout
 
     assert "Effects of the paper: which of two starts is better" in reproduce(*heads, *small)
     reproduce(*top, *small, "--set", "rank=2", "--set", "loss=ce")
