@@ -14,6 +14,7 @@ from clinit.analysis.accuracy import (
     last_accuracy,
 )
 from clinit.analysis.backward_transfer import backward_transfer
+from clinit.analysis.confusions import confusions
 from clinit.analysis.forward_transfer import mean_transfer, transfer_into
 from clinit.analysis.initialisation_cost import initialisation_seconds, initialisation_share
 from clinit.analysis.loss_spike import Spike, spikes
@@ -21,6 +22,8 @@ from clinit.analysis.time_to_accuracy import LEVELS, TaskTimes, mean_times
 from clinit.headtrain.record.format import RunRecord
 
 Times = Mapping[int, TaskTimes]
+MOST_CONFUSED = 10
+"""Pairs of classes that a row holds."""
 
 
 def over_tasks(record: RunRecord, points: pl.DataFrame) -> dict[str, Any]:
@@ -35,7 +38,15 @@ def over_tasks(record: RunRecord, points: pl.DataFrame) -> dict[str, Any]:
         "average_incremental_accuracy": average_incremental_accuracy(points),
         # Row: after task 1, 2, ...; column: on the base classes, on task 1, 2, ...
         "accuracy_matrix": [[cells.get((after, on)) for on in [0, *tasks]] for after in tasks],
+        "confusions": _confusions(record),
     }
+
+
+def _confusions(record: RunRecord) -> list[dict[str, Any]] | None:
+    """Return the pairs that are confused most often at the end; None in older records."""
+    if record.mistakes is None:
+        return None
+    return confusions(record.mistakes, record.classes, top=MOST_CONFUSED).to_dicts()
 
 
 def costs(record: RunRecord, tasks: Sequence[int], times: Times | None) -> dict[str, Any]:

@@ -138,3 +138,28 @@ def test_the_metrics_are_columns_of_the_csv_and_of_the_table_of_runs(make_run: M
     assert names <= {*runs_of(records).table().columns}
     of_tasks = {"spike_area", "iterations_to_90", "seconds_to_99", "forward_transfer_into"}
     assert of_tasks <= {*report.csv(per_task=True).splitlines()[0].split(",")}
+
+
+def test_a_row_holds_the_pairs_that_are_confused_most_often(make_run: MakeRun) -> None:
+    record = make_run("random", tasks=2)
+    assert record.mistakes is not None
+    row = report_of([record]).runs[0].row()
+    origin = dict(record.classes.select("row", "task").iter_rows())
+    names = dict(record.classes.select("row", "name").iter_rows())
+    counts: dict[tuple[str, str], int] = {}
+    for task, true, _, predicted in record.mistakes.iter_rows():
+        if task == 2 and origin[true] != origin[predicted]:
+            pair = names[true], names[predicted]
+            counts[pair] = counts.get(pair, 0) + 1
+    found = {
+        (each["true_class"], each["predicted_class"]): each["count"] for each in row["confusions"]
+    }
+    assert found
+    assert len(found) == min(10, len(counts))
+    assert found.items() <= counts.items()
+    assert min(found.values()) >= max((v for k, v in counts.items() if k not in found), default=0)
+
+
+def test_a_record_without_mistakes_has_no_confusions(make_run: MakeRun) -> None:
+    record = replace(make_run("random"), mistakes=None)
+    assert report_of([record]).runs[0].row()["confusions"] is None
