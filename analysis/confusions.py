@@ -65,7 +65,7 @@ COLUMNS = (
     "total",
     "share",
 )
-"""Of the table that `confusions` returns."""
+"""The columns of the table that `confusions` returns."""
 
 
 def mistakes_of(record: RunRecord) -> pl.DataFrame:

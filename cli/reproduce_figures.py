@@ -29,9 +29,9 @@ class _Picture:
     """A figure of the paper."""
 
     file: str
-    """Without its ending."""
+    """Name of the file without its ending."""
     name: str
-    """Of the figure, as `clinit report --figure` calls it."""
+    """The name by which `clinit report --figure` calls the figure."""
     runs: tuple[RunSummary, ...]
 
 

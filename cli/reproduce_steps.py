@@ -36,6 +36,8 @@ class Places:
     weights: Path | None
     views: int
     """Views of each training image of ImageNet-1K, for the alignment."""
+    epochs: int | None
+    """Passes of the alignment over its images; None: as in the recipe."""
 
     def sides(self, table: Table) -> tuple[Path, Path]:
         """Return the caches of the base and the new classes."""
@@ -43,9 +45,6 @@ class Places:
             return self.caches
         folder = self.out / "caches" / ("resnet18" if table.name == "resnet18" else "femto")
         return folder / "imagenet1k", folder / "places365"
-
-    epochs: int | None
-    """Of the alignment; None: the recipe's."""
 
     @property
     def aligned(self) -> Path:

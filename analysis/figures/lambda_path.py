@@ -72,7 +72,7 @@ def paths_of(run: RunSummary, name: str) -> Paths | None:
 
 
 def figure(runs: Sequence[RunSummary]) -> Figure:
-    """Return one panel a start, one line a task."""
+    """Return one panel per start, with one line per task."""
     from clinit.analysis.figures import paper, strokes, style
 
     found = _found(runs)

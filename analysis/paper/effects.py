@@ -45,7 +45,7 @@ class Effect:
     number: int
     """Number of seeds, or of test images."""
     p_value: float | None = None
-    """Of the exact test over images."""
+    """Probability of the exact test over images; None over seeds."""
 
     @property
     def verdict(self) -> Verdict:

@@ -21,9 +21,12 @@ from clinit.analysis.paper.words import (
     printed_words,
     short_title,
     signed,
+    title_of,
     verdict_words,
 )
 from clinit.headtrain.record.format import finite
+
+_REDUCED = "A reduced setting: its numbers are not expected to be the paper's."
 
 
 def as_json(found: Reproduction) -> str:
@@ -64,10 +67,10 @@ def as_markdown(found: Reproduction) -> str:
     """Return the tables, the effects and the lists."""
     table = found.table
     heading = f"Table {table.number}: {table.title}" if table.number else table.title
-    parts = [f"## {heading}", _reduced(found)] if found.is_reduced else [f"## {heading}"]
+    parts = [f"## {heading}", _REDUCED] if found.is_reduced else [f"## {heading}"]
     for group in found.groups:
         heads = ["", *(HEADINGS[name] for name in table.metrics)]
-        parts += [f"**{_title(found, group)}**", _pipes(heads, _rows(found, group))]
+        parts += [f"**{title_of(found, group)}**", _pipes(heads, _rows(found, group))]
     parts.append(f"{caption(found)}")
     if found.comparisons:
         parts.append(
@@ -90,7 +93,7 @@ def as_latex(found: Reproduction) -> str:
     width = 1 + len(metrics)
     lines = [
         r"% \usepackage{booktabs}",
-        *([f"% {_reduced(found)}"] if found.is_reduced else []),
+        *([f"% {_REDUCED}"] if found.is_reduced else []),
         *(f"% {each}" for each in (caption(found), *found.differences)),
         rf"\begin{{tabular}}{{l{'r' * len(metrics)}}}",
         r"  \toprule",
@@ -100,7 +103,7 @@ def as_latex(found: Reproduction) -> str:
     for group in found.groups:
         lines += [
             r"  \midrule",
-            rf"  \multicolumn{{{width}}}{{l}}{{\emph{{{escaped(_title(found, group))}}}}} \\",
+            rf"  \multicolumn{{{width}}}{{l}}{{\emph{{{escaped(title_of(found, group))}}}}} \\",
         ]
         for cells in _rows(found, group):
             told = [escaped(cell).replace("±", r"$\pm$") for cell in cells]
@@ -120,15 +123,6 @@ FORMATS: Mapping[str, Callable[[Reproduction], str]] = {
 def _reduced_line(width: int) -> list[str]:
     words = latex_table.escaped("A reduced setting, not that of the paper")
     return [rf"  \multicolumn{{{width}}}{{l}}{{{words}}} \\", r"  \midrule"]
-
-
-def _reduced(found: Reproduction) -> str:
-    return "A reduced setting: its numbers are not expected to be the paper's."
-
-
-def _title(found: Reproduction, group: list[Line]) -> str:
-    budgets = [found.budgets[line.place] for line in group if line.place in found.budgets]
-    return group_title(group[0].place, budgets[0] if budgets else None)
 
 
 def _rows(found: Reproduction, group: list[Line]) -> list[list[str]]:

@@ -16,10 +16,10 @@ from clinit.analysis.paper.words import (
     effect_caption,
     effect_words,
     evidence_words,
-    group_title,
     number,
     short_title,
     signed,
+    title_of,
     verdict_words,
 )
 
@@ -39,7 +39,7 @@ def terminal(found: Reproduction) -> RenderableType:
             )
         )
     for group in found.groups:
-        parts += [Text(f"\n{_title(found, group)}", style="bold"), _numbers(found, group)]
+        parts += [Text(f"\n{title_of(found, group)}", style="bold"), _numbers(found, group)]
     parts.append(Text(caption(found), style="dim"))
     if found.comparisons:
         others = " The other pairs of starts are in the files."
@@ -48,11 +48,6 @@ def terminal(found: Reproduction) -> RenderableType:
         parts.append(Text(effect_caption(found) + others, style="dim"))
     parts += list(_lists(found))
     return Group(*parts)
-
-
-def _title(found: Reproduction, group: list[Line]) -> str:
-    budgets = [found.budgets[line.place] for line in group if line.place in found.budgets]
-    return group_title(group[0].place, budgets[0] if budgets else None)
 
 
 def _numbers(found: Reproduction, group: list[Line]) -> RichTable:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clinit.analysis.paper.effects import Effect
 from clinit.analysis.paper.numbers import Place
 from clinit.analysis.paper.ours import Budget
@@ -60,6 +62,12 @@ def group_title(place: Place, budget: Budget | None) -> str:
         if budget is not None and not same_budget(place, budget):
             words.append(f"(here {budget_words(budget)})")
     return ", ".join(words).replace(", (", " (")
+
+
+def title_of(found: Reproduction, group: Sequence[Line]) -> str:
+    """Return the title of lines that are compared with each other."""
+    budgets = [found.budgets[line.place] for line in group if line.place in found.budgets]
+    return group_title(group[0].place, budgets[0] if budgets else None)
 
 
 def same_budget(place: Place, budget: Budget) -> bool:
