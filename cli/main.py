@@ -64,7 +64,7 @@ class Commands(LazyGroup):
         ),
         "export": Lazy(
             "clinit.cli.export:export",
-            "Write the trained classifier, backbone and head, as one file that plain timm loads.",
+            "Write the trained classifier, backbone and head, as a model that plain timm loads.",
         ),
         "predict": Lazy(
             "clinit.cli.predict:predict",
