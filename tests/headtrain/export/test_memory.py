@@ -78,7 +78,8 @@ def test_classes_in_another_order_take_all_that_is_theirs_along(rows: FeatureSet
     assert turned.class_names == ("e", "a", "c")
     assert turned.counts.tolist() == [20, 1, 7]
     np.testing.assert_array_equal(turned.means, memory.means[[4, 0, 2]])
-    assert turned.variances is not None and memory.variances is not None
+    assert turned.variances is not None
+    assert memory.variances is not None
     np.testing.assert_array_equal(turned.variances, memory.variances[[4, 0, 2]])
     for name in ("held_out", "kept"):
         before, after = getattr(memory, name), getattr(turned, name)
