@@ -96,6 +96,12 @@ def _show(exported: Export) -> None:
     say()
     say(f"Model {'folder' if folder else 'file'} at {exported.path}; try it:")
     say(f"clinit predict {shlex.quote(str(exported.path))} IMAGE…")
+    if folder:
+        say()
+        say(
+            "Its model card is README.md: state the licence there. clinit uploads nothing; you can:"
+        )
+        say(f"hf upload USER/NAME {shlex.quote(str(exported.path))} . --private")
 
 
 def _accuracy(base: Top1, new: Top1) -> str:

@@ -27,9 +27,7 @@ from clinit.extract.tree import IMAGE_SUFFIXES, printable
 from clinit.extract.wordnet import title
 from clinit.headtrain.export.model_file import ModelFacts, read_facts
 from clinit.headtrain.export.model_folder import model_file_of
-
-NOT_PROBABILISTIC = frozenset({"ncm", "ridge"})
-"""Methods whose logits are scores: their order counts, not their softmax."""
+from clinit.headtrain.export.probabilities import caution
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,17 +148,7 @@ class Classifier:
     @property
     def caution(self) -> str | None:
         """Why the probabilities are not to be taken at their word, None where they are."""
-        config = self.facts.record.get("config") or {}
-        if config.get("method") in NOT_PROBABILISTIC:
-            origin = f"solved ({config['method']})"
-        elif config.get("loss") == "mse":
-            origin = "trained with squared error"
-        else:
-            return None
-        return (
-            f"the head was {origin}, not with cross entropy: the order of the classes counts,"
-            " their probabilities do not"
-        )
+        return caution(self.facts.record)
 
 
 def load_model(path: str | os.PathLike[str], *, device: str = "auto") -> Classifier:

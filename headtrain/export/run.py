@@ -195,7 +195,7 @@ def _change(network: nn.Module, changed: Mapping[str, np.ndarray], run: Path) ->
 
 
 def _accuracies(record: RunRecord) -> dict[str, Top1]:
-    """Return what the run had right at its last evaluation, of all, base and new classes."""
+    """Return what the run had right at its end: of all, base and new classes and by task."""
     last = record.evaluations.filter(pl.col("task") == pl.col("task").max())
     last = last.filter(pl.col("iteration") == pl.col("iteration").max())
     arrived = last.join(record.classes.select("row", arrival="task"), on="row", how="left")
@@ -204,6 +204,8 @@ def _accuracies(record: RunRecord) -> dict[str, Top1]:
         "base": arrived.filter(pl.col("arrival") == 0),
         "new": arrived.filter(pl.col("arrival") > 0),
     }
+    for task in sorted(set(parts["new"]["arrival"])):
+        parts[f"task {task}"] = arrived.filter(pl.col("arrival") == task)
     return {
         name: Top1(int(part["correct"].sum()), int(part["total"].sum()))
         for name, part in parts.items()
@@ -222,6 +224,7 @@ def _change_of(record: RunRecord, num_classes: int, ended: Mapping[str, Top1]) -
             "val_manifest": side.get("val_manifest_digest"),
         }
     groups = {"old": ended["base"], "new": ended["new"], "all": ended["all"]}
+    groups |= {name: part for name, part in ended.items() if name.startswith("task ")}
     return Change(
         action="run",
         date=info.get("started", ""),
