@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -23,8 +22,6 @@ from jaxtyping import Bool, Float, Int
 from clinit.errors import ModelError
 from clinit.extract.features import FeatureSet
 from clinit.headtrain.least_squares.statistics import ClassStatistics
-
-Origin = Literal["images", "head"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -53,8 +50,6 @@ class Memory:
     `transform`, `autocast`."""
     variances: Float[np.ndarray, "classes dim"] | None = None
     """Variance of each feature within each class, where it was asked for."""
-    origin: Origin = "images"
-    """Whether means and covariance are of images, or were estimated from the head alone."""
 
     def __post_init__(self) -> None:
         classes, dim = len(self.class_names), len(self.covariance)
@@ -122,7 +117,7 @@ class Memory:
     @property
     def is_exact(self) -> bool:
         """Whether Sigma is the average over exactly the classes whose means are known."""
-        return self.origin == "images" and self.averaged == int(self.known.sum())
+        return self.averaged == int(self.known.sum())
 
     @property
     def num_bytes(self) -> int:

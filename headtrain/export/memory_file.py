@@ -20,7 +20,7 @@ from clinit.extract.commit import commit_file
 from clinit.extract.document import Count, DocumentKind, Share
 from clinit.extract.features import FeatureSet
 from clinit.extract.readable import check_readable
-from clinit.headtrain.export.memory import Memory, Origin
+from clinit.headtrain.export.memory import Memory
 
 _KEY = "clinit_memory"
 _REMEDY = "Write it again with `clinit remember MODEL IMAGES --out NEW`."
@@ -40,7 +40,6 @@ class _Facts:
     averaged: Count
     freedom: Share
     backbone: dict[str, str]
-    origin: Origin
     tensors: str
 
 
@@ -56,7 +55,6 @@ def write_memory(memory: Memory, path: Path) -> None:
         "averaged": memory.averaged,
         "freedom": memory.freedom,
         "backbone": dict(memory.backbone),
-        "origin": memory.origin,
         "tensors": _digest(tensors),
     }
     content = save(tensors, metadata={_KEY: _DOCUMENT.text(facts, indent=None)})
@@ -110,7 +108,6 @@ def _memory(facts: _Facts, tensors: Mapping[str, np.ndarray]) -> Memory:
         kept=rows("kept"),
         backbone=facts.backbone,
         variances=tensors.get("variances"),
-        origin=facts.origin,
     )
     if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
         raise ValueError("it holds values that are not finite")

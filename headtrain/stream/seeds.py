@@ -16,6 +16,8 @@ the class order, the buffer and the random rows as they were.
     LOW_RANK      index = task       factors A of low-rank updates of a backbone's top blocks
     SHOTS         index = new class  training rows kept of a class, where not all are used
     SECOND_BATCH  index = task       second draws of old rows, of methods that need two
+    PSEUDO_ROWS   index 0            features drawn from what a deployed model remembers
+    ASIDE         index 0            new images kept aside to measure an added class
 """
 
 import enum
@@ -41,6 +43,8 @@ class Draw(enum.IntEnum):
     LOW_RANK = 9
     SECOND_BATCH = 10
     SHOTS = 11
+    PSEUDO_ROWS = 20
+    ASIDE = 21
 
 
 def generator(seed: int, draw: Draw, index: int = 0) -> np.random.Generator:
