@@ -102,8 +102,8 @@ def _use(facts: ModelFacts) -> Iterator[str]:
     yield ""
     yield (
         f"Images go through: {escaped(facts.transform.describe())}. timm resizes images of Pillow,"
-        " clinit uint8 tensors: values may differ by a grey level. The names of the rows are"
-        " `label_names` in `config.json`."
+        " clinit uint8 tensors: a value may differ by a grey level or two. `label_names` in"
+        " `config.json` names the rows."
     )
     if (warning := caution(facts.record)) is not None:
         yield ""
@@ -187,13 +187,14 @@ def _told(change: Change) -> str:
     parts = []
     if isinstance(words, list | tuple) and words:
         line = visible(shlex.join(map(str, words)))
-        parts.append(f"Command:\n\n```\n{line}\n```\n")
+        parts.append(f"The command:\n\n```\n{line}\n```\n")
     # Every line of JSON begins with a brace, a bracket or a quotation mark: none ends the block.
     told = {
-        "classes": change.classes,
-        "images": dict(change.images),
+        "classes": {name: change.images.get(name) for name in change.classes},
         "data": data,
         "settings": dict(change.settings),
     }
     text = visible(json.dumps(told, indent=2, ensure_ascii=False), lines=True)
-    return "\n".join([*parts, f"Classes, data and settings:\n\n```json\n{text}\n```"])
+    return "\n".join(
+        [*parts, f"Classes with their training images, data and settings:\n\n```json\n{text}\n```"]
+    )

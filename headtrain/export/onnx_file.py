@@ -205,9 +205,13 @@ def _compare(
     network: nn.Module, content: bytes, facts: ModelFacts, images: Sequence[Path]
 ) -> OnnxCheck:
     session = session_of(content)
-    batches = list(_inputs(facts, images))
-    are_noise = not batches
-    pairs = [(network(batch), run_session(session, batch)) for batch in batches or _noise(facts)]
+
+    def both(batches: Iterator[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        return [(network(batch), run_session(session, batch)) for batch in batches]
+
+    pairs = both(_inputs(facts, images))
+    are_noise = not pairs
+    pairs = pairs or both(_noise(facts))
     expected, found = (torch.cat(each) for each in zip(*pairs, strict=True))
     if found.shape != expected.shape:
         raise _refusal(f"logits of shape {tuple(found.shape)}, not {tuple(expected.shape)}")

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import polars as pl
 import timm
 import torch
 from torch import nn
@@ -25,11 +23,11 @@ from clinit.extract.head import Head, Top1
 from clinit.extract.reload import rebuild, stored_weights
 from clinit.extract.transform import Transform
 from clinit.headtrain.export.assemble import assemble, check_same_logits, model_args
-from clinit.headtrain.export.change import Change
 from clinit.headtrain.export.check_images import images_of
 from clinit.headtrain.export.model_file import ModelFacts, write_model
 from clinit.headtrain.export.model_folder import ONNX_FILE, check_free, write_model_folder
 from clinit.headtrain.export.onnx_file import OnnxCheck, check_installed, write_onnx
+from clinit.headtrain.export.run_change import accuracies, change_of
 from clinit.headtrain.record.format import (
     RunRecord,
     changed_parameters,
@@ -98,7 +96,7 @@ def export_run(
     _change(backbone.network, changed, run)
     network = assemble(backbone, head)
     check_same_logits(network, backbone, head, transform)
-    ended = _accuracies(record)
+    ended = accuracies(record)
     facts = ModelFacts(
         backbone=backbone.config.name,
         model_args=model_args(backbone),
@@ -113,7 +111,7 @@ def export_run(
             "top1_percent": {name: part.percent for name, part in ended.items()},
             "test_images": {name: part.total for name, part in ended.items()},
         },
-        history=(_change_of(record, head.num_classes, ended),),
+        history=(change_of(record, head.num_classes, ended),),
     )
     checks: list[OnnxCheck] = []
 
@@ -216,52 +214,6 @@ def _change(network: nn.Module, changed: Mapping[str, np.ndarray], run: Path) ->
             )
     network.load_state_dict(
         {name: torch.from_numpy(value) for name, value in changed.items()}, strict=False
-    )
-
-
-def _accuracies(record: RunRecord) -> dict[str, Top1]:
-    """Return what the run had right at its end: of all, base and new classes and by task."""
-    last = record.evaluations.filter(pl.col("task") == pl.col("task").max())
-    last = last.filter(pl.col("iteration") == pl.col("iteration").max())
-    arrived = last.join(record.classes.select("row", arrival="task"), on="row", how="left")
-    parts = {
-        "all": last,
-        "base": arrived.filter(pl.col("arrival") == 0),
-        "new": arrived.filter(pl.col("arrival") > 0),
-    }
-    for task in sorted(set(parts["new"]["arrival"])):
-        parts[f"task {task}"] = arrived.filter(pl.col("arrival") == task)
-    return {
-        name: Top1(int(part["correct"].sum()), int(part["total"].sum()))
-        for name, part in parts.items()
-    }
-
-
-def _change_of(record: RunRecord, num_classes: int, ended: Mapping[str, Top1]) -> Change:
-    """Return the run as the first change of the model that it gives."""
-    info = record.info
-    arrived = record.classes.head(num_classes).filter(pl.col("task") > 0)
-    data: dict[str, Any] = {"run": info["id"], "command": info.get("command")}
-    for name, side in (("base", info["base"]), ("new", info["new"])):
-        data[name] = {
-            "cache": side["path"],
-            "manifest": side.get("manifest_digest"),
-            "val_manifest": side.get("val_manifest_digest"),
-        }
-    groups = {"old": ended["base"], "new": ended["new"], "all": ended["all"]}
-    groups |= {name: part for name, part in ended.items() if name.startswith("task ")}
-    return Change(
-        action="run",
-        date=info.get("started", ""),
-        clinit=str(info.get("versions", {}).get("clinit", "")),
-        task=None,
-        classes=tuple(arrived["name"]),
-        images=dict(arrived.select("name", "train_rows").iter_rows()),
-        data=data,
-        settings=dict(info["config"]),
-        accuracy={
-            name: {"correct": part.correct, "total": part.total} for name, part in groups.items()
-        },
     )
 
 

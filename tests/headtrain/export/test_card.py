@@ -105,7 +105,7 @@ def test_text_from_data_is_shown_letter_by_letter(facts: ModelFacts) -> None:
     blocks = re.findall(r"^```(\w*)\n(.*?)\n```$", text, re.DOTALL | re.MULTILINE)
     assert [language for language, _ in blocks] == ["python", "", "", "json"]
     told = json.loads(blocks[-1][1].replace("\\u202e", "").replace("\\xff", ""))
-    assert list(told["images"].values()) == [3]
+    assert list(told["classes"].values()) == [3]
     assert told["settings"] == {"x": "```\n"}
     outside = re.sub(r"^```\w*\n.*?\n```$", "", text, flags=re.DOTALL | re.MULTILINE)
     for mark in ("<script>", "\n---\nlicense", "[x](", "**b**", "![", "http://", "\u202e", "`<"):
