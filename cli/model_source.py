@@ -241,6 +241,7 @@ def _say_few(train: Manifest) -> None:
     single = train.class_counts().filter(images=1)["class_name"].to_list()
     if single:
         note(
-            f"{len(single):,} classes have a single image ({examples(single)}): their rows are"
-            " guesses, and nothing is kept aside to measure them on"
+            f"{len(single):,} of {len(train.class_names):,} classes"
+            f" {'has' if len(single) == 1 else 'have'} a single image ({examples(single)}): a row"
+            " from it is a guess, and nothing is kept aside to measure it on"
         )

@@ -68,6 +68,8 @@ def _surroundings(
     means = sums / np.maximum(counts, 1)[:, None]
     centre = means[counts > 0].mean(axis=0)
     several = counts[new.labels] > 1
+    if len(rows) == 1:
+        return centre, np.eye(new.dim) * float(np.square(rows).mean())
     if not several.any():
         return centre, ledoit_wolf(rows, assume_centered=False)[0]
     unbiased = np.sqrt(counts / np.maximum(counts - 1, 1))[new.labels][:, None]

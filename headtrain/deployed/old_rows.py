@@ -12,7 +12,7 @@ from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head, head_rows
 from clinit.headtrain.deployed.head_memory import memory_of_head
 from clinit.headtrain.deployed.pseudo_features import pseudo_features
-from clinit.headtrain.export.memory import Memory, no_rows
+from clinit.headtrain.export.memory import Memory
 
 OldRowsChoice = Literal["auto", "kept", "pseudo", "head", "none"]
 MOST_PSEUDO_ROWS = 60_000
@@ -39,8 +39,8 @@ def old_rows(
 ) -> OldRows:
     """Return rows of the old classes, the best there are unless `choice` asks for others.
 
-    `auto` takes given rows; else kept rows, with drawn ones for classes without; else rows drawn
-    from what the head says.
+    `auto` takes given rows; else, for each class, kept rows, or rows drawn from its statistics, or
+    rows drawn from what the head says of it.
 
     Args:
         choice: Which rows.
@@ -58,27 +58,26 @@ def old_rows(
     empty = FeatureSet(new.features[:0], new.labels[:0], names)
     if choice == "none":
         return OldRows(empty, "none")
-    if given is not None and choice in ("auto", "kept"):
-        return _real(in_rows_of(head, given), "of the cache")
-    if memory is not None and choice == "kept":
-        if not len(memory.kept.labels):
-            raise ModelError(
-                "the model keeps no training rows",
-                remedy="Give a feature cache of old classes with `--old CACHE`, or leave out"
-                " `--old-rows kept`.",
-            )
-        return _real(memory.kept, "that the model keeps")
-    if memory is not None and memory.known.any() and choice in ("auto", "pseudo"):
-        return _remembered(choice, memory, seed)
-    if choice in ("kept", "pseudo"):
+    parts = _Parts(names)
+    if choice in ("auto", "kept"):
+        if given is not None:
+            parts.add(in_rows_of(head, given), "real rows of the cache")
+        if memory is not None:
+            parts.add(memory.kept, "real rows that the model keeps")
+    if choice in ("auto", "pseudo") and memory is not None:
+        parts.draw(memory, seed, "rows drawn from the statistics of old classes")
+    if choice in ("auto", "head") and not parts.complete:
+        guess = memory_of_head(head, new)
+        parts.draw(guess, seed, "rows drawn from what the head says of old classes")
+    if not parts.taken:
         raise ModelError(
-            "the model remembers no images of its classes",
-            remedy="Let it remember some: `clinit remember MODEL IMAGES --out NEW`; or leave out"
-            f" `--old-rows {choice}`.",
+            f"the model {'keeps no training rows' if choice == 'kept' else 'remembers no images'}"
+            " of its classes",
+            remedy="Let it remember some: `clinit remember MODEL IMAGES --out NEW`"
+            + (" with --keep N, or give a cache of old classes with --old" * (choice == "kept"))
+            + f". Or leave out `--old-rows {choice}`.",
         )
-    estimated = memory_of_head(head, new)
-    drawn = pseudo_features(estimated, _per_class(estimated), seed)
-    return OldRows(drawn, f"{len(drawn.labels):,} rows drawn from what the head says")
+    return parts.joined()
 
 
 def in_rows_of(head: Head, rows: FeatureSet) -> FeatureSet:
@@ -89,26 +88,38 @@ def in_rows_of(head: Head, rows: FeatureSet) -> FeatureSet:
     return FeatureSet(rows.features[known], labels[known], head.class_names)
 
 
-def _real(rows: FeatureSet, whose: str) -> OldRows:
-    return OldRows(rows, f"{len(rows.labels):,} real rows {whose}")
+class _Parts:
+    """Rows of several kinds: each class has those of the first kind that holds some of it."""
 
+    def __init__(self, class_names: tuple[str, ...]) -> None:
+        self._names = class_names
+        self._has_rows = np.zeros(len(class_names), dtype=bool)
+        self.taken: list[tuple[FeatureSet, str]] = []
 
-def _remembered(choice: str, memory: Memory, seed: int) -> OldRows:
-    """Return kept rows, and rows drawn for the classes without any."""
-    kept = memory.kept if choice == "auto" else no_rows(memory.kept)
-    has_rows = np.zeros(len(memory.class_names), dtype=bool)
-    has_rows[kept.labels] = True
-    drawn = pseudo_features(memory, _per_class(memory), seed)
-    needed = ~has_rows[drawn.labels]
-    rows = FeatureSet(
-        np.concatenate([kept.features.astype(np.float32), drawn.features[needed]]),
-        np.concatenate([kept.labels, drawn.labels[needed]]),
-        memory.class_names,
-    )
-    said = f"{int(needed.sum()):,} rows drawn from the statistics of old classes"
-    if len(kept.labels):
-        said = f"{len(kept.labels):,} real rows that the model keeps, {said}"
-    return OldRows(rows, said)
+    @property
+    def complete(self) -> bool:
+        """Whether each class has rows."""
+        return bool(self._has_rows.all())
+
+    def add(self, rows: FeatureSet, what: str) -> None:
+        """Take the rows of the classes that have none yet."""
+        needed = ~self._has_rows[rows.labels]
+        self._has_rows[rows.labels] = True
+        if needed.any():
+            features = rows.features[needed].astype(np.float32)
+            self.taken.append((FeatureSet(features, rows.labels[needed], self._names), what))
+
+    def draw(self, memory: Memory, seed: int, what: str) -> None:
+        """Draw rows, where the memory knows a class that has none yet."""
+        if (memory.known & ~self._has_rows).any():
+            self.add(pseudo_features(memory, _per_class(memory), seed), what)
+
+    def joined(self) -> OldRows:
+        """Return all rows that were taken."""
+        features = np.concatenate([rows.features for rows, _ in self.taken])
+        labels = np.concatenate([rows.labels for rows, _ in self.taken])
+        kinds = [f"{len(rows.labels):,} {what}" for rows, what in self.taken]
+        return OldRows(FeatureSet(features, labels, self._names), ", ".join(kinds))
 
 
 def _per_class(memory: Memory) -> int:
