@@ -47,6 +47,17 @@ def export(
             help="Feature cache of the base classes.", show_default="where it was in training"
         ),
     ] = None,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Write the network as ONNX into the folder too.")
+    ] = False,
+    check_images: Annotated[
+        Path | None,
+        typer.Option(
+            help="Images, to compare the ONNX form on.",
+            show_default="test images of the run",
+            exists=True,
+        ),
+    ] = None,
 ) -> None:
     """Write the trained classifier, backbone and head, as a model that plain timm loads.
 
@@ -55,14 +66,22 @@ def export(
     Hub. The network is compared with what was trained before anything is
     written.
     """
+    from clinit.headtrain.export.classifier import find_images
     from clinit.headtrain.export.run import export_run
 
     if out.suffix != ".safetensors" and out.suffix.lower() in FILE_SUFFIXES:
         raise typer.BadParameter(
             f"--out is a folder, or a file that ends in .safetensors, got {out}"
         )
+    if onnx and out.suffix == ".safetensors":
+        raise typer.BadParameter(f"--onnx writes into a folder: give --out one, not {out}")
+    if check_images is not None and not onnx:
+        raise typer.BadParameter("--check-images means nothing without --onnx")
+    check_with = [] if check_images is None else find_images([check_images])
     with claimed_file(out), err.status("Putting backbone and head together …"):
-        exported = export_run(run, out, base=base, weights=weights)
+        exported = export_run(
+            run, out, base=base, weights=weights, onnx=onnx, check_with=check_with
+        )
     for text in exported.notes:
         note(text)
     _show(exported)
@@ -86,6 +105,8 @@ def _show(exported: Export) -> None:
     say(f"{exported.num_parameters:,} parameters, {changed}")
     say(f"The run ended with {_accuracy(exported.base, exported.new)}")
     say(f"Images: {facts.transform.describe()}")
+    if exported.onnx is not None:
+        say(exported.onnx.describe())
     say()
     say("import timm")
     folder = exported.path.is_dir()
@@ -96,6 +117,12 @@ def _show(exported: Export) -> None:
     say()
     say(f"Model {'folder' if folder else 'file'} at {exported.path}; try it:")
     say(f"clinit predict {shlex.quote(str(exported.path))} IMAGE…")
+    if folder:
+        say()
+        say(
+            "Its model card is README.md: state the licence there. clinit uploads nothing; you can:"
+        )
+        say(f"hf upload USER/NAME {shlex.quote(str(exported.path))} . --private")
 
 
 def _accuracy(base: Top1, new: Top1) -> str:
