@@ -14,6 +14,7 @@ from clinit.cli.interruption import keeps
 
 if TYPE_CHECKING:
     from clinit.extract.head import Top1
+    from clinit.headtrain.export.memory import Memory
     from clinit.headtrain.export.run import Export
 
 FILE_SUFFIXES = frozenset(
@@ -50,6 +51,14 @@ def export(
     onnx: Annotated[
         bool, typer.Option("--onnx", help="Write the network as ONNX into the folder too.")
     ] = False,
+    memory: Annotated[
+        bool,
+        typer.Option(
+            "--memory/--no-memory",
+            help="Let a folder remember class statistics and held-out features of the run's caches,"
+            " for `clinit add` and `predict --reject`.",
+        ),
+    ] = True,
     check_images: Annotated[
         Path | None,
         typer.Option(
@@ -80,7 +89,13 @@ def export(
     check_with = [] if check_images is None else find_images([check_images])
     with claimed_file(out), err.status("Putting backbone and head together …"):
         exported = export_run(
-            run, out, base=base, weights=weights, onnx=onnx, check_with=check_with
+            run,
+            out,
+            base=base,
+            weights=weights,
+            onnx=onnx,
+            remembers=memory,
+            check_with=check_with,
         )
     for text in exported.notes:
         note(text)
@@ -105,6 +120,8 @@ def _show(exported: Export) -> None:
     say(f"{exported.num_parameters:,} parameters, {changed}")
     say(f"The run ended with {_accuracy(exported.base, exported.new)}")
     say(f"Images: {facts.transform.describe()}")
+    if exported.memory is not None:
+        say(remembered(exported.memory))
     if exported.onnx is not None:
         say(exported.onnx.describe())
     say()
@@ -123,6 +140,15 @@ def _show(exported: Export) -> None:
             "Its model card is README.md: state the licence there. clinit uploads nothing; you can:"
         )
         say(f"hf upload USER/NAME {shlex.quote(str(exported.path))} . --private")
+
+
+def remembered(memory: Memory) -> str:
+    """Return what a model remembers, in a sentence."""
+    known, rows = int(memory.known.sum()), len(memory.held_out.labels)
+    return (
+        f"It remembers the means of {known:,} classes, their covariance and {rows:,} features kept"
+        f" aside: {memory.num_bytes / 1e6:,.1f} MB"
+    )
 
 
 def _accuracy(base: Top1, new: Top1) -> str:

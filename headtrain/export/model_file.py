@@ -19,6 +19,7 @@ from safetensors.torch import save
 from torch import nn
 
 from clinit.errors import ModelError
+from clinit.extract.backbone import Backbone, body_sha256
 from clinit.extract.commit import commit_file
 from clinit.extract.document import DocumentKind
 from clinit.extract.fingerprint import Fingerprint
@@ -106,6 +107,15 @@ class _Record(TypedDict, total=False):
 
 class _Told(TypedDict):
     record: _Record
+
+
+def features_of(facts: ModelFacts, backbone: Backbone) -> dict[str, str]:
+    """Return what the features of a model depend on, as its memory says it."""
+    return {
+        "body": body_sha256(backbone.network),
+        "transform": facts.transform.describe(),
+        "autocast": facts.autocast,
+    }
 
 
 def write_model(network: nn.Module, facts: ModelFacts, path: Path) -> None:

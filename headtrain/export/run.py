@@ -6,8 +6,9 @@ the head) and only then written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,8 @@ import timm
 import torch
 from torch import nn
 
-from clinit.errors import CacheError, RecordError
-from clinit.extract.backbone import Backbone, state_sha256
+from clinit.errors import CacheError, RecordError, StorageError
+from clinit.extract.backbone import Backbone, body_sha256, state_sha256
 from clinit.extract.cache import open_split
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head, Top1
@@ -24,10 +25,18 @@ from clinit.extract.reload import rebuild, stored_weights
 from clinit.extract.transform import Transform
 from clinit.headtrain.export.assemble import assemble, check_same_logits, model_args
 from clinit.headtrain.export.check_images import images_of
-from clinit.headtrain.export.model_file import ModelFacts, write_model
-from clinit.headtrain.export.model_folder import ONNX_FILE, check_free, write_model_folder
+from clinit.headtrain.export.memory import Memory
+from clinit.headtrain.export.memory_file import write_memory
+from clinit.headtrain.export.model_file import ModelFacts, features_of, write_model
+from clinit.headtrain.export.model_folder import (
+    MEMORY_FILE,
+    ONNX_FILE,
+    check_free,
+    write_model_folder,
+)
 from clinit.headtrain.export.onnx_file import OnnxCheck, check_installed, write_onnx
 from clinit.headtrain.export.run_change import accuracies, change_of
+from clinit.headtrain.export.run_memory import memory_of_run
 from clinit.headtrain.record.format import (
     RunRecord,
     changed_parameters,
@@ -51,6 +60,8 @@ class Export:
     num_changed: int
     """Parameters of the backbone that training has changed; 0 where it was frozen."""
     notes: tuple[str, ...]
+    memory: Memory | None = None
+    """What it remembers of the images of the run."""
     onnx: OnnxCheck | None = None
     """How its ONNX form compares; None where it has none."""
 
@@ -62,6 +73,7 @@ def export_run(
     base: Path | None = None,
     weights: Path | None = None,
     onnx: bool = False,
+    remembers: bool = True,
     check_with: Sequence[Path] = (),
 ) -> Export:
     """Write the backbone and the final head of a run record as one network that timm loads.
@@ -71,6 +83,8 @@ def export_run(
         out: The model file to write, .safetensors; any other name is that of a model folder.
         base: The feature cache of the base classes, where it is not where the record says.
         weights: The weights of the backbone, where they are not where the cache says.
+        remembers: Whether a folder holds what the model remembers of the images of the run, where
+            its backbone was frozen and its caches are still there.
         onnx: Whether the folder holds the network as ONNX too.
         check_with: Images to compare the two forms on; default: test images of the run.
 
@@ -105,7 +119,7 @@ def export_run(
         transform=transform,
         autocast=backbone.config.autocast,
         weights=state_sha256(network.state_dict()),
-        fingerprint=Fingerprint(record.info["base"]["fingerprint"]),
+        fingerprint=_of_features(record, network if changed else None),
         record={
             **{name: record.info.get(name) for name in ("id", "started", "config")},
             "top1_percent": {name: part.percent for name, part in ended.items()},
@@ -114,6 +128,7 @@ def export_run(
         history=(change_of(record, head.num_classes, ended),),
     )
     checks: list[OnnxCheck] = []
+    memory, notes = None, _notes(facts)
 
     def write_onnx_form(path: Path) -> None:
         images = check_with or images_of(record)
@@ -122,7 +137,12 @@ def export_run(
     if is_file:
         write_model(network, facts, out)
     else:
-        extra = {ONNX_FILE: write_onnx_form} if onnx else {}
+        extra: dict[str, Callable[[Path], object]] = {ONNX_FILE: write_onnx_form} if onnx else {}
+        if remembers:
+            memory, why = _memory(record, facts, backbone, frozen=not changed)
+            notes += why
+            if memory is not None:
+                extra[MEMORY_FILE] = partial(write_memory, memory)
         write_model_folder(out, network, facts, extra=extra)
     return Export(
         path=out,
@@ -131,9 +151,32 @@ def export_run(
         new=ended["new"],
         num_parameters=sum(parameter.numel() for parameter in network.parameters()),
         num_changed=sum(value.size for value in changed.values()),
-        notes=_notes(facts),
+        notes=notes,
+        memory=memory,
         onnx=checks[0] if checks else None,
     )
+
+
+def _of_features(record: RunRecord, changed: nn.Module | None) -> Fingerprint:
+    """Return what the features of the model depend on: its own weights where these have changed."""
+    recorded = Fingerprint(record.info["base"]["fingerprint"])
+    if changed is None:
+        return recorded
+    return Fingerprint({**recorded.without_rows.fields, "weights": body_sha256(changed)})
+
+
+def _memory(
+    record: RunRecord, facts: ModelFacts, backbone: Backbone, *, frozen: bool
+) -> tuple[Memory | None, tuple[str, ...]]:
+    """Return what the model remembers, or why it remembers nothing."""
+    later = "`clinit remember MODEL IMAGES --out NEW` lets it remember its classes"
+    if not frozen:
+        why = "training has changed the backbone, so that cached features are not its own"
+        return None, (f"the model remembers nothing: {why}; {later}",)
+    try:
+        return memory_of_run(record, facts.num_classes, features_of(facts, backbone)), ()
+    except (CacheError, StorageError) as error:
+        return None, (f"the model remembers nothing: {error}; {later}",)
 
 
 def _read(run: Path) -> RunRecord:
