@@ -40,6 +40,8 @@ class Setting:
     """The meaning where blocks of the backbone learn as well, if it is another."""
     top_otherwise: str | None = None
     """The default in words there, if it is another."""
+    of_heads: bool = False
+    """Whether it means something where the head learns alone, and there only."""
 
     @property
     def of_top(self) -> Setting:

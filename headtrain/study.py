@@ -3,7 +3,7 @@
     Study
       stream      which classes arrive when, what is kept of earlier ones, how long training takes
       start       how the rows of new classes start
-      training    loss and optimizer
+      training    loss and optimizer, and what is corrected after a task
       top         which blocks of the backbone learn as well; None where the head learns alone
 
 Nothing here imports PyTorch or NumPy: the command line is made from these fields. Values that
@@ -30,6 +30,7 @@ Weighting = Literal["class", "sample"]
 Loss = Literal["ce", "mse", "sqen"]
 Device = Literal["auto", "cuda", "cpu"]
 Precision = Literal["float32", "tf32", "bf16"]
+Correct = Literal["none", "wa", "bic"]
 
 HEAD_METHODS: tuple[str, ...] = get_args(HeadMethod)
 TOP_METHODS: tuple[str, ...] = get_args(TopMethod)
@@ -261,7 +262,7 @@ class Start(Part):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training(Part):
-    """Loss, optimizer and arithmetic."""
+    """Loss, optimizer, arithmetic, and what is corrected afterwards."""
 
     loss: Annotated[Loss, _LOSS] = "ce"
     lr: Annotated[
@@ -283,6 +284,15 @@ class Training(Part):
             " blocks have none.",
         ),
     ] = 0.05
+    correct: Annotated[
+        Correct,
+        Setting(
+            "Correction of new rows after the training of a task: none; wa: one factor that gives"
+            " them the mean norm of the old rows (weight aligning); bic: a factor and a shift of"
+            " their logits, found on a tenth of the rows, which is kept aside (bias correction).",
+            of_heads=True,
+        ),
+    ] = "none"
     precision: Annotated[Precision, _PRECISION] = "float32"
     device: Annotated[Device, _DEVICE] = "auto"
 
@@ -643,6 +653,7 @@ def settings_of(*, top: bool = False) -> Mapping[str, Field]:
         )
         for part, owner in parts.items()
         for name, each in fields_of(owner).items()
+        if not (top and each.setting.of_heads)
     }
 
 
@@ -659,7 +670,7 @@ EWC = tuple(f"ewc_{name}" for name in fields_of(EwcConfig))
 DERPP = tuple(f"derpp_{name}" for name in fields_of(DerppConfig))
 _OF_TRAINED_HEADS = (
     *("init", "scale", "calibration", "fit_ridge", "class_mean", "bias", "init_rows", "head_width"),
-    *("iterations", "batch_size", "eval_every", "lr", "weight_decay", "precision"),
+    *("iterations", "batch_size", "eval_every", "lr", "weight_decay", "precision", "correct"),
 )
 
 
@@ -703,6 +714,16 @@ RULES = (
         ("mix",),
         lambda study: not study.rehearses,
         "--method {method}: its batches hold no rows of a buffer",
+    ),
+    Rule(
+        ("correct",),
+        lambda study: study.stream.method == "naive" and study.training.correct == "bic",
+        "--method {method}: it trains on new rows alone, and keeps no old ones aside to correct by",
+    ),
+    Rule(
+        ("correct",),
+        lambda study: study.stream.iterations == 0,
+        "--iterations 0: there is no training to correct",
     ),
     Rule(LOW_RANK, _method("ewc"), "--method {method}: it trains the blocks themselves"),
     Rule(
@@ -839,6 +860,11 @@ def check(study: Study) -> None:
             raise ValueError(
                 f"buffer_split {stream.buffer_split!r} needs a total buffer, not buffer_per_class"
             )
+    if study.top is not None and study.training.correct != "none":
+        raise ValueError(f"correct must be none for top blocks, got {study.training.correct!r}")
+    none_kept = 0 in (stream.buffer, stream.buffer_per_class)
+    if study.training.correct == "bic" and study.rehearses and none_kept:
+        raise ValueError("correct 'bic' needs old rows to correct by: keep a buffer")
     if study.top is not None and study.training.precision == "tf32":
         raise ValueError("precision must be float32 or bf16 for top blocks, got 'tf32'")
 

@@ -16,6 +16,7 @@ the class order, the buffer and the random rows as they were.
     LOW_RANK      index = task       factors A of low-rank updates of a backbone's top blocks
     SHOTS         index = new class  training rows kept of a class, where not all are used
     SECOND_BATCH  index = task       second draws of old rows, of methods that need two
+    KEPT_ASIDE    index = head row   training rows of a class that bias correction looks at
 """
 
 import enum
@@ -41,6 +42,7 @@ class Draw(enum.IntEnum):
     LOW_RANK = 9
     SECOND_BATCH = 10
     SHOTS = 11
+    KEPT_ASIDE = 12
 
 
 def generator(seed: int, draw: Draw, index: int = 0) -> np.random.Generator:
