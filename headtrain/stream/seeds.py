@@ -9,8 +9,9 @@ the class order, the buffer and the random rows as they were.
     BATCHES       index = task       rows of each batch
     RANDOM_ROWS   index = task       random rows of the task's new classes
     LOSS_SAMPLE   index = task       training rows on which the new-task loss is measured
-    ALIGNMENT     index = epoch      order of the rows in the alignment of a base head
-    HELD_OUT      index = side       training rows kept aside by a search; 0 base, 1 new
+    ALIGNMENT     index = epoch      order of the rows in an alignment or a linear probe
+    HELD_OUT      index = side       training rows kept aside by a search or a linear probe;
+                                     0 base, or the data of the probe; 1 new
     FISHER        index = task       training rows of EWC's Fisher information; 0 the base
     PROBE         index = task       head and batches of the linear probe after a task
     LOW_RANK      index = task       factors A of low-rank updates of a backbone's top blocks

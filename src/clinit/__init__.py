@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from clinit.api import diagnose as diagnose
     from clinit.api import extract_features as extract_features
     from clinit.api import load_cache as load_cache
+    from clinit.api import probe as probe
     from clinit.api import train_heads as train_heads
     from clinit.api import train_top as train_top
     from clinit.headtrain.export.classifier import load_model as load_model
@@ -47,6 +48,7 @@ __all__ = [
     "load_cache",
     "load_model",
     "load_runs",
+    "probe",
     "train_heads",
     "train_top",
 ]
@@ -58,7 +60,9 @@ _PLACES = {
     "clinit.headtrain.export.classifier": ("load_model",),
     "clinit.headtrain.least_squares.api": ("least_squares",),
     "clinit.analysis.runs": ("Runs", "load_runs"),
-    "clinit.api": ("diagnose", "extract_features", "load_cache", "train_heads", "train_top"),
+    "clinit.api": (
+        *("diagnose", "extract_features", "load_cache", "probe", "train_heads", "train_top"),
+    ),
 }
 """The public names, by the module that defines them."""
 

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from clinit.errors import CacheError, ExperimentError, RecordError
+from clinit.headtrain.class_draws import held_out_rows
 from clinit.headtrain.record.format import find_records, read_info
 from clinit.headtrain.sweep.folder import SweepData, hold_folder
 from clinit.headtrain.sweep.grid import Interval, parse_grid
-from clinit.headtrain.sweep.held_out import held_out_rows, hold_out
+from clinit.headtrain.sweep.held_out import hold_out
 from clinit.headtrain.sweep.plan import BankPlan
 from clinit.headtrain.sweep.runner import Trained, train_here
 from clinit.headtrain.sweep.search import STUDY, Found, SearchConfig, Space, search
