@@ -80,8 +80,8 @@ class TaskPlan:
         train = self._scenario.train
         if self._study.training.correct != "bic":
             return np.zeros(len(train.labels), dtype=bool)
-        classes = self._scenario.num_classes
-        return kept_aside(train, self._buffer, classes, seed=self._stream.seed)
+        base, classes = self._scenario.num_base, self._scenario.num_classes
+        return kept_aside(train, self._buffer, base, classes, seed=self._stream.seed)
 
     def start_rows(self, task: Task, rows: TaskRows) -> TaskRows:
         """Choose the rows that the initialisation may look at; `rows` where it is these.

@@ -72,6 +72,11 @@ def test_single_images_are_all_trained_on_and_cannot_be_corrected_by() -> None:
     assert "--correct wa" in error.value.remedy
 
 
+def test_old_classes_of_a_single_image_keep_a_tenth_of_these_aside() -> None:
+    rows = plan([1] * BASE + [PER_CLASS] * 4).rows_aside(TASKS[0])
+    assert 1 <= rows.num_old <= 9
+
+
 def test_a_buffer_too_small_to_keep_rows_aside_is_named() -> None:
     with pytest.raises(ExperimentError, match="of the old classes of task 1 this is none"):
         plan(buffer=1).check_rows_aside()
