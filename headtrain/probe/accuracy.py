@@ -54,7 +54,7 @@ def measure(
     totals = np.bincount(test.labels.cpu().numpy(), minlength=len(row_of_class))
     head_rows = torch.from_numpy(row_of_class).to(test.labels.device)[test.labels]
     known = (head_rows >= 0).nonzero()[:, 0]
-    rows = LabelledRows(test.features[known.to(test.features.device)], head_rows[known])
+    rows = LabelledRows(test.subset(known).features, head_rows[known])
     bank = bank_of([head], test.labels.device)
     correct = count_correct(bank, rows)[0]
     tested = totals > 0

@@ -137,7 +137,7 @@ def _tried(
             "every class has a single training row: nothing can be held out to choose settings by",
             remedy="Give one value of each setting, such as --lr 1e-3 --weight-decay 0.",
         )
-    part, aside = (train.take(torch.from_numpy(np.flatnonzero(rows))) for rows in (~held, held))
+    part, aside = (train.subset(torch.from_numpy(np.flatnonzero(rows))) for rows in (~held, held))
     fitted = fit(part, num_classes, config.grid, config, progress)
     with torch.no_grad():
         bank = bank_of([each.rows for each in fitted], train.labels.device)
