@@ -18,6 +18,8 @@ the class order, the buffer and the random rows as they were.
     SHOTS         index = new class  training rows kept of a class, where not all are used
     SECOND_BATCH  index = task       second draws of old rows, of methods that need two
     KEPT_ASIDE    index = head row   training rows of a class that bias correction looks at
+    PSEUDO_ROWS   index 0            features drawn from what a deployed model remembers
+    ASIDE         index 0            new images kept aside to measure an added class
 """
 
 import enum
@@ -44,6 +46,8 @@ class Draw(enum.IntEnum):
     SECOND_BATCH = 10
     SHOTS = 11
     KEPT_ASIDE = 12
+    PSEUDO_ROWS = 20
+    ASIDE = 21
 
 
 def generator(seed: int, draw: Draw, index: int = 0) -> np.random.Generator:
