@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.claim import claimed_file
+from clinit.cli.claim import check_free, claimed_file
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, note, say
 from clinit.cli.interruption import keeps
@@ -60,7 +60,7 @@ def align(
     if out.suffix != ".safetensors":
         raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {out}")
     with claimed_file(out):
-        _check_free(out)
+        check_free(out)
         with err.status("Reading the feature cache …"):
             chosen = choose_views(open_cache(cache), views)
             source = read_source(cache)
@@ -69,16 +69,6 @@ def align(
         aligned = _align(source, _start(head, source), config, chosen)
         write_head(aligned.head, out)
     _show(aligned, out)
-
-
-def _check_free(out: Path) -> None:
-    from clinit.errors import HeadError
-
-    if out.exists():
-        raise HeadError(
-            f"there is already something at {out}: a head is never overwritten",
-            remedy="Choose another --out, or remove the old head first.",
-        )
 
 
 def _start(head: Path | None, source: Source) -> Head:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from clinit.cli.console import note
+from clinit.errors import HeadError
 from clinit.extract.lock import claim_file, claim_folder
 
 
@@ -21,6 +22,19 @@ def claimed_folder(out: Path) -> AbstractContextManager[None]:
 def claimed_file(out: Path) -> AbstractContextManager[None]:
     """Claim the file `out` as the only process that writes it; see `claim_file`."""
     return claim_file(out, on_unlocked=_say)
+
+
+def check_free(path: Path) -> None:
+    """Refuse to write over a head.
+
+    Raises:
+        HeadError: If there is something at `path`.
+    """
+    if path.exists():
+        raise HeadError(
+            f"there is already something at {path}: a head is never overwritten",
+            remedy="Choose another --out, or remove the old head first.",
+        )
 
 
 def _say(why: str) -> None:

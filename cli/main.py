@@ -62,6 +62,10 @@ class Commands(LazyGroup):
             "clinit.cli.diagnose:diagnose",
             "Measure how far features and head have collapsed, and how far the head is from W_LS.",
         ),
+        "probe": Lazy(
+            "clinit.cli.probe:probe",
+            "Measure how well a linear head tells the classes of a cache apart: the linear probe.",
+        ),
         "export": Lazy(
             "clinit.cli.export:export",
             "Write the trained classifier, backbone and head, as a model that plain timm loads.",

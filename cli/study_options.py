@@ -69,9 +69,9 @@ def takes(name: str, owner: type, *, panel: str) -> Callable[[Command], Command]
 
     def build(values: Mapping[str, Any]) -> Any:
         try:
-            return owner(**{each: values[each] for each in every})
+            return owner(**{name: each.taken(values[name]) for name, each in every.items()})
         except ValueError as error:
-            raise typer.BadParameter(str(error)) from error
+            raise typer.BadParameter(_with_option(str(error), every)) from error
 
     options = {
         each: _option(field, _type(field, field.words), panel) for each, field in every.items()
@@ -140,6 +140,8 @@ def _type(field: Field, words: Iterable[str]) -> Any:
         return str
     kinds = [kind for kind in field.types if kind is not type(None)]
     kind = Literal[tuple(words)] if field.words else kinds[0]
+    if field.items is float:
+        kind = list[float]
     return kind | None if type(None) in field.types else kind
 
 
@@ -160,7 +162,7 @@ def _option(field: Field, kind: Any, panel: str) -> Any:
         kind,
         typer.Option(
             *names,
-            help=setting.help + (" Repeatable, one run each." if several else ""),
+            help=setting.help + _repeated(field),
             min=setting.least if field.is_number and not field.words else None,
             max=setting.most if field.is_number and not field.words else None,
             metavar="|".join(("NUMBER", *field.words)) if field.words and field.is_number else None,
@@ -168,6 +170,13 @@ def _option(field: Field, kind: Any, panel: str) -> Any:
             rich_help_panel=panel,
         ),
     ]
+
+
+def _repeated(field: Field) -> str:
+    """Return what the help says of an option that can be given more than once."""
+    if field.items is float:
+        return " Repeatable."
+    return " Repeatable, one run each." if field.name in SEVERAL else ""
 
 
 def _studies(context: Context, values: dict[str, Any], *, top: bool) -> list[Study]:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from clinit.errors import CacheError, HeadError
 from clinit.extract.cache import Cache, CacheSplit
@@ -30,15 +30,14 @@ from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
 from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.array import torch_stream
+from clinit.headtrain.bank.epochs import train_epochs
 from clinit.headtrain.bank.evaluate import count_correct
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.precision import check_precision
 from clinit.headtrain.bank.rows import LabelledRows
-from clinit.headtrain.bank.step import Updates
 from clinit.headtrain.record.provenance import git_commit, versions
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.base_head import check_head, head_digest, map_to_head
-from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import AlignConfig, Training
 
@@ -175,36 +174,25 @@ class _Epochs:
 def _train(
     bank: Bank, epochs: _Epochs, config: AlignConfig, on_epoch: Callable[[int, float], None]
 ) -> list[float]:
-    sizes = epochs.sizes(config.epochs)
-    batch_size = min(config.batch_size, *sizes)
-    training = Updates(bank, batch_size)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(
-        training.optimizer, T_max=sum(size // batch_size for size in sizes)
-    )
-
-    def train_on(rows: LabelledRows, epoch: int) -> float:
-        updates = len(rows) // batch_size
-        order = generator(config.seed, Draw.ALIGNMENT, epoch).permutation(len(rows))
-        batches = torch.from_numpy(order[: updates * batch_size].reshape(updates, batch_size))
-        total = torch.zeros((), dtype=torch.float64, device=bank.device)
-        for batch in batches.to(bank.device):
-            taken = rows.take(batch)
-            total += training.step(taken.features, taken.labels).double().mean()
-            schedule.step()
-        return float(total) / updates
-
-    losses: list[float] = []
-    rows_in_turn = epochs.rows(config.epochs)
-    for epoch in range(config.epochs):
-        # No name for the rows here: it would keep a view in memory while the next is read.
-        losses.append(train_on(next(rows_in_turn), epoch))
-        if not math.isfinite(losses[-1]):
+    def told(done: int, losses: Float[np.ndarray, " heads"]) -> None:
+        loss = float(losses[0])
+        if not math.isfinite(loss):
             raise HeadError(
-                f"the alignment has diverged: its loss is {losses[-1]} in epoch {epoch + 1}",
+                f"the alignment has diverged: its loss is {loss} in epoch {done}",
                 remedy="Use a smaller --lr.",
             )
-        on_epoch(epoch + 1, losses[-1])
-    return losses
+        on_epoch(done, loss)
+
+    sizes = epochs.sizes(config.epochs)
+    losses = train_epochs(
+        bank,
+        epochs.rows(config.epochs),
+        sizes,
+        batch_size=min(config.batch_size, *sizes),
+        seed=config.seed,
+        on_epoch=told,
+    )
+    return [float(loss) for loss in losses[:, 0]]
 
 
 def _training(config: AlignConfig) -> Training:

@@ -28,6 +28,19 @@ def draw_per_class(
     return marked
 
 
+def held_out_rows(
+    labels: Int[np.ndarray, " rows"], fraction: float, random: np.random.Generator
+) -> Bool[np.ndarray, " rows"]:
+    """Choose a fraction of the rows of each class: at least one, and never its last row."""
+    held = np.zeros(len(labels), dtype=bool)
+    # A permutation per class, not `draw_per_class`: recorded searches were made with these rows.
+    order = np.argsort(labels, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1):
+        wanted = min(max(1, round(fraction * len(rows))), len(rows) - 1)
+        held[random.permutation(rows)[: max(0, wanted)]] = True
+    return held
+
+
 def water_level(counts: Int[np.ndarray, " classes"], size: int) -> int:
     """Return how many rows every class can give without passing `size` rows in all.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from clinit.headtrain.bank.evaluate import evaluate, mean_losses
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.loop import train_task
 from clinit.headtrain.bank.rows import LabelledRows
+from clinit.headtrain.correction import Correction, bias_corrected, weight_aligned
 from clinit.headtrain.events import (
     Evaluated,
     Initialised,
@@ -26,6 +28,7 @@ from clinit.headtrain.events import (
     Stepped,
     TaskStarted,
 )
+from clinit.headtrain.init.new_classes import NewClasses
 from clinit.headtrain.init.raw import random_task_rows
 from clinit.headtrain.init.solved import SOLVED
 from clinit.headtrain.init.task_start import TaskStart, warm_up
@@ -69,6 +72,7 @@ class Learner:
         self._own_seconds = np.zeros(len(studies))
         self._bank = Bank(Rows.of_head(head), [study.training for study in studies], device)
         self._plan = TaskPlan(scenario, self._shared)
+        self._plan.check_rows_aside()
         tested = scenario.val.rows_between(0, scenario.num_classes)
         self._test = LabelledRows.on(device, scenario.val.take(tested), scenario.val.labels[tested])
         if self._shared.start.head_width == "full":
@@ -160,14 +164,40 @@ class Learner:
             entry.start_seconds.append(seconds)
             self._observe(Initialised(task.number, self.ids[index], start, seconds))
 
+    def _correct(self, task: Task, entry: TaskEntry) -> None:
+        """Correct the trained rows of the task; note what the heads label right until then."""
+        with self.watch.phase("evaluate"):
+            tested = self._seen_tests(task)
+            correct = evaluate(self._bank, tested, self._scenario.ends).correct
+        origins = pairwise((0, *self._scenario.ends[: task.number + 1]))
+        entry.uncorrected = np.stack([correct[:, slice(*rows)].sum(1) for rows in origins], axis=1)
+        with self.watch.phase("train"), torch_stream(self.device):
+            corrected = self._correction(task)
+            for index in range(self._bank.num_heads):
+                found = corrected(self._bank.rows(index))
+                self._bank.write(index, task.start, found.rows)
+                entry.corrections.append(found.facts())
+
+    def _correction(self, task: Task) -> Callable[[Rows], Correction]:
+        """Return what corrects a head after a task."""
+        if self._shared.training.correct == "wa":
+            return lambda head: weight_aligned(head, task.start, task.stop)
+        rows = self._plan.rows_aside(task)
+        features = self._on_device(rows).arrays()
+        return lambda head: bias_corrected(
+            NewClasses(features, rows.labels, head, task.start, task.stop)
+        )
+
+    def _seen_tests(self, task: Task) -> LabelledRows:
+        return self._test.first(int(self._scenario.val_counts[: task.stop].sum()))
+
     def _evaluate(self, task: Task, iteration: int, sample: LabelledRows, entry: TaskEntry) -> None:
-        seen = int(self._scenario.val_counts[: task.stop].sum())
+        ends = iteration == self._shared.stream.iterations
+        if ends and self._shared.training.correct != "none":
+            self._correct(task, entry)
         with self.watch.phase("evaluate"):
             found = evaluate(
-                self._bank,
-                self._test.first(seen),
-                self._scenario.ends,
-                list_mistakes=iteration == self._shared.stream.iterations,
+                self._bank, self._seen_tests(task), self._scenario.ends, list_mistakes=ends
             )
             loss_new = mean_losses(self._bank, sample)
         entry.mistakes = found.mistakes or ()

@@ -40,6 +40,8 @@ class Setting:
     """The meaning where blocks of the backbone learn as well, if it is another."""
     top_otherwise: str | None = None
     """The default in words there, if it is another."""
+    of_heads: bool = False
+    """Whether it means something where the head learns alone, and there only."""
 
     @property
     def of_top(self) -> Setting:
@@ -106,12 +108,13 @@ class Field:
     def takes(self) -> str:
         """The values that the field takes, in words."""
         kinds = [word for kind, word in _WORDS.items() if kind in self.types]
-        return " or ".join([*kinds, *map(repr, self.words)]) or "a list of words"
+        several = "a list of numbers" if self.items is float else "a list of words"
+        return " or ".join([*kinds, *map(repr, self.words)]) or several
 
     def taken(self, value: Any) -> Any:
         """Return a value as the field holds it: a list as a tuple, a whole number as a float."""
         if isinstance(value, list) and self.is_list:
-            return tuple(value)
+            return tuple(float(each) if self.items is float else each for each in value)
         if isinstance(value, int) and not isinstance(value, bool) and self.is_float:
             return float(value)
         return value
@@ -124,7 +127,13 @@ class Field:
     @property
     def is_list(self) -> bool:
         """Whether its values are lists."""
-        return any(get_origin(kind) is tuple for kind in self.types)
+        return self.items is not None
+
+    @property
+    def items(self) -> Any:
+        """The type of what its lists hold; None where its values are no lists."""
+        lists = [kind for kind in self.types if get_origin(kind) is tuple]
+        return get_args(lists[0])[0] if lists else None
 
     def check(self, value: Any) -> None:
         """Refuse a value that the field does not take.
@@ -143,13 +152,24 @@ class Field:
         if isinstance(value, bool) and bool in self.types:
             return
         plain = isinstance(value, str) and str in self.types
-        words = isinstance(value, tuple) and all(isinstance(each, str) for each in value)
-        several = words and self.is_list
-        if plain or several:
+        if plain or self._is_list(value):
+            for each in value if self.items is float else ():
+                self._check_range(each)
             return
         if self.words and not self.is_number:
             raise ValueError(f"{self.name} must be one of {self.words}, got {value!r}")
         raise ValueError(f"{self.name} takes {self.takes}, got {value!r}")
+
+    def _is_list(self, value: Any) -> bool:
+        """Return whether a value is a list of what the field takes, and holds anything."""
+        kinds = {str: str, float: int | float}
+        return (
+            isinstance(value, tuple)
+            and self.is_list
+            and bool(value)
+            and all(isinstance(each, kinds[self.items]) for each in value)
+            and not any(isinstance(each, bool) for each in value)
+        )
 
     def _check_range(self, value: int | float) -> None:
         setting = self.setting

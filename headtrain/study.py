@@ -3,7 +3,7 @@
     Study
       stream      which classes arrive when, what is kept of earlier ones, how long training takes
       start       how the rows of new classes start
-      training    loss and optimizer
+      training    loss and optimizer, and what is corrected after a task
       top         which blocks of the backbone learn as well; None where the head learns alone
 
 Nothing here imports PyTorch or NumPy: the command line is made from these fields. Values that
@@ -30,6 +30,7 @@ Weighting = Literal["class", "sample"]
 Loss = Literal["ce", "mse", "sqen"]
 Device = Literal["auto", "cuda", "cpu"]
 Precision = Literal["float32", "tf32", "bf16"]
+Correct = Literal["none", "wa", "bic"]
 
 HEAD_METHODS: tuple[str, ...] = get_args(HeadMethod)
 TOP_METHODS: tuple[str, ...] = get_args(TopMethod)
@@ -261,7 +262,7 @@ class Start(Part):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training(Part):
-    """Loss, optimizer and arithmetic."""
+    """Loss, optimizer, arithmetic, and what is corrected afterwards."""
 
     loss: Annotated[Loss, _LOSS] = "ce"
     lr: Annotated[
@@ -283,6 +284,15 @@ class Training(Part):
             " blocks have none.",
         ),
     ] = 0.05
+    correct: Annotated[
+        Correct,
+        Setting(
+            "Correction of new rows after the training of a task: none; wa: one factor that gives"
+            " them the mean norm of the old rows (weight aligning); bic: a factor and a shift of"
+            " their logits, found on a tenth of the rows, which is kept aside (bias correction).",
+            of_heads=True,
+        ),
+    ] = "none"
     precision: Annotated[Precision, _PRECISION] = "float32"
     device: Annotated[Device, _DEVICE] = "auto"
 
@@ -438,6 +448,116 @@ class AlignConfig(Part):
     seed: Annotated[int, _SEED] = 0
     device: Annotated[Device, _DEVICE] = "auto"
     precision: Annotated[Precision, _PRECISION] = "float32"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProbeConfig(Part):
+    """A linear probe: how its heads are trained, and what is tried."""
+
+    by: Annotated[
+        Literal["adamw", "lbfgs"],
+        Setting(
+            "Training: batches with AdamW and a cosine, all values of the grid side by side; or"
+            " L-BFGS on all rows at once, to the minimum."
+        ),
+    ] = "adamw"
+    lr: Annotated[
+        tuple[float, ...] | None,
+        Setting(
+            "adamw: learning rates to try.", above=0, otherwise="1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2"
+        ),
+    ] = None
+    weight_decay: Annotated[
+        tuple[float, ...] | None,
+        Setting("adamw: decoupled weight decays to try.", least=0, otherwise="0, 0.1, 1, 10"),
+    ] = None
+    epochs: Annotated[
+        int | None, Setting("adamw: passes over the training rows.", least=1, otherwise="30")
+    ] = None
+    batch_size: Annotated[
+        int | None,
+        Setting(
+            "adamw: rows per batch; more than there are means all. Rows that do not fill a batch"
+            " are left out of the epoch.",
+            least=1,
+            most=100_000_000,
+            otherwise="256",
+        ),
+    ] = None
+    c: Annotated[
+        tuple[float, ...] | None,
+        Setting(
+            "lbfgs: inverse strengths of the L2 penalty to try, as in scikit-learn.",
+            above=0,
+            otherwise="1e-6, 1e-5, …, 1e4",
+        ),
+    ] = None
+    max_iterations: Annotated[
+        int | None, Setting("lbfgs: most iterations per value of c.", least=1, otherwise="1000")
+    ] = None
+    held_out: Annotated[
+        float,
+        Setting(
+            "Fraction of the training rows of each class that the values are chosen by; the chosen"
+            " ones then train on all rows.",
+            above=0,
+            most=0.9,
+        ),
+    ] = 0.2
+    standardise: Annotated[
+        bool,
+        Setting("Give each feature mean 0 and deviation 1 over the training rows; else as stored."),
+    ] = False
+    seed: Annotated[
+        int, Setting("Seed of the held-out rows and of the batches.", least=0, most=MAX_SEED)
+    ] = 0
+    device: Annotated[Device, _DEVICE] = "auto"
+
+    def __post_init__(self) -> None:
+        """Check every field, and that none belongs to the other training.
+
+        Raises:
+            ValueError: If a field holds a value that it does not take, or that is not read.
+        """
+        Part.__post_init__(self)
+        for by, defaults in PROBE_DEFAULTS.items():
+            for name in defaults:
+                if by != self.by and getattr(self, name) is not None:
+                    raise ValueError(f"{name} goes with {by} alone, and by is {self.by}")
+                values = getattr(self, name)
+                if isinstance(values, tuple) and len(set(values)) < len(values):
+                    raise ValueError(f"{name} names a value twice: {values}")
+
+    def resolved(self) -> ProbeConfig:
+        """Return the settings with the defaults of the training settled."""
+        defaults = PROBE_DEFAULTS[self.by]
+        return replace(
+            self, **{name: each for name, each in defaults.items() if getattr(self, name) is None}
+        )
+
+    @property
+    def grid(self) -> tuple[dict[str, float], ...]:
+        """The combinations that are tried, by name: the simplest first, which wins of equals."""
+        settled = self.resolved()
+        if settled.by == "lbfgs":
+            return tuple({"c": c} for c in sorted(settled.c or ()))
+        return tuple(
+            {"lr": lr, "weight_decay": decay}
+            for lr in sorted(settled.lr or ())
+            for decay in sorted(settled.weight_decay or (), reverse=True)
+        )
+
+
+PROBE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "adamw": {
+        "lr": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
+        "weight_decay": (0.0, 0.1, 1.0, 10.0),
+        "epochs": 30,
+        "batch_size": 256,
+    },
+    "lbfgs": {"c": tuple(10.0**power for power in range(-6, 5)), "max_iterations": 1000},
+}
+"""What a probe takes where nothing is said, by its training."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -689,6 +809,7 @@ def settings_of(*, top: bool = False) -> Mapping[str, Field]:
         )
         for part, owner in parts.items()
         for name, each in fields_of(owner).items()
+        if not (top and each.setting.of_heads)
     }
 
 
@@ -705,7 +826,7 @@ EWC = tuple(f"ewc_{name}" for name in fields_of(EwcConfig))
 DERPP = tuple(f"derpp_{name}" for name in fields_of(DerppConfig))
 _OF_TRAINED_HEADS = (
     *("init", "scale", "calibration", "fit_ridge", "class_mean", "bias", "init_rows", "head_width"),
-    *("iterations", "batch_size", "eval_every", "lr", "weight_decay", "precision"),
+    *("iterations", "batch_size", "eval_every", "lr", "weight_decay", "precision", "correct"),
 )
 
 
@@ -749,6 +870,16 @@ RULES = (
         ("mix",),
         lambda study: not study.rehearses,
         "--method {method}: its batches hold no rows of a buffer",
+    ),
+    Rule(
+        ("correct",),
+        lambda study: study.stream.method == "naive" and study.training.correct == "bic",
+        "--method {method}: it trains on new rows alone, and keeps no old ones aside to correct by",
+    ),
+    Rule(
+        ("correct",),
+        lambda study: study.stream.iterations == 0,
+        "--iterations 0: there is no training to correct",
     ),
     Rule(LOW_RANK, _method("ewc"), "--method {method}: it trains the blocks themselves"),
     Rule(
@@ -885,6 +1016,11 @@ def check(study: Study) -> None:
             raise ValueError(
                 f"buffer_split {stream.buffer_split!r} needs a total buffer, not buffer_per_class"
             )
+    if study.top is not None and study.training.correct != "none":
+        raise ValueError(f"correct must be none for top blocks, got {study.training.correct!r}")
+    none_kept = 0 in (stream.buffer, stream.buffer_per_class)
+    if study.training.correct == "bic" and study.rehearses and none_kept:
+        raise ValueError("correct 'bic' needs old rows to correct by: keep a buffer")
     if study.top is not None and study.training.precision == "tf32":
         raise ValueError("precision must be float32 or bf16 for top blocks, got 'tf32'")
 

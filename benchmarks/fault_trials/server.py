@@ -32,6 +32,7 @@ IMPORTS = (
     *("clinit.cli.main", "clinit.extract.run", "clinit.extract.import_features"),
     *("clinit.extract.scan", "clinit.analysis.report", "clinit.analysis.figures.save"),
     *("clinit.analysis.diagnosis", "clinit.headtrain.experiment", "clinit.headtrain.align"),
+    *("clinit.headtrain.probe", "clinit.analysis.probe_table"),
     *(
         "clinit.headtrain.export.run",
         "clinit.headtrain.export.classifier",

@@ -98,6 +98,12 @@ COMMANDS: Mapping[str, Command] = {
             target="aligned.safetensors",
         ),
         _command(
+            "probe",
+            *("probe", "{work}/caches/base", "--out", "{out}/probe.safetensors"),
+            *("--epochs", "3", "--batch-size", "8", "--device", "cpu"),
+            target="probe.safetensors",
+        ),
+        _command(
             "train-head",
             *("train-head", *_CACHES, "--out", "{out}/runs", *_HEAD),
             target="runs",

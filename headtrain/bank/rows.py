@@ -67,6 +67,11 @@ class LabelledRows:
         device = self.labels.device
         return LabelledRows(features.to(device), self.labels[rows.to(device)])
 
+    def subset(self, rows: Int[Tensor, " taken"]) -> LabelledRows:
+        """Copy rows; features stay where they are, on the device or in host memory."""
+        features = self.features[rows.to(self.features.device)]
+        return LabelledRows(features, self.labels[rows.to(self.labels.device)])
+
     def widened(self, part: slice) -> Float[Tensor, "part dim"]:
         """Copy the features of a part of the rows to the device of the labels, as float32."""
         return self.features[part].to(self.labels.device).float()

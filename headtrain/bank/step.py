@@ -137,12 +137,6 @@ class Updates:
         """One for each group of heads that is updated together."""
         return [group.optimizer for group in self._groups]
 
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """That of a single head, for a schedule of its learning rate."""
-        (only,) = self.optimizers
-        return only
-
     def step(
         self, features: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]
     ) -> Float[Tensor, "batch heads"]:

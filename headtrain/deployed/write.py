@@ -36,7 +36,8 @@ def write_classes(
         model: Whose network.
         classes: Facts, rows and memory.
         out: The folder or the file; there must be nothing yet.
-        extra: Given the network and the facts, returns writers of further files of a folder, by name.
+        extra: Given the network and the facts, returns writers of further files of a folder by
+            their names.
 
     Raises:
         ModelError: If there is something at `out`.

@@ -17,7 +17,7 @@ def norm_factor(rows: Rows, data: NewClasses) -> float:
 
     1 where there is nothing to compare: no existing row, or only zeros.
     """
-    return _ratio(_norms(data.head.weight[: data.start, :]), _norms(rows.weight))
+    return norm_ratio(data.head.weight[: data.start, :], rows.weight)
 
 
 def pretrained_norm_factor(rows: Rows, data: NewClasses) -> float:
@@ -25,7 +25,7 @@ def pretrained_norm_factor(rows: Rows, data: NewClasses) -> float:
 
     As `norm_factor`, but a factor besides does not grow from task to task with the rows it made.
     """
-    return _ratio(_norms(data.pretrained.weight), _norms(rows.weight))
+    return norm_ratio(data.pretrained.weight, rows.weight)
 
 
 def row_factors(rows: Rows, data: NewClasses) -> Float[np.ndarray, " new"]:
@@ -36,8 +36,10 @@ def row_factors(rows: Rows, data: NewClasses) -> Float[np.ndarray, " new"]:
     return np.where(new > 0, existing.mean() / np.where(new > 0, new, 1.0), 1.0)
 
 
-def _ratio(existing: Float[np.ndarray, " rows"], new: Float[np.ndarray, " new"]) -> float:
-    return float(existing.mean() / new.mean()) if len(existing) and new.mean() > 0 else 1.0
+def norm_ratio(existing: Float[Any, "rows dim"], new: Float[Any, "new dim"]) -> float:
+    """Return mean norm of `existing` rows / mean norm of `new` rows; 1 where either is nothing."""
+    norms, others = _norms(existing), _norms(new)
+    return float(norms.mean() / others.mean()) if len(norms) and others.mean() > 0 else 1.0
 
 
 def _norms(weight: Float[Any, "rows dim"]) -> Float[np.ndarray, " rows"]:

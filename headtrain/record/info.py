@@ -58,6 +58,7 @@ class Settings(TypedDict, total=False):
     head_width: str
     device: str
     precision: str
+    correct: str
     top_blocks: Count
 
 
@@ -90,6 +91,19 @@ class StartInfo(TypedDict, total=False):
     lam: Number | None
     library: str | None
     seconds: Seconds | None
+
+
+class CorrectionInfo(TypedDict, total=False):
+    """What was done to the rows of new classes after their training."""
+
+    factor: Required[Number | None]
+    shift: Required[Number | None]
+    rows_aside: Count
+    loss_before: Number | None
+    loss_after: Number | None
+    steps: Count
+    correct_before: list[Count]
+    """Test images that were labelled right before it: of the base, then of each task so far."""
 
 
 class LambdaChoice(TypedDict, total=False):
@@ -134,6 +148,7 @@ class TaskInfo(TypedDict, total=False):
     init_old_rows: Count | None
     initialisation: StartInfo | None
     lambda_curve: LambdaChoice | None
+    correction: CorrectionInfo
     diagnosis: DiagnosisInfo | None
     forward_transfer: Transfer
 

@@ -50,6 +50,10 @@ class TaskEntry:
     diagnoses: list[dict[str, Any]] | None = None
     """One per head, at the end of the task; None unless asked for."""
     points: list[Point] = field(default_factory=list)
+    corrections: list[dict[str, Any]] = field(default_factory=list)
+    """What was done to each head after the last update; empty where they stay as trained."""
+    uncorrected: Int[np.ndarray, "heads origins"] | None = None
+    """Test images that each head labels right before that, of the base and of each task so far."""
     losses: Float[np.ndarray, "iterations heads 2"] | None = None
     """Mean losses of the new and the old rows of each batch; NaN where there is none."""
     mistakes: Sequence[Int[np.ndarray, "3 _"]] = ()
@@ -97,6 +101,9 @@ class TaskEntry:
                 "lam": list(start.curve.lams),
                 start.curve.measure.replace("-", "_").replace(" ", "_"): list(start.curve.errors),
             }
+        if self.uncorrected is not None:
+            before = {"correct_before": self.uncorrected[head].tolist()}
+            description["correction"] = {**self.corrections[head], **before}
         if self.diagnoses is not None:
             description["diagnosis"] = self.diagnoses[head]
         return cast(TaskInfo, description)

@@ -132,13 +132,17 @@ class Buffer:
     def __init__(self, pool: Pool, quotas: Quotas, *, seed: int) -> None:
         self._pool = pool
         self._quotas = quotas
-        self._order = cache(lambda row: _class_order(pool.rows_of(row), row, seed))
+        self._ordered = cache(lambda row: _class_order(pool.rows_of(row), row, seed))
+
+    def order(self, head_row: int) -> Int[np.ndarray, " rows"]:
+        """Return all pool rows of a class in the order in which the buffer takes them."""
+        return self._ordered(head_row)[1]
 
     def rows(self, seen: int) -> Int[np.ndarray, " chosen"]:
         """Return the pool rows in the buffer once the first `seen` head rows are seen."""
         if not seen:
             return np.empty(0, dtype=np.int64)
-        ranks, orders = zip(*(self._order(row) for row in range(seen)), strict=True)
+        ranks, orders = zip(*(self._ordered(row) for row in range(seen)), strict=True)
         counts = np.array([len(order) for order in orders])
         kept = self._quotas(counts, np.array(ranks))
         parts = [order[:quota] for order, quota in zip(orders, kept, strict=True)]

@@ -9,13 +9,15 @@ the class order, the buffer and the random rows as they were.
     BATCHES       index = task       rows of each batch
     RANDOM_ROWS   index = task       random rows of the task's new classes
     LOSS_SAMPLE   index = task       training rows on which the new-task loss is measured
-    ALIGNMENT     index = epoch      order of the rows in the alignment of a base head
-    HELD_OUT      index = side       training rows kept aside by a search; 0 base, 1 new
+    ALIGNMENT     index = epoch      order of the rows in an alignment or a linear probe
+    HELD_OUT      index = side       training rows kept aside by a search or a linear probe;
+                                     0 base, or the data of the probe; 1 new
     FISHER        index = task       training rows of EWC's Fisher information; 0 the base
     PROBE         index = task       head and batches of the linear probe after a task
     LOW_RANK      index = task       factors A of low-rank updates of a backbone's top blocks
     SHOTS         index = new class  training rows kept of a class, where not all are used
     SECOND_BATCH  index = task       second draws of old rows, of methods that need two
+    KEPT_ASIDE    index = head row   training rows of a class that bias correction looks at
     PSEUDO_ROWS   index 0            features drawn from what a deployed model remembers
     ASIDE         index 0            new images kept aside to measure an added class
 """
@@ -43,6 +45,7 @@ class Draw(enum.IntEnum):
     LOW_RANK = 9
     SECOND_BATCH = 10
     SHOTS = 11
+    KEPT_ASIDE = 12
     PSEUDO_ROWS = 20
     ASIDE = 21
 

@@ -6,11 +6,15 @@ features, or a network on images. So their runs can be compared sample by sample
 
 from __future__ import annotations
 
-import numpy as np
-from jaxtyping import Int
+from functools import cached_property
 
+import numpy as np
+from jaxtyping import Bool, Int
+
+from clinit.errors import ExperimentError
 from clinit.headtrain.stream.batches import Schedule, draw_schedule
 from clinit.headtrain.stream.buffer import Balanced, Buffer, quotas_of
+from clinit.headtrain.stream.kept_aside import kept_aside
 from clinit.headtrain.stream.old_rows import old_rows_of
 from clinit.headtrain.stream.pool import TaskRows
 from clinit.headtrain.stream.scenario import Scenario
@@ -31,15 +35,53 @@ class TaskPlan:
         self._buffer = Buffer(scenario.train, quotas, seed=study.stream.seed)
 
     def rows(self, task: Task) -> TaskRows:
-        """Choose the rows that the task may look at."""
-        old = self._old.old_rows(self._scenario.train, self._buffer, task)
-        return self._task_rows(task, old)
+        """Choose the rows that the task may look at; those that are kept aside are not of them."""
+        return self._task_rows(task, self._old_rows(task))
 
-    def _task_rows(self, task: Task, old: Int[np.ndarray, " old"]) -> TaskRows:
+    def rows_aside(self, task: Task) -> TaskRows:
+        """Choose the rows of the task that are kept aside, to correct the head by."""
+        return self._task_rows(task, self._old_rows(task), aside=True)
+
+    def check_rows_aside(self) -> None:
+        """Check that each task keeps both old and new rows aside, if its head is corrected by them.
+
+        Raises:
+            ExperimentError: If one does not.
+        """
+        if self._study.training.correct != "bic":
+            return
+        for task in self._scenario.learnt:
+            rows = self.rows_aside(task)
+            if not 0 < rows.num_old < len(rows.labels):
+                lacking = "old" if not rows.num_old else "new"
+                raise ExperimentError(
+                    f"bias correction keeps a tenth of the rows aside, and of the {lacking} classes"
+                    f" of task {task.number} this is none",
+                    remedy="Use --correct wa, or give it more rows: a larger --buffer for old"
+                    " classes, more --shots or fewer --tasks for new ones.",
+                )
+
+    def _old_rows(self, task: Task) -> Int[np.ndarray, " old"]:
+        return self._old.old_rows(self._scenario.train, self._buffer, task)
+
+    def _task_rows(
+        self, task: Task, old: Int[np.ndarray, " old"], *, aside: bool = False
+    ) -> TaskRows:
         train = self._scenario.train
+        new = train.rows_between(task.start, task.stop)
+        old, new = (rows[self._aside[rows] == aside] for rows in (old, new))
         num_base = int((train.labels[old] < self._scenario.num_base).sum())
-        rows = np.concatenate([old, train.rows_between(task.start, task.stop)])
+        rows = np.concatenate([old, new])
         return TaskRows(task.number, rows, train.labels[rows], num_base, len(old))
+
+    @cached_property
+    def _aside(self) -> Bool[np.ndarray, " pool"]:
+        """Which rows are kept aside: none unless heads are corrected by them."""
+        train = self._scenario.train
+        if self._study.training.correct != "bic":
+            return np.zeros(len(train.labels), dtype=bool)
+        base, classes = self._scenario.num_base, self._scenario.num_classes
+        return kept_aside(train, self._buffer, base, classes, seed=self._stream.seed)
 
     def start_rows(self, task: Task, rows: TaskRows) -> TaskRows:
         """Choose the rows that the initialisation may look at; `rows` where it is these.

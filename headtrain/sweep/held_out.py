@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 
 from clinit.extract.features import FeatureSet
+from clinit.headtrain.class_draws import held_out_rows
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.sweep.folder import SweepData
@@ -25,19 +26,6 @@ def hold_out(data: SweepData, fraction: float, *, seed: int) -> SweepData:
         _hold_out(side, fraction, seed, index) for index, side in enumerate((data.base, data.new))
     ]
     return replace(data, base=sides[0], new=sides[1])
-
-
-def held_out_rows(
-    labels: Int[np.ndarray, " rows"], fraction: float, random: np.random.Generator
-) -> Bool[np.ndarray, " rows"]:
-    """Choose a fraction of the rows of each class: at least one, and never its last row."""
-    held = np.zeros(len(labels), dtype=bool)
-    # A permutation per class, not `draw_per_class`: recorded searches were made with these rows.
-    order = np.argsort(labels, kind="stable")
-    for rows in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1):
-        wanted = min(max(1, round(fraction * len(rows))), len(rows) - 1)
-        held[random.permutation(rows)[: max(0, wanted)]] = True
-    return held
 
 
 def _hold_out(side: Source, fraction: float, seed: int, index: int) -> Source:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from clinit.api import diagnose as diagnose
     from clinit.api import extract_features as extract_features
     from clinit.api import load_cache as load_cache
+    from clinit.api import probe as probe
     from clinit.api import train_heads as train_heads
     from clinit.api import train_top as train_top
     from clinit.headtrain.export.classifier import load_model as load_model
@@ -49,6 +50,7 @@ __all__ = [
     "load_cache",
     "load_model",
     "load_runs",
+    "probe",
     "train_heads",
     "train_top",
 ]
@@ -65,6 +67,7 @@ _PLACES = {
         "diagnose",
         "extract_features",
         "load_cache",
+        "probe",
         "train_heads",
         "train_top",
     ),

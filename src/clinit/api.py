@@ -26,14 +26,18 @@ from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.export.classifier import load_model
 from clinit.headtrain.export.model_folder import check_free
 from clinit.headtrain.least_squares.api import least_squares
+from clinit.headtrain.probe import Probe
+from clinit.headtrain.probe import probe as probe_source
 from clinit.headtrain.record.finished import is_finished
 from clinit.headtrain.record.format import RunRecord, write_records
+from clinit.headtrain.setting import fields_of
 from clinit.headtrain.stream.base_head import starting_head
 from clinit.headtrain.stream.source import Source, read_source
 from clinit.headtrain.study import (
     PAPER_INITS,
     PER_HEAD,
     AddConfig,
+    ProbeConfig,
     Study,
     names_of,
     refusals,
@@ -319,6 +323,26 @@ def diagnose(
     )
 
 
+def probe(cache: Cache, **settings: Any) -> Probe:
+    """Measure how well a linear head tells the classes of a cache apart: the linear probe.
+
+    Args:
+        cache: Features with their classes, or their folder.
+        settings: Those of `clinit probe`, by name: `by`, `lr`, `weight_decay`, `epochs`,
+            `batch_size`, `c`, `max_iterations`, `held_out`, `standardise`, `seed`, `device`. `lr`,
+            `weight_decay` and `c` are lists of what is tried.
+
+    Raises:
+        ValueError: If a setting is unknown or wrong.
+        ClinitError: If there is nothing to tell apart or to hold out, or every head diverges.
+    """
+    every = fields_of(ProbeConfig)
+    if unknown := [name for name in settings if name not in every]:
+        raise ValueError(f"there is no setting {unknown[0]!r}")
+    taken = {name: every[name].taken(value) for name, value in settings.items()}
+    return probe_source(_loaded(cache), ProbeConfig(**taken))
+
+
 def _studies(asked: Studies | None, *, top: bool) -> list[Study]:
     if asked is None:
         asked = [{"init": init} for init in PAPER_INITS]
@@ -359,6 +383,7 @@ def _side(cache: str | Path, root: str | Path | None, name: str) -> Side:
 
 __all__ = [
     "Cache",
+    "Probe",
     "Runs",
     "Source",
     "Studies",
@@ -369,6 +394,7 @@ __all__ = [
     "load_cache",
     "load_model",
     "load_runs",
+    "probe",
     "train_heads",
     "train_top",
 ]

@@ -23,6 +23,7 @@ from clinit.headtrain import array
 from clinit.headtrain.array import as_tensor, beside, library, like, to_numpy
 from clinit.headtrain.bank import rows as labelled_rows
 from clinit.headtrain.bank.heads import Bank
+from clinit.headtrain.correction import bias_corrected, weight_aligned
 from clinit.headtrain.feature_rows import StreamedRows, select, take
 from clinit.headtrain.init import NewClasses, initialise
 from clinit.headtrain.init.solved import SOLVED
@@ -203,6 +204,20 @@ def test_float32_features_are_multiplied_in_float32_and_give_the_same_rows() -> 
         for place in (np.asarray, on_device)
     )
     assert_there(far.rows.weight, near.rows.weight, 1e-5)
+
+
+@pytest.mark.parametrize("place", [on_device, streamed])
+def test_corrections_are_those_of_numpy(place: Place) -> None:
+    features, labels = sample()
+    near = NewClasses(features, labels, head_rows(), OLD, OLD + NEW)
+    far = NewClasses(place(features), labels, head_rows(on_device), OLD, OLD + NEW)
+    expected, found = bias_corrected(near), bias_corrected(far)
+    assert_there(found.rows.weight, expected.rows.weight, 1e-6)
+    assert_there(found.rows.bias, expected.rows.bias, 1e-6)
+    assert found.steps == expected.steps
+    expected, found = (weight_aligned(each.head, OLD, OLD + NEW) for each in (near, far))
+    assert_there(found.rows.weight, expected.rows.weight)
+    assert_there(found.rows.bias, expected.rows.bias)
 
 
 @pytest.mark.parametrize("method", sorted(SOLVED))

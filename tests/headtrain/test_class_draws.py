@@ -1,8 +1,9 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clinit.headtrain.class_draws import draw_per_class, water_level
+from clinit.headtrain.class_draws import draw_per_class, held_out_rows, water_level
 
 counts_of_classes = st.lists(st.integers(0, 12), min_size=1, max_size=8)
 
@@ -49,3 +50,10 @@ def test_the_water_level_is_the_highest_that_does_not_pass_the_size(
 
 def test_no_class_has_no_water_level() -> None:
     assert water_level(np.array([], dtype=np.int64), 5) == 0
+
+
+@pytest.mark.parametrize(("rows", "held"), [(1, 0), (2, 1), (3, 1), (10, 2), (100, 20)])
+def test_each_class_gives_its_share_and_keeps_a_row(rows: int, held: int) -> None:
+    labels = np.repeat(np.arange(3), rows)
+    chosen = held_out_rows(labels, 0.2, np.random.default_rng(0))
+    assert np.bincount(labels[chosen], minlength=3).tolist() == [held] * 3

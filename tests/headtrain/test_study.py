@@ -46,7 +46,8 @@ def test_a_study_needs_neither_torch_nor_numpy() -> None:
 
 def test_every_setting_has_one_name_and_a_help_text_of_its_own() -> None:
     every = [each for owner in PARTS.values() for each in fields_of(owner).values()]
-    assert len({each.name for each in every}) == len(every) == len(settings_of(top=True))
+    reachable = settings_of(top=True).keys() | settings_of().keys()
+    assert len({each.name for each in every}) == len(every) == len(reachable)
     assert len({each.option for each in every}) == len(every)
     assert len({each.setting.help for each in every}) == len(every)
     assert all(each.setting.help.endswith(".") for each in every)
@@ -77,6 +78,8 @@ def test_an_unknown_setting_is_named() -> None:
         study(rnak=3)
     with pytest.raises(ValueError, match="there is no setting 'rank'"):
         study(rank=3)
+    with pytest.raises(ValueError, match="there is no setting 'correct'"):
+        study(True, correct="wa")
 
 
 def test_heads_are_named_by_initialisation_and_scale() -> None:
@@ -142,6 +145,9 @@ def test_two_equal_heads_and_none_are_refused() -> None:
         ({"lam": "best"}, "lam takes a number or 'auto' or 'held-out', got 'best'"),
         ({"class_order": "a"}, "class_order takes a list of words, got 'a'"),
         ({"method": "ewc"}, "method must be one of .*, got 'ewc'"),
+        ({"correct": "bias"}, "correct must be one of .*, got 'bias'"),
+        ({"correct": "bic", "buffer": 0}, "correct 'bic' needs old rows to correct by"),
+        ({"correct": "bic", "buffer_per_class": 0}, "needs old rows to correct by: keep a buffer"),
     ],
 )
 def test_a_wrong_setting_is_named(wrong: dict[str, Any], message: str) -> None:
@@ -250,6 +256,9 @@ REFUSED = [
         "--buffer does not go with --method naive: it",
     ),
     (False, {"method": "joint", "buffer": 5}, "--buffer does not go with --method joint: it"),
+    (False, {"method": "ncm", "correct": "wa"}, "--correct does not go with --method ncm: its"),
+    (False, {"method": "naive", "correct": "bic"}, "--correct does not go with --method naive: it"),
+    (False, {"iterations": 0, "correct": "wa"}, "--correct does not go with --iterations 0: there"),
     (True, {"method": "ewc", "rank": 5}, "--rank does not go with --method ewc: it trains the"),
     (True, {"full_rank": True, "alpha": 5.0}, "--alpha does not go with --full-rank: the blocks"),
     (True, {"ewc_lam": 5.0}, "--ewc-lambda does not go with --method rehearsal: it does not hold"),
@@ -277,7 +286,7 @@ def test_a_buffer_for_initialisation_alone_is_read() -> None:
 
 def test_every_rule_names_settings_that_there_are() -> None:
     for rule in RULES:
-        assert set(rule.names) <= settings_of(top=True).keys()
+        assert set(rule.names) <= settings_of(top=True).keys() | settings_of().keys()
         assert rule.why.format(method="x")
 
 
@@ -304,6 +313,26 @@ def test_runs_of_earlier_versions_are_those_of_what_their_settings_meant() -> No
     assert identity_of({"method": "ridge", "lam": "auto"}) == (
         Study.of({"method": "ridge", "lam": "auto"}).identity
     )
+
+
+def test_runs_of_earlier_versions_were_not_corrected() -> None:
+    now = study().resolved().settings()
+    assert now["correct"] == "none"
+    then = {name: value for name, value in now.items() if name != "correct"}
+    assert identity_of(then) == study().identity != study(correct="wa").identity
+    assert study(correct="wa", method="ridge").identity == study(method="ridge").identity
+
+
+def test_heads_of_top_blocks_are_not_corrected() -> None:
+    asked = Study(training=Training(correct="wa"), top=Top())
+    with pytest.raises(ValueError, match="correct must be none for top blocks, got 'wa'"):
+        asked.resolved()
+    assert "correct" not in study(True).resolved().settings()
+
+
+def test_weight_aligning_goes_with_naive_training_and_bias_correction_with_joint() -> None:
+    assert study(method="naive", correct="wa").resolved().training.correct == "wa"
+    assert study(method="joint", correct="bic").resolved().training.correct == "bic"
 
 
 def test_fitted_rows_start_from_calibrated_ones_whatever_the_scale() -> None:

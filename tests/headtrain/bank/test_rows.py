@@ -72,3 +72,11 @@ def test_a_streamed_feed_gives_its_memory_to_the_steps_that_follow() -> None:
             assert torch.equal(feed.features[feed.batches[step]], rows.features[batches[step]])
             assert torch.equal(feed.labels[feed.batches[step]], rows.labels[batches[step]])
     assert feed.features.data_ptr() == place
+
+
+def test_a_subset_stays_where_the_rows_are() -> None:
+    rows, chosen = make_rows(), torch.tensor([7, 3, 3])
+    found = rows.subset(chosen)
+    torch.testing.assert_close(found.features, rows.features[chosen])
+    assert found.features.dtype == torch.float16
+    assert found.labels.tolist() == rows.labels[chosen].tolist()

@@ -14,7 +14,7 @@ from clinit.errors import CacheError, ExperimentError, RecordError
 from clinit.headtrain.record.format import find_records, read_info
 from clinit.headtrain.sweep.folder import SweepData, hold_folder
 from clinit.headtrain.sweep.grid import Interval, parse_grid
-from clinit.headtrain.sweep.held_out import held_out_rows, hold_out
+from clinit.headtrain.sweep.held_out import hold_out
 from clinit.headtrain.sweep.plan import BankPlan
 from clinit.headtrain.sweep.runner import Trained, train_here
 from clinit.headtrain.sweep.search import STUDY, Found, SearchConfig, Space, search
@@ -82,13 +82,6 @@ def whole_study(out: Path) -> Any:
 
 def params(out: Path) -> list[dict[str, object]]:
     return [trial.params for trial in whole_study(out).trials]
-
-
-@pytest.mark.parametrize(("rows", "held"), [(1, 0), (2, 1), (3, 1), (10, 2), (100, 20)])
-def test_each_class_gives_its_share_and_keeps_a_row(rows: int, held: int) -> None:
-    labels = np.repeat(np.arange(3), rows)
-    chosen = held_out_rows(labels, 0.2, np.random.default_rng(0))
-    assert np.bincount(labels[chosen], minlength=3).tolist() == [held] * 3
 
 
 def test_held_out_rows_come_from_the_training_rows_and_the_test_rows_are_gone(

@@ -1,0 +1,114 @@
+"""`clinit probe`: the linear probe of a backbone, from cached features."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clinit.cli.claim import check_free, claimed_file
+from clinit.cli.console import err, note, out, print_json, say
+from clinit.cli.diagnose import Format
+from clinit.cli.interruption import keeps
+from clinit.cli.study_options import takes
+from clinit.headtrain.study import ProbeConfig
+
+if TYPE_CHECKING:
+    from clinit.headtrain.probe import Probe
+    from clinit.headtrain.stream.source import Source
+
+
+@keeps("No half of a file is left: it is written whole or not at all.")
+@takes("config", ProbeConfig, panel="Probe")
+def probe(
+    cache: Annotated[
+        Path, typer.Argument(help="Folder written by `clinit extract --out`.", show_default=False)
+    ],
+    config: ProbeConfig,
+    head: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Head file to write, .safetensors, for every command that has --head.",
+            show_default="none is written",
+        ),
+    ] = None,
+    output: Annotated[
+        Format, typer.Option("--format", help="Table, or JSON for programs.")
+    ] = Format.table,
+) -> None:
+    """Measure how well a linear head tells the classes of a cache apart: the linear probe.
+
+    Tries a grid of settings on a held-out part of the training rows, trains the
+    best one on all of them and measures it once on the validation rows. The
+    protocol is printed with the number.
+    """
+    from contextlib import nullcontext
+
+    from clinit.extract.head import write_head
+    from clinit.headtrain.stream.source import read_source
+
+    if head is not None and head.suffix != ".safetensors":
+        raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {head}")
+    with claimed_file(head) if head is not None else nullcontext():
+        if head is not None:
+            check_free(head)
+        with err.status("Reading the feature cache …"):
+            source = read_source(cache)
+        found = _probe(source, config)
+        if head is not None:
+            write_head(found.head, head)
+    if output is Format.json:
+        print_json(_json(found))
+        return
+    _show(found)
+    if head is not None:
+        say(f"Head at {head}")
+
+
+def _probe(source: Source, config: ProbeConfig) -> Probe:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    from clinit.headtrain.probe import probe as probe_source
+
+    unit = "epochs" if config.by == "adamw" else "searches"
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn())
+    bar = Progress(
+        *columns,
+        TextColumn(unit),
+        Remaining(compact=True),
+        console=err,
+        disable=not err.is_terminal,
+    )
+    titles = {"grid": "Trying settings", "refit": "Training on all rows"}
+    with bar:
+        tasks = {stage: bar.add_task(title, visible=False) for stage, title in titles.items()}
+        return probe_source(
+            source,
+            config,
+            progress=lambda stage, done, total: bar.update(
+                tasks[stage], completed=done, total=total, visible=True
+            ),
+        )
+
+
+def _json(found: Probe) -> str:
+    from clinit.headtrain.record.format import finite
+
+    return json.dumps(finite(found.content()), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _show(found: Probe) -> None:
+    from clinit.analysis.probe_table import accuracy_lines, grid_table, grid_title
+
+    say(f"{found.facts['cache']['path']}: {found.protocol}")
+    for text in found.notes:
+        note(text)
+    if found.grid:
+        say(grid_title(found))
+        out.print(grid_table(found))
+    for line in accuracy_lines(found):
+        say(line)

@@ -1,0 +1,73 @@
+"""Bias correction: a factor and a shift of the new logits, found on rows that were kept aside.
+
+    u_k <- alpha u_k + beta    for the classes of the task,
+
+which is the row (alpha w_k, alpha b_k + beta): the correction is written into the head, and the
+next task goes on from corrected rows. In PyCIL the correction of each task stays in the network,
+fixed, while later tasks train below it: the same function, whose rows learn alpha times as fast.
+mammoth trains on from uncorrected rows. Both distil from the corrected network.
+
+alpha and beta minimise the cross entropy of the rows kept aside, in which each class seen counts
+the same: old classes of which none is kept aside are stood for by those that have some. Convex in
+two numbers, and solved by Newton's method as in `clinit.headtrain.init.calibrate`, whose weak prior
+holds alpha where these rows are separated; the original takes hundreds of steps of gradient descent
+with a weight decay. Distillation, which the original trains with, is no part of this correction.
+
+Source: Y. Wu et al., "Large scale incremental learning", CVPR 2019, Section 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from clinit.headtrain.correction.correction import Correction
+from clinit.headtrain.init.calibrate import calibrate
+from clinit.headtrain.init.left_out import in_sample
+from clinit.headtrain.init.new_classes import NewClasses
+from clinit.headtrain.init.surroundings import Surroundings
+from clinit.headtrain.losses import loss_named
+from clinit.headtrain.rows import Rows
+
+
+def bias_corrected(aside: NewClasses) -> Correction:
+    """Return the new rows of a trained head with their logits corrected.
+
+    Args:
+        aside: The rows kept aside, of old and of new classes, and the trained head.
+    """
+    around = _weighted_by_class(Surroundings.of(aside, loss_named("ce")))
+    new = aside.head.between(aside.start, aside.stop)
+    found = calibrate(around, around.logits(in_sample(new)))
+    return Correction(
+        Rows(found.factor * new.weight, found.factor * new.bias + found.shift),
+        found.factor,
+        found.shift,
+        rows_aside=len(aside.labels),
+        loss_before=found.loss_before,
+        loss_after=found.loss_after,
+        steps=found.steps,
+    )
+
+
+def class_weights(
+    labels: Int[np.ndarray, " rows"], start: int, stop: int
+) -> Float[np.ndarray, " rows"]:
+    """Return the weight of each row where all classes seen count the same; they add up to 1.
+
+    The classes [0, start) that have rows share the weight of all of these, and so do the others.
+    """
+    counts = np.bincount(labels, minlength=stop)
+    is_old = np.arange(stop) < start
+    present = [np.maximum(1, (counts > 0)[side].sum()) for side in (is_old, ~is_old)]
+    per_class = np.where(is_old, start / present[0], (stop - start) / present[1]) / stop
+    return np.asarray((per_class / np.maximum(counts, 1))[labels])
+
+
+def _weighted_by_class(around: Surroundings) -> Surroundings:
+    weights = class_weights(around.labels, around.data.start, around.data.stop)
+    weight = torch.from_numpy(weights).to(around.weight.device)
+    return replace(around, weights=weights, weight=weight)

@@ -1,0 +1,175 @@
+"""The protocol of a linear probe.
+
+Each combination of a grid trains a head on a part of the training rows, the best one by top-1 on
+the held-out part is trained anew on all training rows, and measured once on the validation rows,
+which nothing is chosen by. Of equal points the first one of the grid wins: the smallest learning
+rate with the largest weight decay, or the smallest C.
+
+What the field does: L-BFGS over a grid of C with a held-out part of the training rows (CLIP;
+DINOv2, `eval/log_regression.py`); SGD with a cosine over a grid of learning rates, without weight
+decay, on augmented images, and chosen on the validation rows (DINO, DINOv2 `eval/linear.py`);
+AdamW with a cosine on cached, L2-normalised features (CLIP_benchmark). Only CLIP_benchmark
+normalises. Choosing on the validation rows makes the number an upper estimate: it is not done here.
+
+Sources: A. Radford et al., "Learning transferable visual models from natural language
+supervision", ICML 2021, Appendix A; M. Caron et al., "Emerging properties in self-supervised vision
+transformers", ICCV 2021; M. Oquab et al., "DINOv2: learning robust visual features without
+supervision", TMLR 2024.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+import numpy as np
+import torch
+from jaxtyping import Int
+
+from clinit.errors import CacheError, HeadError
+from clinit.extract.device import choose_device, device_name
+from clinit.extract.stopwatch import Stopwatch
+from clinit.headtrain.bank.evaluate import count_correct
+from clinit.headtrain.bank.rows import LabelledRows
+from clinit.headtrain.class_draws import held_out_rows
+from clinit.headtrain.probe.accuracy import bank_of, measure
+from clinit.headtrain.probe.notes import data_notes, edge_notes, search_notes
+from clinit.headtrain.probe.points import Fitted, Progress, fit
+from clinit.headtrain.probe.result import GridPoint, Probe
+from clinit.headtrain.record.provenance import git_commit, versions
+from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study import ProbeConfig
+
+
+def probe(
+    source: Source,
+    config: ProbeConfig | None = None,
+    *,
+    progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+) -> Probe:
+    """Measure how well a linear head tells the classes of `source` apart.
+
+    Args:
+        source: Features with their classes; without validation rows the number is that of the
+            held-out rows.
+        config: How heads are trained and what is tried.
+        progress: Called with the stage, `grid` or `refit`, the units of work that are done of it,
+            and all there are.
+
+    Raises:
+        CacheError: If there is no class to tell from another, or nothing can be held out.
+        HeadError: If the loss of every head stops being a number.
+        DeviceError: If there is no such device.
+    """
+    started, config = datetime.now(UTC).isoformat(timespec="seconds"), config or ProbeConfig()
+    config, device = config.resolved(), choose_device(config.device)
+    watch = Stopwatch(device)
+    present, row_of_class = _present(source)
+    labels = row_of_class[source.train.labels]
+    train = LabelledRows.on(device, source.train.features, labels)
+    grid: tuple[GridPoint, ...] = ()
+    chosen, held = config.grid[0], np.zeros(len(labels), dtype=bool)
+    if len(config.grid) > 1:
+        held = held_out_rows(labels, config.held_out, generator(config.seed, Draw.HELD_OUT))
+        with watch.phase("grid"):
+            grid = _tried(train, held, len(present), config, _of_stage(progress, "grid"))
+        chosen = _best(grid)
+    with watch.phase("refit"):
+        (fitted,) = fit(train, len(present), [chosen], config, _of_stage(progress, "refit"))
+    _check(fitted)
+    with torch.no_grad():
+        test = LabelledRows.on(device, source.val.features, source.val.labels)
+        val = measure(fitted.rows, test, row_of_class)
+    names = tuple(source.class_names[label] for label in present)
+    return Probe(
+        config=config,
+        grid=grid,
+        chosen=chosen,
+        held_out_rows=int(held.sum()),
+        train_rows=len(train),
+        classes=len(present),
+        head=fitted.rows.as_head(names, source.fingerprint.backbone_identifier),
+        loss=fitted.loss,
+        val=val,
+        notes=(
+            *data_notes(source, has_choice=bool(grid)),
+            *edge_notes(grid, chosen),
+            *search_notes(grid, fitted),
+        ),
+        seconds={**watch.seconds, "total": source.load_s + watch.total},
+        facts={
+            "cache": source.description,
+            "device": device_name(device),
+            "started": started,
+            "versions": versions(),
+            "git_commit": git_commit(),
+        },
+    )
+
+
+def _present(
+    source: Source,
+) -> tuple[Int[np.ndarray, " present"], Int[np.ndarray, " classes"]]:
+    """Return the classes that have training rows, and the head row of each class or -1."""
+    present = np.flatnonzero(source.train.counts())
+    if len(present) < 2:
+        raise CacheError(
+            f"{source.path or 'the data'}: {len(present)} of its classes have training rows, and a"
+            " probe tells at least two apart",
+            remedy="Look at it with `clinit cache show`.",
+        )
+    row_of_class = np.full(len(source.class_names), -1, dtype=np.int64)
+    row_of_class[present] = np.arange(len(present))
+    return present, row_of_class
+
+
+def _tried(
+    train: LabelledRows,
+    held: np.ndarray,
+    num_classes: int,
+    config: ProbeConfig,
+    progress: Progress,
+) -> tuple[GridPoint, ...]:
+    """Train a head per point on what is not held out, and measure it on what is."""
+    if not held.any():
+        raise CacheError(
+            "every class has a single training row: nothing can be held out to choose settings by",
+            remedy="Give one value of each setting, such as --lr 1e-3 --weight-decay 0.",
+        )
+    part, aside = (train.subset(torch.from_numpy(np.flatnonzero(rows))) for rows in (~held, held))
+    fitted = fit(part, num_classes, config.grid, config, progress)
+    with torch.no_grad():
+        bank = bank_of([each.rows for each in fitted], train.labels.device)
+        right = count_correct(bank, aside).sum(1)
+    return tuple(
+        GridPoint(
+            settings=point,
+            top1=100 * int(correct) / len(aside),
+            loss=each.loss,
+            iterations=each.iterations,
+            converged=each.converged,
+        )
+        for point, each, correct in zip(config.grid, fitted, right, strict=True)
+    )
+
+
+def _best(grid: Sequence[GridPoint]) -> dict[str, float]:
+    """Return the settings of the first of the best points."""
+    finite = [point for point in grid if np.isfinite(point.loss)]
+    if not finite:
+        raise HeadError(
+            "every head of the grid has diverged: no loss is a number", remedy="Use a smaller --lr."
+        )
+    return dict(max(finite, key=lambda point: point.top1).settings)
+
+
+def _check(fitted: Fitted) -> None:
+    if not np.isfinite(fitted.loss):
+        raise HeadError(
+            f"the probe has diverged: its loss is {fitted.loss}", remedy="Use a smaller --lr."
+        )
+
+
+def _of_stage(progress: Callable[[str, int, int], None], stage: str) -> Progress:
+    return lambda done, total: progress(stage, done, total)

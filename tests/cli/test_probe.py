@@ -1,0 +1,94 @@
+"""A cache to its linear probe, through the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+import clinit
+from clinit.cli.main import app
+from clinit.errors import ClinitError
+from clinit.extract.head import read_head
+from tests.headtrain.probe.digits import NAMES, digits
+
+QUICK = ["--lr", 0.003, "--lr", 0.03, "--weight-decay", 0, "--epochs", 5, "--device", "cpu"]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("digits")
+    (folder / "names.txt").write_text("\n".join(NAMES))
+    for split, rows in (("train", digits().train), ("val", digits().val)):
+        np.save(folder / f"{split}.npy", rows.features)
+        np.save(folder / f"{split}-labels.npy", rows.labels)
+        shown = run(
+            *("cache", "import", folder / f"{split}.npy", folder / f"{split}-labels.npy"),
+            *("--backbone", "pixels", "--classes", folder / "names.txt"),
+            *("--out", folder / "cache", "--split", split),
+        )
+        assert shown.exit_code == 0, shown.output
+    return folder / "cache"
+
+
+def test_a_probe_prints_protocol_grid_edge_and_accuracy_and_writes_its_head(
+    cache: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "probe.safetensors"
+    shown = run("probe", cache, *QUICK, "--out", out)
+    assert shown.exit_code == 0, shown.output
+    assert f"{cache}: cross entropy, AdamW, 5 epochs of batches of 256" in shown.output
+    assert "Top-1 on 60 held-out training rows, in %" in shown.output
+    assert "Note: the best --lr, 0.03, is the largest one that was tried" in shown.output
+    assert "On 200 validation rows: top-1" in shown.output
+    assert "(learning rate 0.03, weight decay 0)" in shown.output
+    assert f"Head at {out}" in shown.output
+    head = read_head(out)
+    assert head.class_names == NAMES
+    assert run("diagnose", cache, "--head", out, "--split", "val").exit_code == 0
+    again = run("probe", cache, *QUICK, "--out", out)
+    assert isinstance(again.exception, ClinitError)
+    assert "a head is never overwritten" in str(again.exception)
+
+
+def test_json_holds_what_the_library_returns(cache: Path) -> None:
+    shown = run("probe", cache, "--by", "lbfgs", "--c", 0.1, "--c", 1, "--format", "json")
+    told = json.loads(shown.stdout)
+    found = clinit.probe(cache, by="lbfgs", c=[0.1, 1])
+    assert told["top1"] == found.top1
+    assert told["chosen"] == {"c": 1.0} == dict(found.chosen)
+    assert [point["top1"] for point in told["grid"]] == [point.top1 for point in found.grid]
+    assert told["cache"]["path"] == str(cache)
+
+
+def test_searches_are_listed_by_c(cache: Path) -> None:
+    shown = run("probe", cache, "--by", "lbfgs", "--c", 0.1, "--c", 1, "--max-iterations", 2)
+    assert "of the best the smallest C" in shown.output
+    assert shown.output.count("2, cut short") == 2
+    assert "--max-iterations go on" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--by", "lbfgs", "--lr", 0.1], "--lr goes with adamw alone, and by is lbfgs"),
+        (["--lr", 0], "--lr must be positive, got 0.0"),
+        (["--out", "head.bin"], "--out is the head file to write, .safetensors, got"),
+    ],
+)
+def test_a_wrong_option_is_refused(cache: Path, arguments: list[object], message: str) -> None:
+    shown = run("probe", cache, *arguments)
+    assert shown.exit_code == 2
+    assert message in " ".join(shown.output.replace("│", " ").split())
+
+
+def test_an_unknown_setting_of_the_library_is_named(cache: Path) -> None:
+    with pytest.raises(ValueError, match="there is no setting 'rate'"):
+        clinit.probe(cache, rate=3)

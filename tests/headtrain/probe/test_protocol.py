@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression as Reference
+
+from clinit.errors import CacheError, HeadError
+from clinit.extract.features import FeatureSet
+from clinit.headtrain.class_draws import held_out_rows
+from clinit.headtrain.probe import Probe, lbfgs, probe
+from clinit.headtrain.probe.notes import edge_notes
+from clinit.headtrain.probe.result import GridPoint
+from clinit.headtrain.record.format import finite
+from clinit.headtrain.setting import fields_of
+from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study import ProbeConfig
+from tests.headtrain.probe.digits import NAMES, digits
+
+SMALL: dict[str, Any] = {"lr": (1e-3, 0.03), "weight_decay": (0.0, 0.5), "epochs": 6}
+
+
+def part(rows: FeatureSet, chosen: np.ndarray) -> FeatureSet:
+    return FeatureSet(rows.features[chosen], rows.labels[chosen], rows.class_names)
+
+
+def run(source: Source | None = None, **settings: Any) -> Probe:
+    return probe(source or digits(), ProbeConfig(**{**SMALL, "device": "cpu", **settings}))
+
+
+def by_c(source: Source | None = None, **settings: Any) -> Probe:
+    return probe(source or digits(), ProbeConfig(by="lbfgs", device="cpu", **settings))
+
+
+@pytest.fixture(scope="module")
+def probed() -> Probe:
+    return run()
+
+
+def test_the_chosen_setting_is_that_of_a_loop_over_the_grid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lbfgs, "GRADIENT", 1e-7)
+    train, val = digits().train, digits().val
+    held = held_out_rows(train.labels, 0.2, generator(0, Draw.HELD_OUT))
+    values = (0.001, 0.03, 1.0, 30.0)
+
+    def reference(c: float, rows: np.ndarray) -> Any:
+        model = Reference(C=c, max_iter=5000, tol=1e-7)
+        return model.fit(train.features[rows].astype(float), train.labels[rows])
+
+    scores = [
+        100 * reference(c, ~held).score(train.features[held], train.labels[held]) for c in values
+    ]
+    found = by_c(c=values[::-1])
+    assert [point.top1 for point in found.grid] == pytest.approx(scores, abs=1e-9)
+    best = values[int(np.argmax(scores))]  # the first one, hence the smallest
+    assert found.chosen == {"c": best}
+    last = reference(best, np.ones(len(held), dtype=bool))
+    assert found.val is not None
+    assert found.val.top1 == pytest.approx(100 * last.score(val.features, val.labels))
+
+
+def test_both_ways_come_to_about_the_same_accuracy() -> None:
+    by_batches = run(lr=(0.03, 0.1), weight_decay=(0.0,), epochs=20, batch_size=64)
+    to_the_minimum = by_c(c=(0.3, 3.0))
+    assert by_batches.top1 == pytest.approx(to_the_minimum.top1, abs=2.5)
+    assert min(by_batches.top1 or 0, to_the_minimum.top1 or 0) > 85
+
+
+def test_the_same_probe_twice_is_the_same_and_another_seed_holds_out_other_rows(
+    probed: Probe,
+) -> None:
+    again, other = run(), run(seed=1)
+    np.testing.assert_array_equal(again.head.weight, probed.head.weight)
+    assert again.grid == probed.grid
+    assert other.grid != probed.grid
+
+
+def test_the_probe_of_a_chosen_point_alone_is_the_same_head(probed: Probe) -> None:
+    alone = run(lr=(probed.chosen["lr"],), weight_decay=(probed.chosen["weight_decay"],))
+    np.testing.assert_array_equal(alone.head.weight, probed.head.weight)
+    assert alone.grid == ()
+    assert alone.held_out_rows == 0
+    assert "a single setting, hence no choice" in alone.protocol
+    assert alone.held_out_top1 is None
+
+
+def test_a_probe_says_how_its_number_came_about(probed: Probe) -> None:
+    assert probed.protocol == (
+        "cross entropy, AdamW, 6 epochs of batches of 256, learning rate on a cosine to zero,"
+        " weights from zero; features as stored, not normalised, without augmentation; 4 settings"
+        f" chosen by top-1 on {probed.held_out_rows} held-out training rows (20 % of each class,"
+        " seed 0), the best one trained on 300 rows of 10 classes, these included"
+    )
+    told = by_c(c=(1.0,), standardise=True).protocol
+    assert told.startswith("multinomial logistic regression with an L2 penalty, by L-BFGS (at most")
+    assert "features standardised" in told
+
+
+def test_the_content_is_plain_values(probed: Probe) -> None:
+    content = json.loads(json.dumps(finite(probed.content()), allow_nan=False))
+    assert content["top1"] == pytest.approx(probed.top1)
+    assert content["measured_on"] == "val"
+    assert len(content["grid"]) == 4
+    assert content["chosen"] == dict(probed.chosen)
+    assert content["config"]["epochs"] == 6
+
+
+def test_the_head_names_the_classes_and_the_backbone_of_its_features(probed: Probe) -> None:
+    assert probed.head.class_names == NAMES
+    assert probed.head.fingerprint == digits().fingerprint.backbone_identifier
+    logits = digits().val.features @ probed.head.weight.T + probed.head.bias
+    assert probed.top1 == pytest.approx(100 * (logits.argmax(1) == digits().val.labels).mean())
+
+
+def test_without_validation_rows_the_number_is_that_of_the_held_out_ones() -> None:
+    source = replace(digits(), val=part(digits().val, np.zeros(200, dtype=bool)))
+    found = run(source)
+    assert found.val is None
+    assert found.top1 == found.held_out_top1 == max(point.top1 for point in found.grid)
+    assert found.content()["measured_on"] == "held-out training rows"
+    assert any("an upper estimate" in note for note in found.notes)
+    single = run(source, lr=(0.01,), weight_decay=(0.0,))
+    assert single.top1 is None
+    assert any("nothing is measured" in note for note in single.notes)
+
+
+def test_classes_without_a_training_row_are_named_and_have_no_head_row() -> None:
+    without = digits().train.labels != 4
+    found = run(replace(digits(), train=part(digits().train, without)))
+    assert found.classes == 9
+    assert found.head.class_names == tuple(name for name in NAMES if name != "4")
+    assert any("1 classes have no training image (4): the head has" in n for n in found.notes)
+    assert found.val is not None
+    assert found.val.rows == 200
+
+
+def test_the_only_row_of_a_class_is_trained_on() -> None:
+    labels = digits().train.labels
+    alone = (labels != 7) | (np.arange(300) == np.flatnonzero(labels == 7)[0])
+    found = run(replace(digits(), train=part(digits().train, alone)))
+    assert any("1 classes have a single training image" in note for note in found.notes)
+    assert found.classes == 10
+
+
+def test_single_images_alone_leave_no_choice_but_a_single_setting_works() -> None:
+    firsts = np.unique(digits().train.labels, return_index=True)[1]
+    source = replace(digits(), train=part(digits().train, np.sort(firsts)))
+    with pytest.raises(CacheError, match="nothing can be held out to choose settings by") as error:
+        run(source)
+    assert "--lr 1e-3 --weight-decay 0" in error.value.remedy
+    assert (run(source, lr=(0.01,), weight_decay=(0.0,)).top1 or 0) > 30
+
+
+def test_a_single_class_is_refused() -> None:
+    source = replace(digits(), train=part(digits().train, digits().train.labels == 3))
+    with pytest.raises(CacheError, match="1 of its classes have training rows, and a probe tells"):
+        run(source)
+
+
+def test_heads_that_diverge_are_not_chosen_and_if_all_do_it_is_an_error() -> None:
+    found = run(lr=(0.03, 1e37), weight_decay=(1e3,))
+    assert found.chosen["lr"] == 0.03
+    assert any("1 of 2 heads of the grid have diverged" in note for note in found.notes)
+    with pytest.raises(HeadError, match="every head of the grid has diverged"):
+        run(lr=(1e37, 1e38), weight_decay=(1e3,))
+    with pytest.raises(HeadError, match="the probe has diverged: its loss is"):
+        run(lr=(1e37,), weight_decay=(1e3,))
+
+
+def test_searches_that_are_cut_short_are_counted() -> None:
+    found = by_c(c=(0.1, 1.0), max_iterations=2)
+    assert any("3 of 3 searches ended before the minimum" in note for note in found.notes)
+
+
+def test_the_edge_of_the_grid_is_told_but_not_that_of_no_decay_or_of_a_single_value() -> None:
+    def notes(**chosen: float) -> list[str]:
+        grid = [
+            GridPoint({"lr": lr, "weight_decay": decay}, 50.0, 1.0)
+            for lr in (0.1, 0.2, 0.3)
+            for decay in (0.0, 1.0)
+        ]
+        return edge_notes(grid, chosen)
+
+    assert notes(lr=0.2, weight_decay=0.0) == []
+    (smallest,) = notes(lr=0.1, weight_decay=0.0)
+    assert smallest == (
+        "the best --lr, 0.1, is the smallest one that was tried: a smaller one may be better still"
+    )
+    assert len(notes(lr=0.3, weight_decay=1.0)) == 2
+    assert edge_notes([GridPoint({"c": 1.0}, 50.0, 1.0)], {"c": 1.0}) == []
+
+
+def test_of_equal_points_the_smallest_rate_with_the_largest_decay_wins() -> None:
+    grid = ProbeConfig(lr=(0.2, 0.1), weight_decay=(0.0, 1.0)).grid
+    assert grid[0] == {"lr": 0.1, "weight_decay": 1.0}
+    assert [point["lr"] for point in grid] == [0.1, 0.1, 0.2, 0.2]
+    assert ProbeConfig(by="lbfgs", c=(3.0, 1.0)).grid == ({"c": 1.0}, {"c": 3.0})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"by": "lbfgs", "lr": (0.1,)}, "lr goes with adamw alone, and by is lbfgs"),
+        ({"c": (0.1,)}, "c goes with lbfgs alone, and by is adamw"),
+        ({"by": "lbfgs", "epochs": 3}, "epochs goes with adamw alone"),
+        ({"lr": (0.1, 0.1)}, "lr names a value twice"),
+        ({"lr": ()}, "lr takes a list of numbers, got"),
+        ({"lr": (0.0,)}, "lr must be positive, got 0.0"),
+        ({"weight_decay": (-1.0,)}, "weight_decay must be at least 0, got -1.0"),
+        ({"held_out": 0.0}, "held_out must be positive"),
+        ({"held_out": 0.95}, "held_out must be at most 0.9"),
+    ],
+)
+def test_a_wrong_setting_is_named(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ProbeConfig(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("lr", 0.1, "lr takes a list of numbers, got 0.1"),
+        ("lr", ("a",), "lr takes a list of numbers, got"),
+        ("lr", (True,), "lr takes a list of numbers, got"),
+        ("by", "sgd", "by must be one of"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named(name: str, value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fields_of(ProbeConfig)[name].check(value)
