@@ -60,7 +60,7 @@ def draw(root: Path, classes: str, count: int, start: int = 0) -> Path:
 def model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of a run: a, b, c of its base, d and e of its tasks; not to be changed."""
     folder = tmp_path_factory.mktemp("exported") / "model"
-    export_run(tiny_run, folder)
+    export_run(tiny_run, folder, remembers=False)
     return folder
 
 

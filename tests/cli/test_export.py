@@ -36,7 +36,7 @@ def test_a_folder_says_how_timm_loads_it(tiny_run: Path, tmp_path: Path) -> None
     assert f"Model folder at {tmp_path}/scenes.v2; try it:" in lines
     assert f"clinit predict {tmp_path}/scenes.v2 IMAGE…" in lines
     left = sorted(path.name for path in (tmp_path / "scenes.v2").iterdir())
-    assert left == ["README.md", "config.json", "model.safetensors"]
+    assert left == ["README.md", "config.json", "memory.safetensors", "model.safetensors"]
     assert lines[-1] == f"hf upload USER/NAME {tmp_path}/scenes.v2 . --private"
     assert [path.name for path in tmp_path.iterdir()] == ["scenes.v2"]
 
