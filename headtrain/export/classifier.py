@@ -27,7 +27,7 @@ from clinit.extract.tree import IMAGE_SUFFIXES, printable
 from clinit.extract.wordnet import title
 from clinit.headtrain.export.model_file import ModelFacts, read_facts
 
-NOT_PROBABILISTIC = frozenset({"ncm", "ridge"})
+NOT_PROBABILISTIC = frozenset({"ncm", "ridge", "simplecil"})
 """Methods whose logits are scores: their order counts, not their softmax."""
 
 

@@ -16,6 +16,9 @@ the class order, the buffer and the random rows as they were.
     LOW_RANK      index = task       factors A of low-rank updates of a backbone's top blocks
     SHOTS         index = new class  training rows kept of a class, where not all are used
     SECOND_BATCH  index = task       second draws of old rows, of methods that need two
+    FEATURE_MAP   index = member     random features of a closed form, and their phases
+    BANDWIDTH     index 0            rows whose distances set the width of a kernel
+    RIDGE         index = task       training rows on which a closed form chooses its lambda
 """
 
 import enum
@@ -41,6 +44,9 @@ class Draw(enum.IntEnum):
     LOW_RANK = 9
     SECOND_BATCH = 10
     SHOTS = 11
+    FEATURE_MAP = 12
+    BANDWIDTH = 13
+    RIDGE = 14
 
 
 def generator(seed: int, draw: Draw, index: int = 0) -> np.random.Generator:

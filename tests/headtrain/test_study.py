@@ -46,7 +46,8 @@ def test_a_study_needs_neither_torch_nor_numpy() -> None:
 
 def test_every_setting_has_one_name_and_a_help_text_of_its_own() -> None:
     every = [each for owner in PARTS.values() for each in fields_of(owner).values()]
-    assert len({each.name for each in every}) == len(every) == len(settings_of(top=True))
+    assert len({each.name for each in every}) == len(every)
+    assert {each.name for each in every} == {*settings_of(), *settings_of(top=True)}
     assert len({each.option for each in every}) == len(every)
     assert len({each.setting.help for each in every}) == len(every)
     assert all(each.setting.help.endswith(".") for each in every)
