@@ -2,11 +2,11 @@
 
     h = max(0, W^T f),    G = sum h h^T,    Q = sum h y^T,    head = (G + lam I)^-1 Q
 
-with W ~ N(0, 1), one-hot y and no bias. After each task lambda is chosen from its rows alone, as the authors
-do: four fifths of them are regressed on, and the least squared error on the last fifth decides
-(the rows come in a seeded order; theirs are shuffled by the loader). Lambdas that would leave
-G + lam I singular in double precision are not chosen. The adapter that RanPAC may train on its
-first task changes the backbone, and is left out: features are frozen here.
+with W ~ N(0, 1), one-hot y and no bias. After each task lambda is chosen from its rows alone, as
+the authors do: four fifths of them are regressed on, and the least squared error on the last fifth
+decides (the rows come in a seeded order; theirs are shuffled by the loader). Lambdas that would
+leave G + lam I singular in double precision are not chosen. The adapter that RanPAC may train on
+its first task changes the backbone, and is left out: features are frozen here.
 
 Source: M. D. McDonnell, D. Gong, A. Parvaneh, E. Abbasnejad, A. van den Hengel, "RanPAC: random
 projections and pre-trained models for continual learning", NeurIPS 2023, Eqs. 4 to 6, Algorithm 1.
