@@ -126,10 +126,12 @@ def far_apart(size: float, rows: int = 40) -> Arrival:
 
 def test_a_choice_at_the_edge_of_the_grid_is_told_of() -> None:
     form = Ranpac(RanpacConfig(width=8), np.zeros(DIM), seed=SEED)
-    solution = form.learn(far_apart(1e4))  # noise: the largest lambda would be best
-    assert solution.lam == 1e8
+    labels = np.arange(40) % 2
+    features = 1e-6 * (labels[:, None] + np.eye(2, DIM)[labels])  # small: so is the best lambda
+    solution = form.learn(Arrival(1, features.astype(np.float32), labels, 2))
+    assert solution.lam == 1e-8
     assert solution.notes == (
-        "task 1: lambda 1e+08 is at the edge of the grid; give one with --ranpac-lambda to look"
+        "task 1: lambda 1e-08 is at the edge of the grid; give one with --ranpac-lambda to look"
         " beyond",
     )
 

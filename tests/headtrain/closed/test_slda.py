@@ -58,7 +58,8 @@ def test_blocks_of_rows_give_what_the_recursion_gives_row_by_row(
     monkeypatch.setattr(module, "cut", cut)
     form, naive = Slda(SldaConfig(shrinkage=shrinkage), np.zeros(DIM)), Transcribed(shrinkage)
     stream(form)
-    naive.fit_base(*(part.astype(kind) for part, kind in zip(rows_of(0, 4), (float, int))))
+    features, labels = rows_of(0, 4)
+    naive.fit_base(features.astype(float), labels)
     for start, stop in pairwise(STOPS):
         for row, label in zip(*rows_of(start, stop), strict=True):
             naive.fit(row.astype(float), label)
