@@ -16,15 +16,24 @@ if TYPE_CHECKING:
     from clinit.extract.head import Top1
     from clinit.headtrain.export.run import Export
 
+FILE_SUFFIXES = frozenset(
+    {".bin", ".ckpt", ".h5", ".json", ".onnx", ".pickle", ".pkl", ".pt", ".pth", ".safetensors"}
+)
+"""Of files: who gives one does not mean a folder."""
 
-@keeps("No half of a file is left: it is written whole or not at all.")
+
+@keeps("No half of a model is left: it is written whole or not at all.")
 def export(
     run: Annotated[
         Path,
         typer.Argument(help="Run record of train-head or train-top.", show_default=False),
     ],
     out: Annotated[
-        Path, typer.Option(help="Model file to write, .safetensors.", show_default=False)
+        Path,
+        typer.Option(
+            help="Model to write: a folder, or one file that ends in .safetensors.",
+            show_default=False,
+        ),
     ],
     weights: Annotated[
         Path | None,
@@ -39,16 +48,19 @@ def export(
         ),
     ] = None,
 ) -> None:
-    """Write the trained classifier, backbone and head, as one file that plain timm loads.
+    """Write the trained classifier, backbone and head, as a model that plain timm loads.
 
-    The file holds the class names and the preprocessing too: `clinit predict`
-    needs nothing else. The network is compared with what was trained before
-    anything is written.
+    It holds the class names and the preprocessing too: `clinit predict` needs
+    nothing else. A folder has them in the form of models on the Hugging Face
+    Hub. The network is compared with what was trained before anything is
+    written.
     """
     from clinit.headtrain.export.run import export_run
 
-    if out.suffix != ".safetensors":
-        raise typer.BadParameter(f"--out is the model file to write, .safetensors, got {out}")
+    if out.suffix != ".safetensors" and out.suffix.lower() in FILE_SUFFIXES:
+        raise typer.BadParameter(
+            f"--out is a folder, or a file that ends in .safetensors, got {out}"
+        )
     with claimed_file(out), err.status("Putting backbone and head together …"):
         exported = export_run(run, out, base=base, weights=weights)
     for text in exported.notes:
@@ -57,6 +69,8 @@ def export(
 
 
 def _show(exported: Export) -> None:
+    from clinit.headtrain.export.model_folder import TRANSFORM_LINE, loading_line
+
     facts = exported.facts
     arrived = sum(task > 0 for task in facts.tasks)
     tasks = max(facts.tasks)
@@ -74,9 +88,13 @@ def _show(exported: Export) -> None:
     say(f"Images: {facts.transform.describe()}")
     say()
     say("import timm")
-    say(f"model = {facts.loading_line(exported.path)}.eval()")
+    folder = exported.path.is_dir()
+    line = loading_line(exported.path) if folder else facts.loading_line(exported.path)
+    say(f"model = {line}.eval()")
+    if folder:
+        say(f"transform = {TRANSFORM_LINE}")
     say()
-    say(f"Model file at {exported.path}; try it:")
+    say(f"Model {'folder' if folder else 'file'} at {exported.path}; try it:")
     say(f"clinit predict {shlex.quote(str(exported.path))} IMAGE…")
 
 

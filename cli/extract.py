@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,17 @@ from clinit.cli.console import err, note, warn
 from clinit.cli.context import Context, overridden
 from clinit.cli.extract_output import print_split, print_view, print_views, progress_bars
 from clinit.cli.interruption import keeps
+from clinit.cli.network_options import (
+    BatchSize,
+    InputSize,
+    ModelArgs,
+    PixelDeviation,
+    PixelMean,
+    Transform,
+    Weights,
+    Workers,
+    numbers,
+)
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count
 
@@ -48,19 +58,8 @@ def extract(
     backbone: Annotated[
         str, typer.Option(help="timm's name of the network, with its tag.")
     ] = "convnextv2_femto.fcmae_ft_in1k",
-    weights: Annotated[
-        Path | None,
-        typer.Option(
-            help="Checkpoint (.safetensors, or .pth that holds tensors only).",
-            show_default="timm's download",
-        ),
-    ] = None,
-    model_arg: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Argument of timm.create_model, as name=value; repeatable.", show_default=False
-        ),
-    ] = None,
+    weights: Weights = None,
+    model_arg: ModelArgs = None,
     head_classes: Annotated[
         str | None,
         typer.Option(
@@ -69,30 +68,12 @@ def extract(
             show_default="stored with the weights; ImageNet-1K for 1,000 rows",
         ),
     ] = None,
-    transform: Annotated[
-        TransformKind,
-        typer.Option(help="The model's own, or the paper's (256 x 256, centre crop 224)."),
-    ] = TransformKind.timm,
-    input_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=4096, help="Side of the network's input in pixels.", show_default="model's"
-        ),
-    ] = None,
-    mean: Annotated[
-        str | None,
-        typer.Option(help="Pixel mean in [0, 1]: 0.5 or 0.5,0.5,0.5.", show_default="model's"),
-    ] = None,
-    std: Annotated[
-        str | None, typer.Option(help="Pixel deviation, in the same form.", show_default="model's")
-    ] = None,
-    batch_size: Annotated[
-        int, typer.Option(min=1, max=10**9, help="Images per forward pass.")
-    ] = 64,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Threads that read and decode.", show_default="usable CPUs"),
-    ] = None,
+    transform: Transform = TransformKind.timm,
+    input_size: InputSize = None,
+    mean: PixelMean = None,
+    std: PixelDeviation = None,
+    batch_size: BatchSize = 64,
+    workers: Workers = None,
     dtype: Annotated[Dtype, typer.Option(help="How features are stored.")] = Dtype.float16,
     device: DeviceOption = "auto",
     autocast: Annotated[
@@ -161,8 +142,8 @@ def extract(
         ),
         transform=transform.value,
         input_size=input_size,
-        mean=_numbers("--mean", mean),
-        std=_numbers("--std", std),
+        mean=numbers("--mean", mean),
+        std=numbers("--std", std),
         batch_size=batch_size,
         workers=workers or cpu_count(),
         dtype=dtype.value,
@@ -217,17 +198,3 @@ def _manifests(
             warn(warning)
         manifests[name] = scanned.manifest
     return manifests
-
-
-def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
-    if text is None:
-        return None
-    try:
-        numbers = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        numbers = ()
-    if len(numbers) not in (1, 3) or not all(math.isfinite(number) for number in numbers):
-        raise typer.BadParameter(f"{option} takes one number or three, got {text!r}")
-    if option == "--std" and min(numbers) <= 0:
-        raise typer.BadParameter(f"--std must be positive, got {text!r}")
-    return numbers

@@ -64,12 +64,22 @@ class Commands(LazyGroup):
         ),
         "export": Lazy(
             "clinit.cli.export:export",
-            "Write the trained classifier, backbone and head, as one file that plain timm loads.",
+            "Write the trained classifier, backbone and head, as a model that plain timm loads.",
         ),
         "predict": Lazy(
             "clinit.cli.predict:predict",
             "Name what is in images, with an exported model: the likeliest classes of each.",
         ),
+        "add": Lazy(
+            "clinit.cli.add:add", "Add classes to a model, from a folder of images for each."
+        ),
+        "remember": Lazy(
+            "clinit.cli.remember:remember",
+            "Let a model keep the statistics of its classes: adding then needs no old image.",
+        ),
+        "remove": Lazy("clinit.cli.remove:remove", "Remove classes from a model."),
+        "rename": Lazy("clinit.cli.rename:rename", "Give classes of a model other names."),
+        "model": Lazy("clinit.cli.model:app", "Show a model: its classes, history and memory."),
         "manifest": Lazy("clinit.cli.manifest:app", "Build and show manifests of data sets."),
         "cache": Lazy("clinit.cli.cache:app", "Show, import and verify feature caches."),
         "recipe": Lazy(

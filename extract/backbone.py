@@ -332,6 +332,13 @@ def state_sha256(state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
+def body_sha256(network: nn.Module) -> str:
+    """Return the SHA-256 of a network without its classifier: what its features depend on."""
+    classifier = {id(each) for each in network.get_classifier().parameters()}  # type: ignore[operator]
+    state = network.state_dict(keep_vars=True)
+    return state_sha256({name: v for name, v in state.items() if id(v) not in classifier})
+
+
 def _failure(error: Exception, what: str, remedy: str) -> ClinitError:
     """Return what is to be said of an error of timm: it is the machine's where memory is short."""
     if out_of_memory(error):

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Callable
 from contextlib import suppress
@@ -86,6 +87,32 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> None:
         ) from error
     except BaseException:
         _remove(draft)
+        raise
+
+
+def commit_folder(folder: Path, write: Callable[[Path], object]) -> None:
+    """Create `folder`, which must not exist, by what `write` writes into the empty draft of it.
+
+    Raises:
+        ClinitError: If it cannot be written. Nothing is left behind then.
+    """
+    draft = draft_of(folder)
+    try:
+        draft.mkdir(parents=True)
+        write(draft)
+        for path in draft.iterdir():
+            flush_file(path)
+        flush_folder(draft)
+        draft.rename(folder)
+        flush_folder(folder.parent)
+    except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise ClinitError(
+            f"cannot write {folder}: {error.strerror or error}",
+            remedy="Free space or choose a folder you can write, then run the same command again.",
+        ) from error
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
         raise
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clinit.errors import CacheError, HeadError, ManifestError
 from clinit.extract.augment import View
-from clinit.extract.backbone import BackboneConfig, check_penultimate, load_backbone
+from clinit.extract.backbone import Backbone, BackboneConfig, check_penultimate, load_backbone
 from clinit.extract.cache import HEAD_FILE
 from clinit.extract.dataset import SPLITS
 from clinit.extract.decode import decoder_version
@@ -77,6 +77,7 @@ def extract(
     out: Path,
     config: ExtractConfig,
     *,
+    network: Network | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     on_note: Callable[[str], None] = lambda note: None,
 ) -> Iterator[SplitResult]:
@@ -90,6 +91,7 @@ def extract(
         root: The folder that the paths in the manifests start from.
         out: The folder of the cache.
         config: How features are extracted.
+        network: The network that `config` names and its transform, where they are loaded already.
         on_progress: Called after every batch.
         on_note: Called with what the user may want to know of the storage.
 
@@ -110,25 +112,8 @@ def extract(
             f"views are of the training images, but only {', '.join(manifests)} is extracted",
             remedy="Leave out `--views`, or extract the split train too.",
         )
-    backbone = load_backbone(config.backbone)
-    transform = make_transform(
-        config.transform,
-        backbone.data_config,
-        input_size=config.input_size,
-        mean=config.mean,
-        std=config.std,
-    )
-    check_penultimate(backbone, _probe(transform, config.backbone.device))
-    fingerprint = Fingerprint.of_network(
-        backbone=config.backbone.name,
-        weights=backbone.weights_sha256,
-        model_args=config.backbone.model_args,
-        timm=timm.__version__,
-        transform=transform.describe(),
-        decoder=decoder_version(),
-        dtype=config.dtype,
-        autocast=config.backbone.autocast,
-    )
+    network = network or load_network(config)
+    backbone, transform, fingerprint = network.backbone, network.transform, network.fingerprint
     _refuse_other_backbone(out, fingerprint)
     class_names = next(iter(manifests.values())).class_names
     head, head_classes = name_rows(backbone.head, class_names, config.head_classes)
@@ -158,6 +143,43 @@ def extract(
                 retry_invalid=config.retry_invalid,
                 on_progress=on_progress,
             ).run()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Network:
+    """A backbone, what its images go through, and what its features depend on."""
+
+    backbone: Backbone
+    transform: Transform
+    fingerprint: Fingerprint
+
+
+def load_network(config: ExtractConfig) -> Network:
+    """Load the backbone of `config` and check that its classifier reads penultimate features.
+
+    Raises:
+        ClinitError: If the backbone does not serve.
+    """
+    backbone = load_backbone(config.backbone)
+    transform = make_transform(
+        config.transform,
+        backbone.data_config,
+        input_size=config.input_size,
+        mean=config.mean,
+        std=config.std,
+    )
+    check_penultimate(backbone, _probe(transform, config.backbone.device))
+    fingerprint = Fingerprint.of_network(
+        backbone=config.backbone.name,
+        weights=backbone.weights_sha256,
+        model_args=config.backbone.model_args,
+        timm=timm.__version__,
+        transform=transform.describe(),
+        decoder=decoder_version(),
+        dtype=config.dtype,
+        autocast=config.backbone.autocast,
+    )
+    return Network(backbone, transform, fingerprint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -533,6 +533,48 @@ class AlignConfig(Part):
     precision: Annotated[Precision, _PRECISION] = "float32"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RememberConfig(Part):
+    """What a model in use keeps of images."""
+
+    hold_out: Annotated[
+        float,
+        Setting(
+            "Share of the images of each class of five or more that is kept aside to measure the"
+            " model on; a folder val takes its place.",
+            least=0,
+            most=0.9,
+        ),
+    ] = 0.2
+    keep: Annotated[
+        int, Setting("Training rows per class that the model keeps for later.", least=0)
+    ] = 0
+    variances: Annotated[
+        bool, Setting("Remember the variances of each class too, not its mean alone.")
+    ] = False
+    seed: Annotated[int, Setting("Seed of everything random.", least=0, most=MAX_SEED)] = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AddConfig(RememberConfig):
+    """How classes are added to a model in use."""
+
+    init: Annotated[Init, Setting("Initialisation of the rows of added classes.")] = "least-square"
+    iterations: Annotated[
+        int, Setting("Updates of the whole head; 0 takes the rows as computed.", least=0)
+    ] = 0
+    lr: Annotated[float, Setting("Learning rate of AdamW.", above=0)] = 1e-3
+    loss: Annotated[Loss, _LOSS] = "ce"
+    old_rows: Annotated[
+        Literal["auto", "kept", "pseudo", "head", "none"],
+        Setting(
+            "What stands for images of old classes: real rows (kept by the model, or of --old),"
+            " rows drawn from the statistics that it remembers (pseudo), rows drawn from what its"
+            " head says of them (head), or nothing; auto: the first of these that there is."
+        ),
+    ] = "auto"
+
+
 PARTS = {"stream": Stream, "start": Start, "training": Training, "closed": Closed, "top": Top}
 
 

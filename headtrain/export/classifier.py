@@ -26,6 +26,7 @@ from clinit.extract.machine import cpu_count, out_of_memory
 from clinit.extract.tree import IMAGE_SUFFIXES, printable
 from clinit.extract.wordnet import title
 from clinit.headtrain.export.model_file import ModelFacts, read_facts
+from clinit.headtrain.export.model_folder import model_file_of
 
 NOT_PROBABILISTIC = frozenset({"ncm", "ridge", "simplecil"})
 """Methods whose logits are scores: their order counts, not their softmax."""
@@ -163,18 +164,19 @@ class Classifier:
 
 
 def load_model(path: str | os.PathLike[str], *, device: str = "auto") -> Classifier:
-    """Load a model file written by `clinit export`.
+    """Load a model written by `clinit export`.
 
     Args:
-        path: The file.
+        path: The model file, or the folder that it is in.
         device: `auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:<index>`.
 
     Raises:
-        ModelError: If there is no model file at `path`, or it has changed since it was written.
+        ModelError: If there is no model at `path`, it has changed since it was written, or its
+            folder says otherwise than its file.
         BackboneError: If this version of timm cannot build the network.
         DeviceError: If the device is absent.
     """
-    path = Path(path)
+    path = model_file_of(Path(path))
     facts = read_facts(path)
     config = BackboneConfig(
         name=facts.backbone,

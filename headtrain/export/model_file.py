@@ -25,12 +25,13 @@ from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.model_args import read_model_args
 from clinit.extract.readable import check_readable
 from clinit.extract.transform import Transform
+from clinit.headtrain.export.change import Change
 from clinit.headtrain.record.info import Settings
 
 _DOCUMENT = DocumentKind(
     title="the description of a model",
-    format="clinit-model/2",
-    older=("clinit-model/1",),
+    format="clinit-model/3",
+    older=("clinit-model/2", "clinit-model/1"),
     error=ModelError,
     remedy="Export the run again with this version of clinit.",
 )
@@ -58,6 +59,8 @@ class ModelFacts:
     """Fingerprint of the features that the head was trained on."""
     record: Mapping[str, Any]
     """The run: its id, its configuration, the accuracies that it ended with."""
+    history: tuple[Change, ...] = ()
+    """How the classes came, the oldest first; empty in files of earlier versions."""
 
     def __post_init__(self) -> None:
         if len(self.tasks) != len(self.class_names):
@@ -92,6 +95,7 @@ class _Stored:
     weights: str
     fingerprint: dict[str, str]
     record: dict[str, Any]
+    history: tuple[Change, ...] = ()
 
 
 class _Record(TypedDict, total=False):
@@ -113,7 +117,9 @@ def write_model(network: nn.Module, facts: ModelFacts, path: Path) -> None:
         "fingerprint": dict(facts.fingerprint.fields),
         "record": dict(facts.record),
     }
-    metadata = {METADATA: _DOCUMENT.text(content, indent=None)}
+    # A path that is no UTF-8 has half characters, which JSON can hold escaped alone.
+    text = _DOCUMENT.text(content, indent=None).encode(errors="backslashreplace").decode()
+    metadata = {METADATA: text}
     # Clones: tensors that share memory are not written.
     state = {name: value.cpu().contiguous().clone() for name, value in network.state_dict().items()}
     written = save(state, metadata=metadata)
@@ -127,10 +133,7 @@ def read_facts(path: Path) -> ModelFacts:
         ModelError: If there is no model file at `path`.
     """
     if path.is_dir():
-        raise ModelError(
-            f"{path} is a folder, not a model file",
-            remedy=f"`clinit export {path} --out model.safetensors` makes one of a run record.",
-        )
+        raise ModelError(f"{path} is a folder, not a model file", remedy="Give the file in it.")
     if not path.is_file():
         raise ModelError(
             f"no model file at {path}", remedy="Write one with `clinit export RUN --out FILE`."

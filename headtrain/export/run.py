@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,7 +17,7 @@ import timm
 import torch
 from torch import nn
 
-from clinit.errors import CacheError, ModelError, RecordError
+from clinit.errors import CacheError, RecordError
 from clinit.extract.backbone import Backbone, state_sha256
 from clinit.extract.cache import open_split
 from clinit.extract.fingerprint import Fingerprint
@@ -24,7 +25,9 @@ from clinit.extract.head import Head, Top1
 from clinit.extract.reload import rebuild, stored_weights
 from clinit.extract.transform import Transform
 from clinit.headtrain.export.assemble import assemble, check_same_logits, model_args
+from clinit.headtrain.export.change import Change
 from clinit.headtrain.export.model_file import ModelFacts, write_model
+from clinit.headtrain.export.model_folder import check_free, write_model_folder
 from clinit.headtrain.record.format import (
     RunRecord,
     changed_parameters,
@@ -57,23 +60,20 @@ def export_run(
 
     Args:
         run: The folder of the record.
-        out: The model file to write, .safetensors.
+        out: The model file to write, .safetensors; any other name is that of a model folder.
         base: The feature cache of the base classes, where it is not where the record says.
         weights: The weights of the backbone, where they are not where the cache says.
 
     Raises:
-        ModelError: If there is something at `out` already.
+        ModelError: If there is something at `out` already, or timm cannot have the network from
+            a folder.
         RecordError: If there is no record at `run`, it is damaged or holds no head.
         HeadError: If the head is damaged, or its training has diverged.
         CacheError: If the cache is not there or is that of another backbone, its features were
             imported, or the weights are gone or others.
         BackboneError: If the weights cannot be had or do not fit the network.
     """
-    if out.exists():
-        raise ModelError(
-            f"there is already something at {out}: a model is never overwritten",
-            remedy="Choose another --out, or remove the old model first.",
-        )
+    check_free(out)
     record = _read(run)
     head = _final_head(run, record)
     backbone, transform = _backbone(record, base, weights)
@@ -96,8 +96,12 @@ def export_run(
             "top1_percent": {name: part.percent for name, part in ended.items()},
             "test_images": {name: part.total for name, part in ended.items()},
         },
+        history=(_change_of(record, head.num_classes, ended),),
     )
-    write_model(network, facts, out)
+    if out.suffix == ".safetensors":
+        write_model(network, facts, out)
+    else:
+        write_model_folder(out, network, facts)
     return Export(
         path=out,
         facts=facts,
@@ -204,6 +208,33 @@ def _accuracies(record: RunRecord) -> dict[str, Top1]:
         name: Top1(int(part["correct"].sum()), int(part["total"].sum()))
         for name, part in parts.items()
     }
+
+
+def _change_of(record: RunRecord, num_classes: int, ended: Mapping[str, Top1]) -> Change:
+    """Return the run as the first change of the model that it gives."""
+    info = record.info
+    arrived = record.classes.head(num_classes).filter(pl.col("task") > 0)
+    data: dict[str, Any] = {"run": info["id"], "command": info.get("command")}
+    for name, side in (("base", info["base"]), ("new", info["new"])):
+        data[name] = {
+            "cache": side["path"],
+            "manifest": side.get("manifest_digest"),
+            "val_manifest": side.get("val_manifest_digest"),
+        }
+    groups = {"old": ended["base"], "new": ended["new"], "all": ended["all"]}
+    return Change(
+        action="run",
+        date=info.get("started", ""),
+        clinit=str(info.get("versions", {}).get("clinit", "")),
+        task=None,
+        classes=tuple(arrived["name"]),
+        images=dict(arrived.select("name", "train_rows").iter_rows()),
+        data=data,
+        settings=dict(info["config"]),
+        accuracy={
+            name: {"correct": part.correct, "total": part.total} for name, part in groups.items()
+        },
+    )
 
 
 def _notes(facts: ModelFacts) -> tuple[str, ...]:

@@ -19,6 +19,8 @@ the class order, the buffer and the random rows as they were.
     FEATURE_MAP   index = member     random features of a closed form, and their phases
     BANDWIDTH     index 0            rows whose distances set the width of a kernel
     RIDGE         index = task       training rows on which a closed form chooses its lambda
+    PSEUDO_ROWS   index 0            features drawn from what a deployed model remembers
+    ASIDE         index 0            new images kept aside to measure an added class
 """
 
 import enum
@@ -47,6 +49,8 @@ class Draw(enum.IntEnum):
     FEATURE_MAP = 12
     BANDWIDTH = 13
     RIDGE = 14
+    PSEUDO_ROWS = 20
+    ASIDE = 21
 
 
 def generator(seed: int, draw: Draw, index: int = 0) -> np.random.Generator:

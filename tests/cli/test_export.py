@@ -20,6 +20,26 @@ def invoke(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+def unframed(result: Result) -> str:
+    return " ".join(result.output.replace("│", " ").split())
+
+
+def test_a_folder_says_how_timm_loads_it(tiny_run: Path, tmp_path: Path) -> None:
+    result = invoke(tiny_run, "--out", tmp_path / "scenes.v2")
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    start = lines.index("import timm")
+    assert lines[start + 1] == (
+        f"model = timm.create_model('local-dir:{tmp_path}/scenes.v2', pretrained=True).eval()"
+    )
+    assert lines[start + 2].startswith("transform = timm.data.create_transform(")
+    assert f"Model folder at {tmp_path}/scenes.v2; try it:" in lines
+    assert f"clinit predict {tmp_path}/scenes.v2 IMAGE…" in lines
+    left = sorted(path.name for path in (tmp_path / "scenes.v2").iterdir())
+    assert left == ["config.json", "model.safetensors"]
+    assert [path.name for path in tmp_path.iterdir()] == ["scenes.v2"]
+
+
 def test_it_says_what_was_exported_and_how_good_the_run_was(tiny_run: Path, tmp_path: Path) -> None:
     out = tmp_path / "model.safetensors"
     result = invoke(tiny_run, "--out", out)
@@ -67,10 +87,13 @@ def test_the_cache_and_the_weights_can_be_given(
         assert out.is_file()
 
 
-def test_another_ending_than_that_of_safetensors_is_refused(tiny_run: Path, tmp_path: Path) -> None:
-    result = invoke(tiny_run, "--out", tmp_path / "model.pth")
+@pytest.mark.parametrize("name", ["model.pth", "model.ONNX", "model.Safetensors"])
+def test_the_name_of_another_kind_of_file_is_refused(
+    tiny_run: Path, tmp_path: Path, name: str
+) -> None:
+    result = invoke(tiny_run, "--out", tmp_path / name)
     assert result.exit_code == 2
-    assert "--out is the model file to write, .safetensors" in " ".join(result.output.split())
+    assert "--out is a folder, or a file that ends in .safetensors" in unframed(result)
 
 
 def test_a_model_that_is_there_is_kept(tiny_run: Path, tmp_path: Path) -> None:

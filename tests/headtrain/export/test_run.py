@@ -3,6 +3,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def test_the_metadata_says_all_that_a_user_needs(tiny_run: Path, tmp_path: Path)
         metadata = file.metadata()
     assert list(metadata) == ["clinit_model"]
     content = json.loads(metadata["clinit_model"])
-    assert content["format"] == "clinit-model/2"
+    assert content["format"] == "clinit-model/3"
     assert content["class_names"][:3] == ["a", "b", "c"]
     assert sorted(content["class_names"][3:]) == ["d", "e"]
     assert content["tasks"] == [0, 0, 0, 1, 2]
@@ -113,6 +114,34 @@ def test_the_metadata_says_all_that_a_user_needs(tiny_run: Path, tmp_path: Path)
     assert content["record"]["id"] == info["id"]
     assert content["record"]["config"] == info["config"]
     assert read_facts(exported.path) == exported.facts
+
+
+def test_the_run_is_the_first_change_of_the_model(tiny_run: Path, tmp_path: Path) -> None:
+    exported = export_run(tiny_run, tmp_path / "model.safetensors")
+    record = read_record(tiny_run)
+    (change,) = read_facts(exported.path).history
+    assert (change.action, change.task, change.clinit) == ("run", None, version("clinit"))
+    assert change.date == record.info["started"]
+    assert sorted(change.classes) == ["d", "e"]
+    assert change.images == {"d": 6, "e": 6}
+    assert change.data["run"] == record.info["id"]
+    assert change.data["new"]["manifest"] == record.info["new"]["manifest_digest"]
+    assert change.data["base"]["cache"] == record.info["base"]["path"]
+    assert change.settings == record.info["config"]
+    old, new = exported.base, exported.new
+    assert change.accuracy == {
+        "old": {"correct": old.correct, "total": 12},
+        "new": {"correct": new.correct, "total": 8},
+        "all": {"correct": old.correct + new.correct, "total": 20},
+    }
+
+
+def test_a_path_that_is_no_text_is_kept(run: Path, tmp_path: Path, seal_record: Seal) -> None:
+    weights = Path(read_info(run)["base"]["path"]).parents[1] / "weights.safetensors"
+    seal_record(run, new={**read_info(run)["new"], "path": "caches/\udcff"})
+    exported = export_run(run, tmp_path / "model.safetensors", weights=weights)
+    assert read_facts(exported.path) == exported.facts
+    assert exported.facts.history[0].data["new"]["cache"] == "caches/\udcff"
 
 
 def test_the_same_run_gives_the_same_file(tiny_run: Path, tmp_path: Path) -> None:

@@ -1,0 +1,154 @@
+"""`clinit add`: new classes for a model in use."""
+
+from __future__ import annotations
+
+import shlex
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clinit.cli.claim import claimed_file
+from clinit.cli.config_file import ConfigOption
+from clinit.cli.console import err, note, say
+from clinit.cli.console import out as terminal
+from clinit.cli.interruption import keeps
+from clinit.cli.model_source import (
+    ModelAndImages,
+    ModelOut,
+    NetworkOptions,
+    features_of,
+    open_source,
+    takes_network,
+)
+from clinit.cli.study_options import takes
+from clinit.cli.training_progress import training_progress
+from clinit.headtrain.study import AddConfig
+
+if TYPE_CHECKING:
+    from clinit.extract.head import Top1
+    from clinit.headtrain.deployed.add import Addition
+    from clinit.headtrain.deployed.model import Model
+    from clinit.headtrain.events import Event, Observer
+    from clinit.headtrain.stream.source import Source
+
+
+@keeps("The features computed so far are kept: the same command goes on after them.")
+@takes("config", AddConfig, panel="How classes are added")
+@takes_network
+def add(
+    paths: ModelAndImages,
+    out: ModelOut,
+    config: AddConfig,
+    network: NetworkOptions,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Replace classes that the model has, in their own rows."),
+    ] = False,
+    old: Annotated[
+        Path | None,
+        typer.Option(
+            help="Feature cache of old classes, named as the model names them.",
+            show_default="what the model remembers",
+        ),
+    ] = None,
+    config_file: ConfigOption = None,
+) -> None:
+    """Add classes to a model, from a folder with a folder of images for each.
+
+    Their rows are computed from the features of the images; no old image is
+    needed, and the rows of the other classes stay as they are unless
+    --iterations trains the head. MODEL is not changed.
+
+    clinit add scenes/ photographs/ --out scenes2/
+    """
+    from clinit.headtrain.deployed.add import add as add_classes
+    from clinit.headtrain.deployed.add import replaced_rows
+    from clinit.headtrain.deployed.images import digests
+    from clinit.headtrain.deployed.write import write_classes
+    from clinit.headtrain.export.model_folder import check_free
+
+    check_free(out)
+    with claimed_file(out):
+        model, images = open_source(paths, network)
+        check = partial(replaced_rows, model.facts, allowed=replace)
+        source, folder = features_of(model, images, out, network, check)
+        known = None if old is None else _old_classes(old, model)
+        with training_progress(verbose=False) as observe:
+            added = add_classes(
+                model,
+                source,
+                config,
+                old=known,
+                replacing=replace,
+                data={"model": model.origin, "images": str(images), **digests(source)},
+                observer=_without_notes(observe),
+            )
+        with err.status("Putting backbone and head together …"):
+            write_classes(model, added.classes, out)
+    _show(added, source, folder, out)
+
+
+def _old_classes(path: Path, model: Model) -> Source:
+    from clinit.headtrain.deployed.model import check_features
+    from clinit.headtrain.stream.source import read_source
+
+    with err.status("Reading the features of old classes …"):
+        source = read_source(path)
+    check_features(model, source)
+    return source
+
+
+def _without_notes(observe: Observer) -> Observer:
+    """Show the progress, but not the notes of an experiment, which speak of its options."""
+    from clinit.headtrain.events import Noted
+
+    def seen(event: Event) -> None:
+        if not isinstance(event, Noted):
+            observe(event)
+
+    return seen
+
+
+def _show(added: Addition, source: Source, folder: Path, path: Path) -> None:
+    from rich import box
+    from rich.table import Table
+
+    facts, change = added.classes.facts, added.classes.facts.history[-1]
+    several = len(change.classes) > 1
+    say(
+        f"{len(change.classes):,} class{'es' if several else ''}"
+        f" {'replaced or added' if change.action == 'replace' else 'added'}:"
+        f" {facts.backbone} knows {facts.num_classes:,} classes now"
+    )
+    say(
+        f"Images: {sum(change.images.values()):,} to learn from, {added.new.total:,} kept aside;"
+        f" their features are at {folder}"
+    )
+    say(f"Old images: {added.old_kind}")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("top-1 on held-out images of")
+    table.add_column("images", justify="right")
+    table.add_column("before", justify="right")
+    table.add_column("now", justify="right")
+    table.add_row(
+        "old classes", f"{added.old.total:,}", _percent(added.old_before), _percent(added.old)
+    )
+    table.add_row("added classes", f"{added.new.total:,}", "-", _percent(added.new))
+    terminal.print(table)
+    if not added.old.total:
+        note(
+            "no held-out image of an old class is known: give some with --old CACHE, or let the"
+            " model remember them with `clinit remember`"
+        )
+    if (memory := added.classes.memory) is not None and path.suffix != ".safetensors":
+        size = memory.num_bytes / 1e6
+        say(f"The model remembers {int(memory.known.sum()):,} classes in {size:,.1f} MB")
+    kind = "file" if path.suffix == ".safetensors" else "folder"
+    say(f"Model {kind} at {path}; try it:")
+    say(f"clinit predict {shlex.quote(str(path))} IMAGE…")
+
+
+def _percent(part: Top1) -> str:
+    return "-" if part.percent is None else f"{part.percent:.2f} %"

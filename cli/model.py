@@ -1,0 +1,122 @@
+"""`clinit model`: what a model says about itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from clinit.cli.console import err, out, print_json, say
+from clinit.cli.model_source import ModelArgument
+from clinit.extract.visible import visible
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clinit.headtrain.export.memory import Memory
+    from clinit.headtrain.export.model_file import ModelFacts
+
+SHOWN = 12
+"""Class names in one line."""
+
+app = typer.Typer(no_args_is_help=True, help="Show a model: its classes, history and memory.")
+
+
+@app.callback()
+def model() -> None:
+    """Show a model: its classes, history and memory."""
+
+
+@app.command()
+def show(
+    model: ModelArgument,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON for programs instead of text.")
+    ] = False,
+) -> None:
+    """Show which classes a model has, when they came and from what, and what it remembers."""
+    from clinit.headtrain.export.memory_file import read_memory
+    from clinit.headtrain.export.model_file import read_facts
+    from clinit.headtrain.export.model_folder import MEMORY_FILE, model_file_of
+
+    with err.status("Reading the model …"):
+        facts = read_facts(model_file_of(model))
+        there = model.is_dir() and (model / MEMORY_FILE).exists()
+        memory = read_memory(model / MEMORY_FILE) if there else None
+    if as_json:
+        print_json(json.dumps(_as_json(facts, memory), ensure_ascii=False))
+        return
+    _show(model, facts, memory)
+
+
+def _show(path: Path, facts: ModelFacts, memory: Memory | None) -> None:
+    from rich import box
+    from rich.table import Table
+
+    say(f"{path}: {facts.backbone}, {facts.num_classes:,} classes")
+    say(f"Images: {facts.transform.describe()}")
+    if memory is None:
+        say("It remembers nothing of their images")
+    else:
+        exact = "" if memory.is_exact else " (its covariance is of removed classes too)"
+        say(
+            f"It remembers {int(memory.known.sum()):,} of them{exact},"
+            f" {len(memory.held_out.labels):,} features kept aside and"
+            f" {len(memory.kept.labels):,} for rehearsal: {memory.num_bytes / 1e6:,.1f} MB"
+        )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("when", no_wrap=True)
+    table.add_column("what", no_wrap=True)
+    table.add_column("classes", overflow="fold")
+    table.add_column("images", justify="right", no_wrap=True)
+    table.add_column("top-1 then: old, new", no_wrap=True)
+    for change in facts.history:
+        table.add_row(
+            change.date[:16].replace("T", " "),
+            change.action,
+            Text(visible(_listed(change.classes))),
+            f"{sum(change.images.values()):,}" if change.images else "",
+            ", ".join(_accuracy(change.accuracy.get(group)) for group in ("old", "new")),
+        )
+    if facts.history:
+        out.print(table)
+    for task in sorted(set(facts.tasks)):
+        names = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
+        where = "base" if task == 0 else f"task {task}"
+        say(f"{where}, {len(names):,} classes: {_listed(names)}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _accuracy(part: Mapping[str, int] | None) -> str:
+    return f"{100 * part['correct'] / part['total']:.2f} %" if part else "-"
+
+
+def _as_json(facts: ModelFacts, memory: Memory | None) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "backbone": facts.backbone,
+        "transform": facts.transform.describe(),
+        "classes": [
+            {"class": name, "task": task}
+            for name, task in zip(facts.class_names, facts.tasks, strict=True)
+        ],
+        "history": [asdict(change) for change in facts.history],
+        "memory": None
+        if memory is None
+        else {
+            "classes": int(memory.known.sum()),
+            "exact": memory.is_exact,
+            "held_out": len(memory.held_out.labels),
+            "kept": len(memory.kept.labels),
+            "bytes": memory.num_bytes,
+        },
+    }

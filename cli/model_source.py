@@ -1,0 +1,247 @@
+"""The model that a command starts from, and the features of the images that it is given.
+
+    @takes_network
+    def add(paths: ModelAndImages, network: NetworkOptions, ...) -> None:
+
+Typer sees the options of a network of timm and of an extraction instead of `network`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from clinit.cli.choices import DeviceOption, MaxPixels, TransformKind
+from clinit.cli.console import err, note, warn
+from clinit.cli.extract_output import progress_bars
+from clinit.cli.network_options import (
+    BatchSize,
+    InputSize,
+    ModelArgs,
+    PixelDeviation,
+    PixelMean,
+    Transform,
+    Weights,
+    Workers,
+    numbers,
+)
+from clinit.cli.study_options import expand
+from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.machine import cpu_count
+
+if TYPE_CHECKING:
+    from clinit.extract.manifest import Manifest
+    from clinit.extract.run import ExtractConfig
+    from clinit.headtrain.deployed.model import Model
+    from clinit.headtrain.stream.source import Source
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+ModelAndImages = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Folder or file of a model, and a folder of images: class folders, or train/<class>"
+        " and val/<class>. With --backbone, the images alone.",
+        metavar="[MODEL] IMAGES",
+        show_default=False,
+    ),
+]
+ModelArgument = Annotated[
+    Path, typer.Argument(help="Folder or file of a model.", show_default=False)
+]
+ModelOut = Annotated[
+    Path,
+    typer.Option(
+        help="Model to write: a folder, or one file that ends in .safetensors, which remembers"
+        " nothing.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions:
+    """What the options say of a network of timm, and of how images go through any network."""
+
+    backbone: str | None
+    weights: Path | None
+    model_arg: Sequence[str] | None
+    head_classes: Path | None
+    transform: TransformKind
+    input_size: int | None
+    mean: str | None
+    std: str | None
+    features: Path | None
+    device: str
+    batch_size: int
+    workers: int | None
+    retry_invalid: bool
+    max_pixels: int
+
+    def extraction(self) -> ExtractConfig:
+        """Return the configuration of an extraction; of the network, what timm's needs."""
+        from clinit.extract.backbone import BackboneConfig
+        from clinit.extract.device import choose_device
+        from clinit.extract.model_args import parse_model_args
+        from clinit.extract.run import ExtractConfig
+
+        return ExtractConfig(
+            backbone=BackboneConfig(
+                name=self.backbone or "",
+                weights=self.weights,
+                model_args=parse_model_args(self.model_arg or ()),
+                device=str(choose_device(self.device)),
+            ),
+            transform=self.transform.value,
+            input_size=self.input_size,
+            mean=numbers("--mean", self.mean),
+            std=numbers("--std", self.std),
+            batch_size=self.batch_size,
+            workers=self.workers or cpu_count(),
+            max_pixels=self.max_pixels,
+            retry_invalid=self.retry_invalid,
+            head_classes=None if self.head_classes is None else str(self.head_classes),
+        )
+
+
+_TIMM, _IMAGES = "A network of timm instead of MODEL", "Features of the images"
+_OF_TIMM = ("weights", "model_arg", "head_classes", "input_size", "mean", "std")
+_OPTIONS: Mapping[str, tuple[Any, Any, str]] = {
+    "backbone": (
+        Annotated[str | None, typer.Option(help="timm's name of it.", show_default=False)],
+        None,
+        _TIMM,
+    ),
+    "weights": (Weights, None, _TIMM),
+    "model_arg": (ModelArgs, None, _TIMM),
+    "head_classes": (
+        Annotated[
+            Path | None,
+            typer.Option(
+                help="File with one class name per row of the pretrained classifier.",
+                show_default="stored with the weights; ImageNet-1K for 1,000 rows",
+            ),
+        ],
+        None,
+        _TIMM,
+    ),
+    "transform": (Transform, TransformKind.timm, _TIMM),
+    "input_size": (InputSize, None, _TIMM),
+    "mean": (PixelMean, None, _TIMM),
+    "std": (PixelDeviation, None, _TIMM),
+    "features": (
+        Annotated[
+            Path | None,
+            typer.Option(
+                help="Folder of their cache; what is there is not computed again.",
+                show_default="OUT-features",
+            ),
+        ],
+        None,
+        _IMAGES,
+    ),
+    "device": (DeviceOption, "auto", _IMAGES),
+    "batch_size": (BatchSize, 64, _IMAGES),
+    "workers": (Workers, None, _IMAGES),
+    "retry_invalid": (
+        Annotated[
+            bool, typer.Option("--retry-invalid", help="Read images again that could not be read.")
+        ],
+        False,
+        _IMAGES,
+    ),
+    "max_pixels": (MaxPixels, MAX_PIXELS, _IMAGES),
+}
+
+
+def takes_network(command: Command) -> Command:
+    """Let a command take the options of a network, and receive them in `network`."""
+    options = {name: _in_panel(kind, panel) for name, (kind, _, panel) in _OPTIONS.items()}
+    defaults = {name: default for name, (_, default, _) in _OPTIONS.items()}
+
+    def build(values: Mapping[str, Any]) -> NetworkOptions:
+        return NetworkOptions(**{each.name: values[each.name] for each in fields(NetworkOptions)})
+
+    return expand("network", options, defaults, build)(command)
+
+
+def _in_panel(kind: Any, panel: str) -> Any:
+    """Return an annotated type with its option in a panel of the help."""
+    from copy import copy
+
+    (option,) = kind.__metadata__
+    placed = copy(option)
+    placed.rich_help_panel = panel
+    return Annotated[kind.__origin__, placed]
+
+
+def open_source(paths: Sequence[Path], network: NetworkOptions) -> tuple[Model, Path]:
+    """Return the model and the folder of images that the arguments of a command name."""
+    from clinit.headtrain.deployed.model import open_model, stock_model
+
+    needed = 2 if network.backbone is None else 1
+    if len(paths) != needed:
+        raise typer.BadParameter(
+            "with --backbone, give the folder of images alone"
+            if needed == 1
+            else "give MODEL and IMAGES; or --backbone and IMAGES alone"
+        )
+    with err.status("Loading the model …"):
+        if network.backbone is not None:
+            return stock_model(network.extraction()), paths[0]
+        given = [name for name in _OF_TIMM if getattr(network, name)]
+        if given or network.transform is not TransformKind.timm:
+            option = (given or ["transform"])[0].replace("_", "-")
+            raise typer.BadParameter(f"--{option} goes with --backbone; MODEL has its own")
+        return open_model(paths[0], device=network.device), paths[1]
+
+
+def features_of(
+    model: Model, images: Path, out: Path, network: NetworkOptions, check: Callable[..., object]
+) -> tuple[Source, Path]:
+    """Return the features of a folder of images, and the folder of their cache.
+
+    Args:
+        model: Whose network computes them.
+        images: The folder.
+        out: What the command writes; the cache is beside it unless an option says where.
+        network: The options.
+        check: Called with the class names before anything is computed.
+    """
+    from clinit.headtrain.deployed.images import extract_images, list_images
+
+    folder = network.features or out.with_name(f"{out.name}-features")
+    with err.status("Listing the images …"):
+        manifests = list_images(images)
+    check(next(iter(manifests.values())).class_names)
+    _say_few(manifests["train"])
+    with progress_bars() as on_progress:
+        source = extract_images(
+            model,
+            manifests,
+            images,
+            folder,
+            network.extraction(),
+            on_progress=on_progress,
+            on_note=note,
+        )
+    for text in source.notes:
+        if "val split" not in text:
+            warn(text)
+    return source, folder
+
+
+def _say_few(train: Manifest) -> None:
+    from clinit.headtrain.examples import examples
+
+    single = train.class_counts().filter(images=1)["class_name"].to_list()
+    if single:
+        note(
+            f"{len(single):,} of {len(train.class_names):,} classes"
+            f" {'has' if len(single) == 1 else 'have'} a single image ({examples(single)}): a row"
+            " from it is a guess, and nothing is kept aside to measure it on"
+        )

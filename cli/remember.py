@@ -1,0 +1,85 @@
+"""`clinit remember`: let a model keep the statistics of its classes, for classes to come."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from clinit.cli.claim import claimed_file
+from clinit.cli.config_file import ConfigOption
+from clinit.cli.console import err, say
+from clinit.cli.interruption import keeps
+from clinit.cli.model_source import (
+    ModelAndImages,
+    ModelOut,
+    NetworkOptions,
+    features_of,
+    open_source,
+    takes_network,
+)
+from clinit.cli.study_options import takes
+from clinit.headtrain.study import RememberConfig
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clinit.headtrain.deployed.remember import Remembered
+
+
+@keeps("The features computed so far are kept: the same command goes on after them.")
+@takes("config", RememberConfig, panel="What is kept")
+@takes_network
+def remember(
+    paths: ModelAndImages,
+    out: ModelOut,
+    config: RememberConfig,
+    network: NetworkOptions,
+    config_file: ConfigOption = None,
+) -> None:
+    """Let a model remember its classes: no image, but their statistics.
+
+    IMAGES is a folder with a folder of images for each class, named as the model
+    names it. `clinit add` then needs none of these images: it draws features from
+    the statistics, and measures old accuracy on the features kept aside. With
+    --backbone a network of timm becomes a model that remembers.
+
+    clinit remember scenes/ photographs/ --out scenes-with-memory/
+    """
+    import typer
+
+    from clinit.headtrain.deployed.images import digests
+    from clinit.headtrain.deployed.remember import check_own
+    from clinit.headtrain.deployed.remember import remember as remember_classes
+    from clinit.headtrain.deployed.write import write_classes
+    from clinit.headtrain.export.model_folder import check_free
+
+    if out.suffix == ".safetensors":
+        raise typer.BadParameter(f"--out is a folder here: a file remembers nothing, got {out}")
+    check_free(out)
+    with claimed_file(out):
+        model, images = open_source(paths, network)
+        source, folder = features_of(model, images, out, network, partial(check_own, model.facts))
+        data = {"model": model.origin, "images": str(images), **digests(source)}
+        found = remember_classes(model, source, config, data=data)
+        with err.status("Putting backbone and head together …"):
+            write_classes(model, found.classes, out)
+    _show(found, folder, out)
+
+
+def _show(found: Remembered, folder: Path, out: Path) -> None:
+    memory, change = found.classes.memory, found.classes.facts.history[-1]
+    assert memory is not None
+    say(
+        f"{found.num_remembered:,} of {found.classes.facts.num_classes:,} classes remembered, of"
+        f" {sum(change.images.values()):,} images; their features are at {folder}"
+    )
+    if found.kept_from_before:
+        say(f"{found.kept_from_before:,} others as they were remembered before")
+    if found.accuracy.percent is not None:
+        say(f"Top-1 {found.accuracy.percent:.2f} % on {found.accuracy.total:,} images kept aside")
+    say(
+        f"Means of {memory.dim} numbers, one covariance,"
+        f" {len(memory.held_out.labels):,} features kept aside, {len(memory.kept.labels):,} for"
+        f" rehearsal: {memory.num_bytes / 1e6:,.1f} MB"
+    )
+    say(f"Model folder at {out}")

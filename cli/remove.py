@@ -1,0 +1,47 @@
+"""`clinit remove`: classes that a model is to forget."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from clinit.cli.claim import claimed_file
+from clinit.cli.console import err, note, say
+from clinit.cli.interruption import keeps
+from clinit.cli.model_source import ModelArgument, ModelOut
+
+
+@keeps("No half of a model is left: it is written whole or not at all.")
+def remove(
+    model: ModelArgument,
+    classes: Annotated[
+        list[str],
+        typer.Argument(help="Names of classes.", metavar="CLASS...", show_default=False),
+    ],
+    out: ModelOut,
+) -> None:
+    """Remove classes from a model: their rows, and what it remembers of them.
+
+    The rows of all other classes stay as they are, in their order. MODEL is not
+    changed.
+
+    clinit remove scenes/ campsite iceberg --out fewer-scenes/
+    """
+    from clinit.headtrain.deployed.edit import Classes, removed
+    from clinit.headtrain.deployed.model import open_model
+    from clinit.headtrain.deployed.write import write_classes
+    from clinit.headtrain.export.model_folder import check_free
+
+    check_free(out)
+    with claimed_file(out), err.status("Putting backbone and head together …"):
+        opened = open_model(model, device="cpu")
+        left = removed(Classes.of(opened), classes, origin=opened.origin)
+        facts = write_classes(opened, left, out)
+    say(f"{len(set(classes)):,} removed: {facts.backbone} knows {facts.num_classes:,} classes now")
+    if left.memory is not None and not left.memory.is_exact and left.memory.averaged:
+        note(
+            "the covariance that all classes share is still that of the removed ones too:"
+            " `clinit remember` computes it anew from images"
+        )
+    say(f"Model at {out}")

@@ -1,0 +1,56 @@
+"""`clinit rename`: other names for classes of a model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from clinit.cli.claim import claimed_file
+from clinit.cli.console import err, say
+from clinit.cli.interruption import keeps
+from clinit.cli.model_source import ModelArgument, ModelOut
+
+
+@keeps("No half of a model is left: it is written whole or not at all.")
+def rename(
+    model: ModelArgument,
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="Pairs of names, the one that the model has first.",
+            metavar="OLD=NEW...",
+            show_default=False,
+        ),
+    ],
+    out: ModelOut,
+) -> None:
+    """Give classes of a model other names.
+
+    Rows and what it remembers stay as they are. MODEL is not changed.
+
+    clinit rename scenes/ n02979186="cassette player" --out named-scenes/
+    """
+    from clinit.headtrain.deployed.edit import Classes, renamed
+    from clinit.headtrain.deployed.model import open_model
+    from clinit.headtrain.deployed.write import write_classes
+    from clinit.headtrain.export.model_folder import check_free
+
+    pairs = _pairs(names)
+    check_free(out)
+    with claimed_file(out), err.status("Putting backbone and head together …"):
+        opened = open_model(model, device="cpu")
+        write_classes(opened, renamed(Classes.of(opened), pairs, origin=opened.origin), out)
+    say(f"{len(pairs):,} renamed. Model at {out}")
+
+
+def _pairs(names: list[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in names:
+        old, equals, new = text.partition("=")
+        if not (old and equals and new):
+            raise typer.BadParameter(f"expected OLD=NEW, got {text!r}")
+        if old in pairs:
+            raise typer.BadParameter(f"{old!r} is renamed twice")
+        pairs[old] = new
+    return pairs

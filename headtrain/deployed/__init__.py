@@ -1,0 +1,1 @@
+"""A classifier in use: classes are added, replaced, renamed and removed."""

@@ -1,0 +1,220 @@
+"""Add classes to a model in use: rows computed from their images, trained on request, measured.
+
+One task of the experiment of `clinit train-head`: the old classes are the base, with real or drawn
+rows as the buffer, the added ones the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from clinit.errors import ModelError
+from clinit.extract.features import FeatureSet
+from clinit.extract.head import Head, Top1, top1
+from clinit.headtrain.deployed.edit import Classes
+from clinit.headtrain.deployed.images import Measured, measured
+from clinit.headtrain.deployed.model import Model
+from clinit.headtrain.deployed.old_rows import in_rows_of, old_rows
+from clinit.headtrain.events import Observer, ignore
+from clinit.headtrain.examples import examples
+from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.export.change import Change, now
+from clinit.headtrain.export.memory import Memory
+from clinit.headtrain.export.model_file import ModelFacts
+from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study import AddConfig, Start, Stream, Study, Training
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Addition:
+    """What adding classes led to; nothing is written yet."""
+
+    classes: Classes
+    """Facts (their history and task included), rows and memory of the new model."""
+    old_before: Top1
+    """Correct on held-out images of old classes with the model as it was."""
+    old: Top1
+    """The same with the new model: among all classes."""
+    new: Top1
+    """Correct on held-out images of the added classes, among all classes."""
+    old_kind: str
+    """What stood for the old images."""
+    record: RunRecord
+    """The task as a run."""
+
+
+def add(
+    model: Model,
+    images: Source,
+    config: AddConfig,
+    *,
+    old: Source | None = None,
+    replacing: bool = False,
+    data: Mapping[str, Any] | None = None,
+    observer: Observer = ignore,
+) -> Addition:
+    """Add the classes of `images` to a model, as one task of an experiment.
+
+    Args:
+        model: The model; it is not changed.
+        images: Features of the new images, of the model's own network.
+        config: How.
+        old: Features of old classes, in place of what the model remembers.
+        replacing: Whether classes that the model has are replaced.
+        data: Where the images are from, for the history.
+        observer: Called with each event of the experiment.
+
+    Raises:
+        ModelError: If the model has one of the classes already, or lacks what is asked for.
+    """
+    arriving = measured(images, config.hold_out, config.seed)
+    before = Classes.of(model)
+    places = replaced_rows(before.facts, images.class_names, allowed=replacing)
+    left = before.without([before.facts.class_names[row] for row in places]) if places else before
+    known = None if old is None else in_rows_of(left.head, old.train)
+    rows = old_rows(
+        config.old_rows, left.head, left.memory, arriving.train, given=known, seed=config.seed
+    )
+    tested = _tested(left, old)
+    study = _study(config, len(rows.rows.labels), arriving, model.backbone.config.device)
+    base = Source(train=rows.rows, val=tested)
+    new = Source(train=arriving.train, val=arriving.held_out)
+    plain = replace(left.head, fingerprint="")
+    (record,) = run_experiment(base, new, plain, [study], observer=observer)
+    head = record.head
+    assert head is not None
+    memory = _memory(model, left, arriving, config, known, tested)
+    facts = replace(
+        left.facts,
+        class_names=head.class_names or (),
+        tasks=(
+            *left.facts.tasks,
+            *(max(before.facts.tasks) + 1 for _ in arriving.train.class_names),
+        ),
+    )
+    grown = Classes(facts, head, memory)
+    held = FeatureSet(
+        arriving.held_out.features,
+        arriving.held_out.labels + left.head.num_classes,
+        facts.class_names,
+    )
+    old_before, old_after = _accuracy(left.head, tested), _accuracy(head, tested)
+    new_after = _accuracy(head, held)
+    change = Change(
+        action="replace" if places else "add",
+        date=now(),
+        clinit=version("clinit"),
+        task=max(facts.tasks),
+        classes=arriving.train.class_names,
+        images=dict(zip(arriving.train.class_names, arriving.train.counts().tolist(), strict=True)),
+        data={**(data or {}), "old_rows": rows.kind},
+        settings=asdict(config),
+        accuracy={
+            name: {"correct": part.correct, "total": part.total}
+            for name, part in (
+                ("old", old_after),
+                ("new", new_after),
+                ("all", old_after + new_after),
+            )
+            if part.total
+        },
+    )
+    ordered = _in_place(grown, before, places)
+    facts = replace(ordered.facts, history=(*ordered.facts.history, change))
+    return Addition(
+        classes=replace(ordered, facts=facts),
+        old_before=old_before,
+        old=old_after,
+        new=new_after,
+        old_kind=rows.kind,
+        record=record,
+    )
+
+
+def replaced_rows(facts: ModelFacts, names: Sequence[str], *, allowed: bool) -> dict[int, str]:
+    """Return the rows of the classes that the model has already, with their names.
+
+    Raises:
+        ModelError: If there are some and they are not to be replaced.
+    """
+    row_of = {name: row for row, name in enumerate(facts.class_names)}
+    known = [name for name in names if name in row_of]
+    if known and not allowed:
+        raise ModelError(
+            f"the model has {len(known):,} of these classes already ({examples(known)})",
+            remedy="Replace them with `--replace`, or rename or remove their folders.",
+        )
+    return {row_of[name]: name for name in known}
+
+
+def _tested(left: Classes, old: Source | None) -> FeatureSet:
+    """Return held-out rows of old classes: those that are given, or else remembered."""
+    if old is not None and len(old.val.labels):
+        return in_rows_of(left.head, old.val)
+    if left.memory is not None:
+        return left.memory.held_out
+    names = left.facts.class_names
+    return FeatureSet(np.empty((0, left.head.dim), np.float16), np.empty(0, dtype=np.int64), names)
+
+
+def _study(config: AddConfig, num_old: int, arriving: Measured, device: str) -> Study:
+    return Study(
+        stream=Stream(
+            method="rehearsal" if num_old else "naive",
+            tasks=1,
+            iterations=config.iterations,
+            buffer=num_old or None,
+            eval_every=max(1, config.iterations),
+            seed=config.seed,
+            class_order=arriving.train.class_names,
+        ),
+        start=Start(init=config.init),
+        training=Training(
+            loss=config.loss, lr=config.lr, device="cuda" if device.startswith("cuda") else "cpu"
+        ),
+    )
+
+
+def _memory(
+    model: Model,
+    left: Classes,
+    arriving: Measured,
+    config: AddConfig,
+    known: FeatureSet | None,
+    tested: FeatureSet,
+) -> Memory:
+    """Return what the new model remembers: what the old one did, or the given rows, and the new."""
+    depends_on = model.depends_on
+    memory = left.memory
+    if memory is None:
+        nothing = FeatureSet(
+            arriving.train.features[:0], arriving.train.labels[:0], left.facts.class_names
+        )
+        memory = Memory.of(nothing if known is None else known, depends_on, held_out=tested)
+    new = Memory.of(
+        arriving.train,
+        depends_on,
+        held_out=arriving.held_out,
+        keep=config.keep,
+        with_variances=config.variances,
+    )
+    return memory.joined(new)
+
+
+def _in_place(grown: Classes, before: Classes, places: Mapping[int, str]) -> Classes:
+    """Return the classes with those that replace others in the rows of these."""
+    if not places:
+        return grown
+    row_of = {name: row for row, name in enumerate(grown.facts.class_names)}
+    old = [row_of[name] for name in before.facts.class_names]
+    return grown.of_rows([*old, *(row for row in range(len(row_of)) if row not in set(old))])
+
+
+def _accuracy(head: Head, rows: FeatureSet) -> Top1:
+    return top1(head, rows.features, rows.labels, np.arange(len(rows.class_names)))

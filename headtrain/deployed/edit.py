@@ -1,0 +1,142 @@
+"""Classes of a model that are removed, renamed or put in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from importlib.metadata import version
+from typing import Any
+
+from clinit.errors import ModelError
+from clinit.extract.head import Head
+from clinit.headtrain.deployed.model import Model
+from clinit.headtrain.examples import examples
+from clinit.headtrain.export.change import Action, Change, now
+from clinit.headtrain.export.memory import Memory
+from clinit.headtrain.export.model_file import ModelFacts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Classes:
+    """The classes of a model: what it says of them, their rows, and what it remembers."""
+
+    facts: ModelFacts
+    head: Head
+    memory: Memory | None
+
+    @classmethod
+    def of(cls, model: Model) -> Classes:
+        """Return the classes of a model as they are."""
+        return cls(model.facts, model.head, model.memory)
+
+    def of_rows(self, rows: Sequence[int]) -> Classes:
+        """Return some classes, in another order: `rows` are their numbers here."""
+        picked = list(rows)
+        names = tuple(self.facts.class_names[row] for row in picked)
+        tasks = tuple(self.facts.tasks[row] for row in picked)
+        return Classes(
+            replace(self.facts, class_names=names, tasks=tasks),
+            replace(
+                self.head,
+                weight=self.head.weight[picked],
+                bias=self.head.bias[picked],
+                class_names=names,
+            ),
+            None if self.memory is None else self.memory.of_rows(picked),
+        )
+
+    def without(self, names: Sequence[str]) -> Classes:
+        """Return all classes but those of some names.
+
+        Raises:
+            ModelError: If there is no class of a name, or none would be left.
+        """
+        check_known(self.facts, names)
+        gone = set(names)
+        left = [row for row, name in enumerate(self.facts.class_names) if name not in gone]
+        if len(left) < 1:
+            raise ModelError(
+                f"without these {len(gone):,} classes the model has none",
+                remedy="Leave at least one class.",
+            )
+        return self.of_rows(left)
+
+    def renamed(self, new_names: Mapping[str, str]) -> Classes:
+        """Return the same classes under other names.
+
+        Raises:
+            ModelError: If there is no class of a name, or two would have the same.
+        """
+        check_known(self.facts, list(new_names))
+        names = tuple(new_names.get(name, name) for name in self.facts.class_names)
+        if twice := sorted({name for name in new_names.values() if names.count(name) > 1}):
+            raise ModelError(
+                f"two classes would have the same name ({examples(twice)})",
+                remedy="Choose names that the model does not have; `clinit model show MODEL` lists"
+                " its classes.",
+            )
+        return Classes(
+            replace(self.facts, class_names=names),
+            replace(self.head, class_names=names),
+            None if self.memory is None else self.memory.renamed(names),
+        )
+
+
+def removed(classes: Classes, names: Sequence[str], *, origin: str) -> Classes:
+    """Return the classes without those of some names, and with that in their history.
+
+    Raises:
+        ModelError: If there is no class of a name, or none would be left.
+    """
+    return _told(classes.without(names), "remove", tuple(dict.fromkeys(names)), {}, origin)
+
+
+def renamed(classes: Classes, new_names: Mapping[str, str], *, origin: str) -> Classes:
+    """Return the classes under other names, and with that in their history.
+
+    Raises:
+        ModelError: If there is no class of a name, or two would have the same.
+    """
+    changed = classes.renamed(new_names)
+    return _told(changed, "rename", tuple(new_names.values()), {"names": dict(new_names)}, origin)
+
+
+def _told(
+    classes: Classes,
+    action: Action,
+    names: tuple[str, ...],
+    settings: Mapping[str, Any],
+    origin: str,
+) -> Classes:
+    change = Change(
+        action=action,
+        date=now(),
+        clinit=version("clinit"),
+        task=None,
+        classes=names,
+        images={},
+        data={"model": origin},
+        settings=settings,
+        accuracy={},
+    )
+    facts = replace(classes.facts, history=(*classes.facts.history, change))
+    return replace(classes, facts=facts)
+
+
+def check_known(facts: ModelFacts, names: Sequence[str]) -> None:
+    """Check that the model has classes of these names.
+
+    Raises:
+        ModelError: If it lacks one; the message names those that are nearly alike.
+    """
+    known = set(facts.class_names)
+    unknown = [name for name in names if name not in known]
+    if not unknown:
+        return
+    near = get_close_matches(unknown[0], facts.class_names, n=3)
+    raise ModelError(
+        f"the model has no class {examples(unknown)}"
+        + (f"; its classes of similar names: {', '.join(near)}" if near else ""),
+        remedy="`clinit model show MODEL` lists its classes.",
+    )

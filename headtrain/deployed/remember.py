@@ -1,0 +1,121 @@
+"""Let a model remember its classes: statistics and held-out features of their images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from clinit.errors import ModelError
+from clinit.extract.head import Top1, top1
+from clinit.headtrain.deployed.edit import Classes
+from clinit.headtrain.deployed.images import measured
+from clinit.headtrain.deployed.model import Model
+from clinit.headtrain.deployed.old_rows import in_rows_of
+from clinit.headtrain.examples import examples
+from clinit.headtrain.export.change import Change, now
+from clinit.headtrain.export.memory import Memory
+from clinit.headtrain.export.model_file import ModelFacts
+from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study import RememberConfig
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Remembered:
+    """A model that remembers classes; nothing is written yet."""
+
+    classes: Classes
+    num_remembered: int
+    """Classes whose images were given."""
+    kept_from_before: int
+    """Other classes that the model had remembered, and still does."""
+    accuracy: Top1
+    """Correct on the held-out images."""
+
+
+def remember(
+    model: Model,
+    images: Source,
+    config: RememberConfig,
+    *,
+    data: Mapping[str, Any] | None = None,
+) -> Remembered:
+    """Let a model remember the classes of `images`, which it knows by name.
+
+    What it remembers of other classes stays; the shared covariance becomes that of the images that
+    are given now and of the classes that were remembered before.
+
+    Args:
+        model: The model; it is not changed.
+        images: Features of its own network.
+        config: What is kept.
+        data: Where the images are from, for the history.
+
+    Raises:
+        ModelError: If the model has no class of a name.
+    """
+    head = model.head
+    check_own(model.facts, images.class_names)
+    parts = measured(images, config.hold_out, config.seed)
+    train, held_out = in_rows_of(head, parts.train), in_rows_of(head, parts.held_out)
+    fresh = Memory.of(
+        train,
+        model.depends_on,
+        held_out=held_out,
+        keep=config.keep,
+        with_variances=config.variances,
+    )
+    found = fresh if model.memory is None else _merged(model.memory, fresh)
+    accuracy = top1(head, held_out.features, held_out.labels, np.arange(head.num_classes))
+    named = tuple(name for name in model.facts.class_names if name in set(images.class_names))
+    counts = train.counts()
+    row_of = {name: row for row, name in enumerate(model.facts.class_names)}
+    change = Change(
+        action="remember",
+        date=now(),
+        clinit=version("clinit"),
+        task=None,
+        classes=named,
+        images={name: int(counts[row_of[name]]) for name in named},
+        data=dict(data or {}),
+        settings={"hold_out": config.hold_out, "keep": config.keep, "seed": config.seed},
+        accuracy={"old": {"correct": accuracy.correct, "total": accuracy.total}}
+        if accuracy.total
+        else {},
+    )
+    facts = replace(model.facts, history=(*model.facts.history, change))
+    return Remembered(
+        classes=Classes(facts, head, found),
+        num_remembered=len(named),
+        kept_from_before=int(found.known.sum() - fresh.known.sum()),
+        accuracy=accuracy,
+    )
+
+
+def check_own(facts: ModelFacts, names: Sequence[str]) -> None:
+    """Check that a model has classes of all of these names.
+
+    Raises:
+        ModelError: If it lacks one.
+    """
+    known = set(facts.class_names)
+    if unknown := [name for name in names if name not in known]:
+        raise ModelError(
+            f"the model has no class of {len(unknown):,} of these names ({examples(unknown)})",
+            remedy="Name the folders as the classes of the model (`clinit model show MODEL`), or"
+            " add these classes: `clinit add MODEL IMAGES --out NEW`.",
+        )
+
+
+def _merged(old: Memory, fresh: Memory) -> Memory:
+    """Return the fresh memory with what the old one knows of other classes."""
+    names = old.class_names
+    others = [row for row in range(len(names)) if not fresh.known[row]]
+    given = [row for row in range(len(names)) if fresh.known[row]]
+    both = old.of_rows(others).joined(fresh.of_rows(given))
+    place = np.empty(len(names), dtype=np.int64)
+    place[[*others, *given]] = np.arange(len(names))
+    return both.of_rows(place.tolist())

@@ -1,0 +1,60 @@
+"""Write a model with other classes: a folder with its memory, or a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from clinit.errors import ModelError
+from clinit.extract.backbone import state_sha256
+from clinit.headtrain.deployed.edit import Classes
+from clinit.headtrain.deployed.model import Model
+from clinit.headtrain.export.assemble import assemble, check_same_logits
+from clinit.headtrain.export.memory import check_backbone
+from clinit.headtrain.export.memory_file import write_memory
+from clinit.headtrain.export.model_file import ModelFacts, write_model
+from clinit.headtrain.export.model_folder import MEMORY_FILE, check_free, write_model_folder
+
+ExtraFiles = Mapping[str, Callable[[Path], object]]
+
+
+def write_classes(
+    model: Model,
+    classes: Classes,
+    out: Path,
+    extra: Callable[[ModelFacts], ExtraFiles] = lambda facts: {},
+) -> ModelFacts:
+    """Write the network of `model` with other classes to `out`; return what the model says.
+
+    A folder holds what the model remembers; a file, whose name ends in .safetensors, does not.
+
+    Args:
+        model: Whose network.
+        classes: Facts, rows and memory.
+        out: The folder or the file; there must be nothing yet.
+        extra: Given the facts, returns writers of further files of a folder, by name.
+
+    Raises:
+        ModelError: If there is something at `out`.
+        BackboneError: If the network cannot hold the head.
+        ClinitError: If it cannot be written.
+    """
+    check_free(out)
+    network = assemble(model.backbone, classes.head)
+    check_same_logits(network, model.backbone, classes.head, classes.facts.transform)
+    facts = replace(classes.facts, weights=state_sha256(network.state_dict()))
+    if out.suffix == ".safetensors":
+        write_model(network, facts, out)
+        return facts
+    files = dict(extra(facts))
+    if (memory := classes.memory) is not None:
+        if memory.class_names != facts.class_names:
+            raise ModelError(
+                "the classes of the memory are not those of the model",
+                remedy="Remember the classes anew: `clinit remember MODEL IMAGES --out NEW`.",
+            )
+        check_backbone(model.depends_on, memory.backbone)
+        files[MEMORY_FILE] = lambda path: write_memory(memory, path)
+    write_model_folder(out, network, facts, extra=files)
+    return facts

@@ -1,0 +1,275 @@
+"""What a model remembers of the images of its classes: statistics, held-out and kept features.
+
+The statistics of a class c are its number of images n_c and their mean feature mu_c; all classes
+share one covariance, the average over classes of the covariance of each around its own mean:
+
+    Sigma = (1 / C) sum_c (1 / n_c) sum_{i in c} (h_i - mu_c)(h_i - mu_c)^T.
+
+With class-balanced averages (`clinit.headtrain.least_squares.statistics`) the least-square head,
+LDA, class means and D_LS are functions of these numbers, and of no image. Held-out features are of
+images that no row was computed from: accuracies and the threshold of `clinit predict --reject`
+are measured on them. Kept features are training rows for a later rehearsal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from clinit.errors import ModelError
+from clinit.extract.features import FeatureSet
+from clinit.headtrain.least_squares.statistics import ClassStatistics
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Memory:
+    """Class statistics of a model, in float32, and features of some images of its classes."""
+
+    class_names: tuple[str, ...]
+    """One per row of the classifier."""
+    counts: Int[np.ndarray, " classes"]
+    """n_c, the images behind each mean; 0 where nothing is known of a class."""
+    means: Float[np.ndarray, "classes dim"]
+    """mu_c; zero where nothing is known."""
+    covariance: Float[np.ndarray, "dim dim"]
+    """Sigma."""
+    averaged: int
+    """Number of classes that Sigma is the average of: classes that were removed stay in it."""
+    freedom: float
+    """The average of 1 - 1 / n_c over these classes: Sigma is expected to be as much smaller than
+    the covariance of their populations."""
+    held_out: FeatureSet
+    """Of images that no row of the head was computed from, in the type they are cached in."""
+    kept: FeatureSet
+    """Training rows that are kept for rehearsal, in the same type."""
+    backbone: Mapping[str, str]
+    """What the features depend on: `body` (SHA-256 of the network without its classifier),
+    `transform`, `autocast`."""
+    variances: Float[np.ndarray, "classes dim"] | None = None
+    """Variance of each feature within each class, where it was asked for."""
+
+    def __post_init__(self) -> None:
+        classes, dim = len(self.class_names), len(self.covariance)
+        shapes = {
+            "counts": (self.counts, (classes,)),
+            "means": (self.means, (classes, dim)),
+            "covariance": (self.covariance, (dim, dim)),
+        }
+        if self.variances is not None:
+            shapes["variances"] = (self.variances, (classes, dim))
+        for name, (array, shape) in shapes.items():
+            if array.shape != shape:
+                raise ValueError(f"{name} has shape {array.shape}, expected {shape}")
+        for name, rows in (("held_out", self.held_out), ("kept", self.kept)):
+            if rows.class_names != self.class_names or rows.dim != dim:
+                raise ValueError(f"{name} is not of these classes and this width")
+
+    @classmethod
+    def of(
+        cls,
+        rows: FeatureSet,
+        backbone: Mapping[str, str],
+        *,
+        held_out: FeatureSet | None = None,
+        keep: int = 0,
+        with_variances: bool = False,
+    ) -> Memory:
+        """Return what is remembered of training rows.
+
+        Args:
+            rows: Features of training images, with a name per row of the classifier.
+            backbone: What the features depend on.
+            held_out: Features of other images of the same classes.
+            keep: Training rows per class to keep; the first ones.
+            with_variances: Whether to remember the variances of each class.
+        """
+        statistics = ClassStatistics.of(
+            rows.features, rows.labels, num_classes=len(rows.class_names)
+        )
+        counts = statistics.counts
+        present = counts[counts > 0]
+        return cls(
+            class_names=rows.class_names,
+            counts=counts,
+            means=statistics.class_means.astype(np.float32),
+            covariance=statistics.within_covariance.astype(np.float32),
+            averaged=len(present),
+            freedom=float((1 - 1 / present).mean()) if len(present) else 0.0,
+            held_out=no_rows(rows) if held_out is None else held_out,
+            kept=first_rows(rows, keep),
+            backbone=dict(backbone),
+            variances=_variances(rows) if with_variances else None,
+        )
+
+    @property
+    def dim(self) -> int:
+        """Width of a feature."""
+        return len(self.covariance)
+
+    @property
+    def known(self) -> Bool[np.ndarray, " classes"]:
+        """Whether the mean of each class is known."""
+        return self.counts > 0
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether Sigma is the average over exactly the classes whose means are known."""
+        return self.averaged == int(self.known.sum())
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the tensors in the file."""
+        return sum(tensor.nbytes for tensor in self.tensors().values())
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Return all arrays by name, as a file holds them."""
+        found = {
+            "counts": self.counts,
+            "means": self.means,
+            "covariance": self.covariance,
+            "held_out": self.held_out.features,
+            "held_out_labels": self.held_out.labels,
+            "kept": self.kept.features,
+            "kept_labels": self.kept.labels,
+        }
+        if self.variances is not None:
+            found["variances"] = self.variances
+        return found
+
+    @property
+    def population_covariance(self) -> Float[np.ndarray, "dim dim"]:
+        """Return Sigma without the bias of small classes, in float64: Sigma / `freedom`."""
+        covariance = self.covariance.astype(np.float64)
+        return covariance / self.freedom if self.freedom > 0 else covariance
+
+    def statistics(self) -> ClassStatistics:
+        """Return the class-balanced statistics of all images: exact but for float32."""
+        means = self.means.astype(np.float64)
+        present = self.known
+        shift = means[present].mean(axis=0) if present.any() else np.zeros(self.dim)
+        shifted = np.where(present[:, None], means - shift, 0.0)
+        between = shifted.T @ shifted / max(1, present.sum())
+        return ClassStatistics(
+            totals=self.counts,
+            weighting="class",
+            counts=self.counts,
+            shift=shift,
+            sums=shifted * self.counts[:, None],
+            gram=self.covariance.astype(np.float64) + between,
+        )
+
+    def joined(self, new: Memory) -> Memory:
+        """Return the memory of both: the classes of `new` come after those of this one.
+
+        Raises:
+            ModelError: If the two remember features of different backbones.
+        """
+        check_backbone(self.backbone, new.backbone)
+        names = (*self.class_names, *new.class_names)
+        averaged = self.averaged + new.averaged
+        shares = np.array([self.averaged, new.averaged]) / max(1, averaged)
+        offset = len(self.class_names)
+        both = None
+        if self.variances is not None and new.variances is not None:
+            both = np.concatenate([self.variances, new.variances])
+        return replace(
+            self,
+            class_names=names,
+            counts=np.concatenate([self.counts, new.counts]),
+            means=np.concatenate([self.means, new.means]),
+            covariance=np.asarray(
+                shares[0] * self.covariance + shares[1] * new.covariance, dtype=np.float32
+            ),
+            averaged=averaged,
+            freedom=float(shares @ [self.freedom, new.freedom]),
+            held_out=_appended(self.held_out, new.held_out, offset, names),
+            kept=_appended(self.kept, new.kept, offset, names),
+            variances=both,
+        )
+
+    def of_rows(self, rows: Sequence[int]) -> Memory:
+        """Return the memory of some classes, in another order: `rows` are their numbers here.
+
+        Sigma is shared: it stays that of all classes that were averaged.
+        """
+        picked = np.asarray(rows, dtype=np.int64)
+        names = tuple(self.class_names[row] for row in rows)
+        place = np.full(len(self.class_names), -1)
+        place[picked] = np.arange(len(picked))
+        return replace(
+            self,
+            class_names=names,
+            counts=self.counts[picked],
+            means=self.means[picked],
+            held_out=_placed(self.held_out, place, names),
+            kept=_placed(self.kept, place, names),
+            variances=None if self.variances is None else self.variances[picked],
+        )
+
+    def renamed(self, class_names: tuple[str, ...]) -> Memory:
+        """Return the same memory of classes of other names."""
+        return replace(
+            self,
+            class_names=class_names,
+            held_out=replace(self.held_out, class_names=class_names),
+            kept=replace(self.kept, class_names=class_names),
+        )
+
+
+def check_backbone(one: Mapping[str, str], other: Mapping[str, str]) -> None:
+    """Check that two sets of features come from one network and one transform.
+
+    Raises:
+        ModelError: If they do not; the message names what differs.
+    """
+    differing = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    if differing:
+        raise ModelError(
+            "what the model remembers is of another backbone: it differs in"
+            f" {', '.join(sorted(differing))}",
+            remedy="Remember the classes anew: `clinit remember MODEL IMAGES --out NEW`.",
+        )
+
+
+def no_rows(like: FeatureSet) -> FeatureSet:
+    """Return a set without a row, of the classes and the width of another."""
+    empty = np.empty((0, like.dim), dtype=like.features.dtype)
+    return FeatureSet(empty, np.empty(0, dtype=np.int64), like.class_names)
+
+
+def first_rows(rows: FeatureSet, per_class: int) -> FeatureSet:
+    """Return the first `per_class` rows of each class, sorted by class."""
+    order = np.argsort(rows.labels, kind="stable")
+    labels = rows.labels[order]
+    rank = np.arange(len(labels)) - np.searchsorted(labels, labels)
+    taken = order[rank < per_class]
+    return FeatureSet(rows.features[taken], rows.labels[taken], rows.class_names)
+
+
+def _variances(rows: FeatureSet) -> Float[np.ndarray, "classes dim"]:
+    found = np.zeros((len(rows.class_names), rows.dim), dtype=np.float32)
+    order = np.argsort(rows.labels, kind="stable")
+    labels = rows.labels[order]
+    for label in np.unique(labels):
+        start, stop = np.searchsorted(labels, [label, label + 1])
+        found[label] = rows.features[order[start:stop]].astype(np.float64).var(axis=0)
+    return found
+
+
+def _appended(old: FeatureSet, new: FeatureSet, offset: int, names: tuple[str, ...]) -> FeatureSet:
+    return FeatureSet(
+        np.concatenate([old.features, new.features]),
+        np.concatenate([old.labels, new.labels + offset]),
+        names,
+    )
+
+
+def _placed(
+    rows: FeatureSet, place: Int[np.ndarray, " classes"], names: tuple[str, ...]
+) -> FeatureSet:
+    labels = place[rows.labels]
+    there = labels >= 0
+    return FeatureSet(rows.features[there], labels[there], names)

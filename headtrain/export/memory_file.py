@@ -1,0 +1,122 @@
+"""The file of a memory: statistics and features of the classes of a model.
+
+A safetensors file beside the model. Its metadata holds, under `clinit_memory`, a sealed JSON
+document with class names, what the features depend on, and the digest of the tensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from clinit.errors import ModelError
+from clinit.extract.commit import commit_file
+from clinit.extract.document import Count, DocumentKind, Share
+from clinit.extract.features import FeatureSet
+from clinit.extract.readable import check_readable
+from clinit.headtrain.export.memory import Memory
+
+_KEY = "clinit_memory"
+_REMEDY = "Write it again with `clinit remember MODEL IMAGES --out NEW`."
+_DOCUMENT = DocumentKind(
+    title="the description of what a model remembers",
+    format="clinit-memory/1",
+    error=ModelError,
+    remedy=_REMEDY,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """The document in the metadata."""
+
+    class_names: tuple[str, ...]
+    averaged: Count
+    freedom: Share
+    backbone: dict[str, str]
+    tensors: str
+
+
+def write_memory(memory: Memory, path: Path) -> None:
+    """Write a memory to `path`, atomically.
+
+    Raises:
+        ClinitError: If it cannot be written.
+    """
+    tensors = {n: np.ascontiguousarray(t) for n, t in memory.tensors().items()}
+    facts = {
+        "class_names": memory.class_names,
+        "averaged": memory.averaged,
+        "freedom": memory.freedom,
+        "backbone": dict(memory.backbone),
+        "tensors": _digest(tensors),
+    }
+    content = save(tensors, metadata={_KEY: _DOCUMENT.text(facts, indent=None)})
+    commit_file(path, lambda draft: draft.write_bytes(content))
+
+
+def read_memory(path: Path) -> Memory:
+    """Read what a model remembers.
+
+    Raises:
+        ModelError: If there is no such file, or it is damaged.
+    """
+    if not path.is_file():
+        raise ModelError(
+            f"the model remembers nothing: there is no file at {path}",
+            remedy="Let it remember its classes: `clinit remember MODEL IMAGES --out NEW`.",
+        )
+    check_readable(path, ModelError)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        raise ModelError(f"{path} is not the memory of a model: {error}", remedy=_REMEDY) from error
+    if _KEY not in metadata:
+        raise ModelError(
+            f"{path} does not say what it remembers: no command of clinit wrote it", remedy=_REMEDY
+        )
+    origin = f"the description in {path}"
+    facts = _DOCUMENT.convert(_DOCUMENT.parse(metadata[_KEY], origin=origin), _Facts, origin=origin)
+    if facts.tensors != _digest(tensors):
+        raise ModelError(f"{path} has changed since it was written", remedy=_REMEDY)
+    try:
+        return _memory(facts, tensors)
+    except (KeyError, ValueError, TypeError) as error:
+        raise ModelError(f"{path} is damaged: {error}", remedy=_REMEDY) from error
+
+
+def _memory(facts: _Facts, tensors: Mapping[str, np.ndarray]) -> Memory:
+    def rows(name: str) -> FeatureSet:
+        return FeatureSet(tensors[name], tensors[f"{name}_labels"], facts.class_names)
+
+    memory = Memory(
+        class_names=facts.class_names,
+        counts=tensors["counts"],
+        means=tensors["means"],
+        covariance=tensors["covariance"],
+        averaged=facts.averaged,
+        freedom=facts.freedom,
+        held_out=rows("held_out"),
+        kept=rows("kept"),
+        backbone=facts.backbone,
+        variances=tensors.get("variances"),
+    )
+    if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
+        raise ValueError("it holds values that are not finite")
+    return memory
+
+
+def _digest(tensors: Mapping[str, np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
+        digest.update(np.ascontiguousarray(tensor).data)
+    return digest.hexdigest()

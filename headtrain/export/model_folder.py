@@ -1,0 +1,133 @@
+"""Model folders: a model file with what timm and people need beside it.
+
+    model.safetensors    the model file of `clinit export`; clinit needs nothing else
+    config.json          what `timm.create_model("local-dir:FOLDER", pretrained=True)` reads
+    README.md            the model card
+    model.onnx           the same network for other runtimes, where it was asked for
+    memory.safetensors   what later classes need of the earlier ones, where it was asked for
+
+The folder is written under a temporary name and renamed: it is whole, or not there. Other files
+in it are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import timm
+import torch
+from torch import nn
+
+from clinit.errors import ModelError
+from clinit.extract.commit import commit_folder
+from clinit.headtrain.export.model_file import ModelFacts, read_facts, write_model
+from clinit.headtrain.export.timm_config import check_config, write_config
+
+MODEL_FILE, CONFIG_FILE, CARD_FILE = "model.safetensors", "config.json", "README.md"
+ONNX_FILE, MEMORY_FILE = "model.onnx", "memory.safetensors"
+TRANSFORM_LINE = "timm.data.create_transform(**timm.data.resolve_model_data_config(model))"
+"""The Python expression that gives what the images of a loaded `model` go through."""
+_TOLERANCE = 1e-5
+"""Between the logits of the two networks, relative to the largest."""
+
+
+def model_file_of(path: Path) -> Path:
+    """Return the model file in the folder `path`; any other path as it is.
+
+    Raises:
+        ModelError: If it is a folder that lacks a model file or its configuration, or the two
+            disagree.
+    """
+    if not path.is_dir():
+        return path
+    file, config = path / MODEL_FILE, path / CONFIG_FILE
+    if not file.exists():
+        raise ModelError(
+            f"{path} is a folder without a {MODEL_FILE}: it is not a model",
+            remedy=f"`clinit export {path} --out FOLDER` makes one of a run record.",
+        )
+    if not config.exists():
+        raise ModelError(
+            f"{path} holds a {MODEL_FILE}, but no {CONFIG_FILE} as a model folder does",
+            remedy=f"Give the file if it is one of `clinit export`: {file}.",
+        )
+    check_config(config, read_facts(file))
+    return file
+
+
+def write_model_folder(
+    folder: Path,
+    network: nn.Module,
+    facts: ModelFacts,
+    *,
+    extra: Mapping[str, Callable[[Path], object]] = MappingProxyType({}),
+) -> None:
+    """Write the model to `folder`, which must not exist yet.
+
+    Args:
+        folder: The folder.
+        network: On any device.
+        facts: What the model file says of itself.
+        extra: Writers of further files by their names in the folder; each is given the path to
+            write to, and its error leaves no folder.
+
+    Raises:
+        ModelError: If there is something at `folder`, or timm does not build the same network
+            from it.
+        ClinitError: If it cannot be written; nothing is left behind then.
+    """
+    check_free(folder)
+
+    def write(draft: Path) -> None:
+        write_model(network, facts, draft / MODEL_FILE)
+        write_config(network, facts, draft / CONFIG_FILE)
+        _check_timm_loads(draft, network, facts)
+        for name, write_file in extra.items():
+            write_file(draft / name)
+
+    commit_folder(folder, write)
+
+
+def check_free(out: Path) -> None:
+    """Check that a model can be written to `out`.
+
+    Raises:
+        ModelError: If there is something already.
+    """
+    if out.exists() or out.is_symlink():
+        raise ModelError(
+            f"there is already something at {out}: a model is never overwritten",
+            remedy="Choose another --out, or remove the old model first.",
+        )
+
+
+def loading_line(folder: Path) -> str:
+    """Return the Python expression that loads the model folder with timm alone."""
+    return f"timm.create_model({f'local-dir:{folder}'!r}, pretrained=True)"
+
+
+@torch.inference_mode()
+def _check_timm_loads(folder: Path, network: nn.Module, facts: ModelFacts) -> None:
+    try:
+        loaded = timm.create_model(f"local-dir:{folder}", pretrained=True)
+    except Exception as error:  # whatever an architecture makes of its arguments
+        raise _refusal(facts, f"{type(error).__name__}: {error}") from error
+    device = next(network.parameters()).device
+    noise = torch.randn(2, 3, *facts.transform.crop, generator=torch.Generator().manual_seed(0))
+    images = noise.to(device, memory_format=torch.channels_last)
+    loaded.eval().to(device).to(memory_format=torch.channels_last)
+    expected, found = network(images), loaded(images)
+    if found.shape != expected.shape:
+        raise _refusal(facts, f"it has {found.shape[-1]:,} rows, not {expected.shape[-1]:,}")
+    difference, largest = (found - expected).abs().max(), expected.abs().max()
+    if not difference <= _TOLERANCE * largest:  # not true of NaN either
+        raise _refusal(facts, f"its logits differ by {difference:g} of {largest:g}")
+
+
+def _refusal(facts: ModelFacts, why: str) -> ModelError:
+    return ModelError(
+        f"timm does not build the same {facts.backbone} from a folder: {' '.join(why.split())}",
+        remedy="Export to a file instead of a folder: `--out FILE.safetensors`.",
+    )

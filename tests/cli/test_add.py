@@ -1,0 +1,417 @@
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from clinit.cli.add import add
+from clinit.cli.model import show
+from clinit.cli.remember import remember
+from clinit.cli.remove import remove
+from clinit.cli.rename import rename
+from clinit.errors import CacheError, ManifestError, ModelError
+from clinit.extract.head import Head
+from clinit.headtrain.deployed.model import open_model
+from clinit.headtrain.export.memory_file import read_memory
+from clinit.headtrain.export.model_file import read_facts
+from clinit.headtrain.export.run import export_run
+
+app = typer.Typer()
+for command in (add, remember, remove, rename, show):
+    app.command()(command)
+
+
+def invoke(*arguments: object, width: int = 120) -> Result:
+    texts = [str(argument) for argument in arguments]
+    return CliRunner().invoke(app, texts, env={"COLUMNS": str(width)})
+
+
+def done(*arguments: object, width: int = 120) -> str:
+    result = invoke(*arguments, width=width)
+    assert result.exit_code == 0, f"{result.output}\n{result.exception!r}"
+    return " ".join(result.output.split())
+
+
+def refused(kind: type[Exception], *arguments: object) -> str:
+    result = invoke(*arguments)
+    assert isinstance(result.exception, kind), (result.output, result.exception)
+    return f"{result.exception} | {getattr(result.exception, 'remedy', '')}"
+
+
+def draw(root: Path, classes: str, count: int, start: int = 0) -> Path:
+    """Write images of one colour and some noise for each class."""
+    for name in classes:
+        colour = np.random.default_rng(ord(name)).integers(60, 196, 3)
+        folder = root / name
+        folder.mkdir(parents=True)
+        for number in range(start, start + count):
+            noise = np.random.default_rng(number).integers(-50, 50, (36, 40, 3))
+            Image.fromarray((colour + noise).astype(np.uint8)).save(folder / f"{number}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of a run: a, b, c of its base, d and e of its tasks; not to be changed."""
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    export_run(tiny_run, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight images of f and of g."""
+    return draw(tmp_path_factory.mktemp("photographs") / "new", "fg", 8)
+
+
+@pytest.fixture(scope="module")
+def remembering(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model, once it has seen images of all of its classes."""
+    folder = tmp_path_factory.mktemp("remembering")
+    draw(folder / "images", "abcde", 6, start=100)
+    done("remember", model, folder / "images", "--out", folder / "model", "--device", "cpu")
+    return folder / "model"
+
+
+@pytest.fixture(scope="module")
+def grown(
+    remembering: Path, images: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str]:
+    """The remembering model with f and g, and what the command printed."""
+    out = tmp_path_factory.mktemp("grown") / "model"
+    return out, done("add", remembering, images, "--out", out, "--keep", 2, "--device", "cpu")
+
+
+def head_of(folder: Path) -> Head:
+    return open_model(folder, device="cpu").head
+
+
+def test_added_classes_have_rows_and_names_and_the_old_rows_stay(
+    remembering: Path, grown: tuple[Path, str]
+) -> None:
+    out, printed = grown
+    before, after = head_of(remembering), head_of(out)
+    assert after.class_names == tuple("abcdefg")
+    np.testing.assert_array_equal(after.weight[:5], before.weight)
+    np.testing.assert_array_equal(after.bias[:5], before.bias)
+    assert printed.startswith("2 classes added: convnextv2_atto knows 7 classes now")
+    assert "Images: 12 to learn from, 4 kept aside; their features are at" in printed
+    assert "rows drawn from the statistics of old classes" in printed
+    assert "old classes 5 " in printed  # one of six images of each
+    assert f"clinit predict {out} IMAGE…" in printed
+
+
+def test_the_new_model_says_what_came_when_and_from_what(
+    grown: tuple[Path, str], images: Path, remembering: Path
+) -> None:
+    facts = read_facts(grown[0] / "model.safetensors")
+    assert facts.tasks == (0, 0, 0, 1, 2, 3, 3)
+    assert [change.action for change in facts.history] == ["run", "remember", "add"]
+    change = facts.history[-1]
+    assert (change.classes, change.task) == (("f", "g"), 3)
+    assert change.images == {"f": 6, "g": 6}
+    assert change.data["images"] == str(images)
+    assert change.data["model"] == str(remembering)
+    assert len(change.data["train_manifest"]) == 64
+    assert change.accuracy["new"]["total"] == 4
+    assert change.accuracy["old"]["total"] == 5
+    printed = done("show", grown[0])
+    assert "base, 3 classes: a, b, c" in printed
+    assert "task 3, 2 classes: f, g" in printed
+    told = json.loads(invoke("show", grown[0], "--json").stdout)
+    assert told["classes"][-1] == {"class": "g", "task": 3}
+    assert told["memory"]["classes"] == 7
+    assert told["memory"]["exact"] is True
+
+
+def test_the_old_model_is_not_touched(model: Path, images: Path, tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in model.iterdir()}
+    done("add", model, images, "--out", tmp_path / "new", "--device", "cpu")
+    assert {path.name: path.read_bytes() for path in model.iterdir()} == before
+
+
+def test_a_model_that_was_added_to_is_added_to_again(
+    grown: tuple[Path, str], tmp_path: Path
+) -> None:
+    more = draw(tmp_path / "more", "hi", 6)
+    printed = done("add", grown[0], more, "--out", tmp_path / "out", "--device", "cpu")
+    assert "4 real rows that the model keeps" in printed  # two of f, two of g
+    memory = read_memory(tmp_path / "out" / "memory.safetensors")
+    assert memory.class_names == tuple("abcdefghi")
+    assert memory.counts.tolist() == [5, 5, 5, 5, 5, 6, 6, 5, 5]
+    assert memory.held_out.counts().tolist() == [1, 1, 1, 1, 1, 2, 2, 1, 1]
+    assert read_facts(tmp_path / "out" / "model.safetensors").tasks[-2:] == (4, 4)
+
+
+def test_training_moves_the_old_rows_too(remembering: Path, images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "trained"
+    done("add", remembering, images, "--out", out, "--iterations", 3, "--device", "cpu")
+    before, after = head_of(remembering), head_of(out)
+    assert (before.weight != after.weight[:5]).any(axis=1).all()
+
+
+def test_a_class_that_the_model_has_is_replaced_in_its_own_row(
+    grown: tuple[Path, str], tmp_path: Path
+) -> None:
+    again = draw(tmp_path / "again", "bh", 6, start=50)
+    out = tmp_path / "out"
+    message = refused(ModelError, "add", grown[0], again, "--out", out, "--device", "cpu")
+    assert "the model has 1 of these classes already (b)" in message
+    assert "`--replace`" in message
+    assert not out.exists()
+    assert not (tmp_path / "out-features").exists()
+    done("add", grown[0], again, "--out", out, "--replace", "--device", "cpu")
+    before, after = head_of(grown[0]), head_of(out)
+    assert after.class_names == tuple("abcdefgh")
+    others = [0, 2, 3, 4, 5, 6]
+    np.testing.assert_array_equal(after.weight[others], before.weight[others])
+    assert (after.weight[1] != before.weight[1]).any()
+    facts = read_facts(out / "model.safetensors")
+    assert facts.tasks == (0, 4, 0, 1, 2, 3, 3, 4)
+    assert facts.history[-1].action == "replace"
+    memory = read_memory(out / "memory.safetensors")
+    assert memory.class_names == tuple("abcdefgh")
+    assert memory.counts.tolist() == [5] * 5 + [6, 6, 5]
+
+
+def test_classes_are_removed_with_what_is_remembered_of_them(
+    grown: tuple[Path, str], tmp_path: Path
+) -> None:
+    printed = done("remove", grown[0], "b", "f", "--out", tmp_path / "out")
+    assert "2 removed: convnextv2_atto knows 5 classes now" in printed
+    assert "`clinit remember` computes it anew" in printed
+    before, after = head_of(grown[0]), head_of(tmp_path / "out")
+    assert after.class_names == tuple("acdeg")
+    np.testing.assert_array_equal(after.weight, before.weight[[0, 2, 3, 4, 6]])
+    memory = read_memory(tmp_path / "out" / "memory.safetensors")
+    assert memory.class_names == tuple("acdeg")
+    assert not memory.is_exact
+
+
+def test_a_name_that_is_not_there_is_refused_with_similar_ones(
+    grown: tuple[Path, str], tmp_path: Path
+) -> None:
+    done("rename", grown[0], "f=forest road", "--out", tmp_path / "named")
+    message = refused(
+        ModelError, "remove", tmp_path / "named", "forest_road", "--out", tmp_path / "out"
+    )
+    assert "no class forest_road; its classes of similar names: forest road" in message
+    everything = [*"abcdeg", "forest road"]
+    message = refused(
+        ModelError, "remove", tmp_path / "named", *everything, "--out", tmp_path / "out"
+    )
+    assert "without these 7 classes the model has none" in message
+
+
+def test_classes_are_renamed(grown: tuple[Path, str], tmp_path: Path) -> None:
+    done("rename", grown[0], "a=b", "b=a", "g=[bold] grün", "--out", tmp_path / "out")
+    before, after = head_of(grown[0]), head_of(tmp_path / "out")
+    assert after.class_names == ("b", "a", "c", "d", "e", "f", "[bold] grün")
+    np.testing.assert_array_equal(after.weight, before.weight)
+    assert read_memory(tmp_path / "out" / "memory.safetensors").class_names == after.class_names
+    message = refused(ModelError, "rename", grown[0], "a=c", "--out", tmp_path / "no")
+    assert "two classes would have the same name (c)" in message
+
+
+@pytest.mark.parametrize(("pair", "message"), [("ab", "expected OLD=NEW"), ("=b", "expected OLD=")])
+def test_what_is_no_pair_of_names_is_refused(
+    grown: tuple[Path, str], tmp_path: Path, pair: str, message: str
+) -> None:
+    result = invoke("rename", grown[0], pair, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_one_image_of_a_class_is_enough_and_is_told(remembering: Path, tmp_path: Path) -> None:
+    single = draw(tmp_path / "single", "f", 1)
+    printed = done("add", remembering, single, "--out", tmp_path / "out", "--device", "cpu")
+    assert "1 of 1 classes has a single image (f): a row from it is a guess" in printed
+    assert "1 class added" in printed
+    assert "added classes 0 - -" in printed
+
+
+def test_a_network_of_timm_is_a_model_too(tiny_weights: Path, images: Path, tmp_path: Path) -> None:
+    network = [
+        *("--backbone", "convnextv2_atto", "--weights", tiny_weights),
+        *("--model-arg", "depths=(1, 1, 1, 1)", "--model-arg", "dims=(4, 8, 8, 12)"),
+        *("--input-size", 32, "--device", "cpu"),
+    ]
+    old = draw(tmp_path / "old", "abc", 6)
+    done("remember", old, "--out", tmp_path / "remembers", *network)
+    facts = read_facts(tmp_path / "remembers" / "model.safetensors")
+    assert (facts.class_names, facts.tasks) == (("a", "b", "c"), (0, 0, 0))
+    printed = done("add", images, "--out", tmp_path / "out", *network)
+    assert "rows drawn from what the head says of old classes" in printed
+    assert "no held-out image of an old class is known" in printed
+    assert head_of(tmp_path / "out").class_names == tuple("abcfg")
+
+
+def test_features_of_a_cache_stand_for_old_images(
+    model: Path, tiny_run: Path, images: Path, tmp_path: Path
+) -> None:
+    cache = tiny_run.parent / "caches" / "base"
+    printed = done(
+        "add", model, images, "--out", tmp_path / "out", "--old", cache, "--device", "cpu"
+    )
+    assert "18 real rows of the cache" in printed
+    assert "old classes 12 " in printed
+    memory = read_memory(tmp_path / "out" / "memory.safetensors")
+    assert memory.counts.tolist() == [6, 6, 6, 0, 0, 6, 6]
+
+
+def test_the_cache_of_another_network_is_refused(
+    tiny_run: Path, images: Path, tiny_weights: Path, tmp_path: Path
+) -> None:
+    network = [
+        *("--backbone", "convnextv2_atto", "--weights", tiny_weights, "--input-size", 32),
+        *("--model-arg", "depths=(1, 1, 1, 1)", "--model-arg", "dims=(4, 8, 8, 12)"),
+    ]
+    cache = tiny_run.parent / "caches" / "base"
+    message = refused(
+        ModelError,
+        *("add", images, "--out", tmp_path / "out", "--old", cache, "--device", "cpu", *network),
+    )
+    assert "are not of the network of convnextv2_atto: they differ in weights" in message
+
+
+def test_images_of_unknown_classes_cannot_be_remembered(
+    model: Path, images: Path, tmp_path: Path
+) -> None:
+    message = refused(ModelError, "remember", model, images, "--out", tmp_path / "out")
+    assert "the model has no class of 2 of these names (f, g)" in message
+    assert "`clinit add MODEL IMAGES --out NEW`" in message
+
+
+def test_remembering_more_classes_keeps_what_was_remembered(
+    remembering: Path, tmp_path: Path
+) -> None:
+    again = draw(tmp_path / "again", "cd", 10, start=200)
+    printed = done("remember", remembering, again, "--out", tmp_path / "out", "--device", "cpu")
+    assert "2 of 5 classes remembered, of 16 images" in printed
+    assert "3 others as they were remembered before" in printed
+    before = read_memory(remembering / "memory.safetensors")
+    after = read_memory(tmp_path / "out" / "memory.safetensors")
+    assert after.class_names == before.class_names
+    assert after.counts.tolist() == [5, 5, 8, 8, 5]
+    np.testing.assert_array_equal(after.means[[0, 1, 4]], before.means[[0, 1, 4]])
+    assert (after.means[2:4] != before.means[2:4]).any()
+
+
+def test_a_file_remembers_nothing(model: Path, images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "one.safetensors"
+    printed = done("add", model, images, "--out", out, "--device", "cpu")
+    assert f"Model file at {out}" in printed
+    assert "The model remembers" not in printed
+    assert head_of(out).class_names == tuple("abcdefg")
+    result = invoke("remember", model, images, "--out", tmp_path / "two.safetensors")
+    assert "a file remembers nothing" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "message"),
+    [
+        ("empty", ManifestError, "1 of 2 class folders in"),
+        ("damaged", CacheError, "no image of 1 classes in"),
+        ("nothing", ManifestError, "no train split of folder in"),
+    ],
+)
+def test_folders_without_an_image_are_refused(
+    model: Path, tmp_path: Path, content: str, kind: type[Exception], message: str
+) -> None:
+    root = tmp_path / "images"
+    root.mkdir()
+    if content != "nothing":
+        draw(root, "f", 3)
+        (root / "g").mkdir()
+    if content == "damaged":
+        (root / "g" / "0.png").write_bytes(b"no image")
+    found = refused(kind, "add", model, root, "--out", tmp_path / "out", "--device", "cpu")
+    assert message in found
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_memory_of_another_backbone_is_refused(
+    remembering: Path, tiny_weights: Path, images: Path, tmp_path: Path
+) -> None:
+    network = [
+        *("--backbone", "convnextv2_atto", "--weights", tiny_weights, "--input-size", 32),
+        *("--model-arg", "depths=(1, 1, 1, 1)", "--model-arg", "dims=(4, 8, 8, 12)"),
+    ]
+    old = draw(tmp_path / "old", "abc", 5)
+    done("remember", old, "--out", tmp_path / "other", "--device", "cpu", *network)
+    mixed = Path(shutil.copytree(tmp_path / "other", tmp_path / "mixed"))
+    shutil.copy(remembering / "memory.safetensors", mixed / "memory.safetensors")
+    message = refused(ModelError, "add", mixed, images, "--out", tmp_path / "out")
+    assert "remembers 5 classes that are not the 3 of the model" in message
+    done("remove", remembering, "d", "e", "--out", tmp_path / "fewer")
+    shutil.copy(tmp_path / "fewer" / "memory.safetensors", mixed / "memory.safetensors")
+    message = refused(ModelError, "add", mixed, images, "--out", tmp_path / "out")
+    assert "of another backbone: it differs in body" in message
+
+
+def test_the_arguments_must_fit_each_other(model: Path, images: Path, tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "out")
+    for arguments, message in (
+        ([images], "give MODEL and IMAGES; or --backbone and IMAGES alone"),
+        ([model, images, "--backbone", "resnet18"], "give the folder of images alone"),
+        ([model, images, "--mean", "0.5"], "--mean goes with --backbone; MODEL has its own"),
+        ([model, images, "--transform", "paper"], "--transform goes with --backbone"),
+    ):
+        result = invoke("add", *arguments, *out)
+        assert result.exit_code == 2
+        assert message in " ".join(result.output.replace("│", " ").split())
+    (tmp_path / "out").mkdir()
+    message = refused(ModelError, "add", model, images, *out)
+    assert "there is already something at" in message
+
+
+def test_the_same_command_goes_on_with_the_features_that_are_there(
+    model: Path, images: Path, tmp_path: Path
+) -> None:
+    features = ("--features", tmp_path / "features", "--device", "cpu")
+    done("add", model, images, "--out", tmp_path / "one", *features)
+    shards = {path: path.stat().st_mtime_ns for path in tmp_path.glob("features/*/*.h5")}
+    assert shards
+    done("add", model, images, "--out", tmp_path / "two", *features)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("features/*/*.h5")} == shards
+    one, two = (head_of(tmp_path / name) for name in ("one", "two"))
+    np.testing.assert_array_equal(one.weight, two.weight)
+
+
+@pytest.mark.slow
+def test_the_added_model_predicts_in_a_process_that_has_only_timm(
+    grown: tuple[Path, str], images: Path
+) -> None:
+    code = f"""
+import sys, timm, torch
+from PIL import Image
+model = timm.create_model("local-dir:{grown[0]}", pretrained=True).eval()
+transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))
+with torch.inference_mode():
+    found = [
+        model.pretrained_cfg["label_names"][int(model(transform(Image.open(
+            f"{images}/{{name}}/7.png"))[None]).argmax())] for name in "fg"
+    ]
+assert not any(name.startswith("clinit") for name in sys.modules)
+print(*found)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert set(ended.stdout.split()) <= set("abcdefg")
+
+
+def test_the_table_fits_into_80_columns(remembering: Path, images: Path, tmp_path: Path) -> None:
+    result = invoke(
+        *("add", remembering, images, "--out", tmp_path / "out", "--device", "cpu"), width=80
+    )
+    lines = result.output.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("top-1 on held-out"))
+    assert all(len(line) <= 80 for line in lines[start : start + 4])
+    assert lines[start + 3].startswith("added classes")
