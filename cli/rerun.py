@@ -111,7 +111,8 @@ def rerun(
     if out is not None:
         say(f"Recorded at {out}")
     if not found:
-        say(f"The same bits: every table and the final head are those of {run}")
+        what = "every table is that" if no_head else "every table and the final head are those"
+        say(f"The same bits: {what} of {run}")
         return
     say(f"Not the same bits as {run}:")
     for each in found:

@@ -116,8 +116,8 @@ class ClosedLearner:
             self._evaluate(task, entry, data, rows)
         if self._diagnose is not None:
             with self.watch.phase("diagnose"), torch_stream(self.device):
-                statistics = ClassStatistics.of(data.arrays(), rows.labels, num_classes=task.stop)
-                entry.diagnoses = [self._diagnose(statistics, self._rows())] * len(self.ids)
+                diagnosis = self._diagnose(self._all_rows_seen(task), self._rows())
+            entry.diagnoses = [diagnosis] * len(self.ids)
 
     def head(self, index: int) -> Head | None:
         """Copy the linear layer as it is now; None where there is none."""
@@ -132,6 +132,13 @@ class ClosedLearner:
         stored = self._form.head()
         assert stored is not None
         return stored.rows
+
+    def _all_rows_seen(self, task: Task) -> ClassStatistics:
+        """Return the statistics of all rows that the head follows from."""
+        train = self._scenario.train
+        rows = train.rows_between(0, task.stop)
+        data = self._on_device(train.take(rows), train.labels[rows])
+        return ClassStatistics.of(data.arrays(), train.labels[rows], num_classes=task.stop)
 
     def _learn_base(self, own: Stopwatch) -> None:
         train, stop = self._scenario.train, self._scenario.num_base
