@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,9 @@ def study(method: str, **settings: Any) -> Study:
 
 
 def run(method: str, **asked: Any) -> RunRecord:
-    sides = {"base": make_base(), "new": make_new(), "head": make_head()}
-    sides |= {name: asked.pop(name) for name in sides if name in asked}
+    base, head = asked.pop("base", make_base()), asked.pop("head", make_head())
     extra = {name: asked.pop(name) for name in ("observer", "diagnose") if name in asked}
-    (record,) = run_experiment(*sides.values(), [study(method, **asked)], **extra)
+    (record,) = run_experiment(base, make_new(), head, [study(method, **asked)], **extra)
     return record
 
 
@@ -158,7 +158,7 @@ def test_a_head_on_random_features_is_no_head_to_start_from(
 ) -> None:
     write_record(run(method), tmp_path / "run")
     record = read_record(tmp_path / "run")
-    for read in (lambda: final_head(record), lambda: read_head(tmp_path / "run" / HEAD)):
+    for read in (partial(final_head, record), partial(read_head, tmp_path / "run" / HEAD)):
         with pytest.raises(HeadError) as error:
             read()
         assert "is no linear layer on the features of the backbone: its rows read" in str(

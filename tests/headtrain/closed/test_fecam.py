@@ -5,7 +5,7 @@ import pytest
 
 from clinit.errors import StatisticsError
 from clinit.headtrain.closed.fecam import Fecam, correlation_of, own_covariances, shrink
-from clinit.headtrain.closed.interface import Arrival
+from clinit.headtrain.closed.interface import Arrival, ClosedForm
 from clinit.headtrain.init.solved import NEVER
 from clinit.headtrain.study import FecamConfig
 from tests.headtrain.closed.made import COUNTS, DIM, queries, rows_of, stream
@@ -133,7 +133,7 @@ def test_with_one_image_of_every_class_the_nearest_mean_wins() -> None:
 
 
 def test_a_class_without_rows_never_wins_and_there_is_no_head() -> None:
-    form = Fecam(FecamConfig(), np.zeros(DIM))
+    form: ClosedForm = Fecam(FecamConfig(), np.zeros(DIM))
     stream(form)
     assert (form.scores(queries())[:, 2] == NEVER).all()
     assert form.head() is None

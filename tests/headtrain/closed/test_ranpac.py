@@ -24,7 +24,7 @@ def learnt(width: int = 12, lam: Any = "auto", stops: tuple[int, ...] = (4, 6, 9
 
 
 def mapped(features: np.ndarray, width: int = 12) -> np.ndarray:
-    return FeatureMap.relu(DIM, width, seed=SEED)(features).astype(float)
+    return np.asarray(FeatureMap.relu(DIM, width, seed=SEED)(features), dtype=float)
 
 
 def naive_head(width: int, lam: float) -> np.ndarray:

@@ -7,6 +7,7 @@ import pytest
 from sklearn.covariance import OAS
 
 from clinit.headtrain.closed import slda as module
+from clinit.headtrain.closed.interface import Arrival
 from clinit.headtrain.closed.slda import Slda, oracle_approximating
 from clinit.headtrain.least_squares import moments
 from clinit.headtrain.study import SldaConfig
@@ -43,7 +44,7 @@ class Transcribed:
         eye = np.eye(DIM)
         precision = np.linalg.pinv((1 - self.shrinkage) * self.covariance + self.shrinkage * eye)
         weight = self.means @ precision
-        return features @ weight.T - 0.5 * (weight * self.means).sum(1)
+        return np.asarray(features @ weight.T - 0.5 * (weight * self.means).sum(1))
 
 
 @pytest.mark.parametrize("block", [1, 3, 1000])
@@ -74,7 +75,7 @@ def test_rows_may_come_mixed_among_classes() -> None:
     form, naive = Slda(SldaConfig(), np.zeros(DIM)), Transcribed(1e-4)
     features, labels = rows_of(0, len(COUNTS))
     order = np.random.default_rng(1).permutation(len(labels))
-    form.learn(module.Arrival(1, features[order], labels[order], len(COUNTS)))
+    form.learn(Arrival(1, features[order], labels[order], len(COUNTS)))
     for row, label in zip(features[order].astype(float), labels[order], strict=True):
         naive.fit(row, label)
     np.testing.assert_allclose(form.covariance, naive.covariance, rtol=1e-9, atol=1e-12)
@@ -84,9 +85,9 @@ def test_without_a_row_of_the_base_the_stream_begins_with_the_first_task() -> No
     features, labels = rows_of(4, 6)
     empty = np.empty((0, DIM), np.float32), np.empty(0, dtype=np.int64)
     begun, plain = Slda(SldaConfig(), np.zeros(DIM)), Slda(SldaConfig(), np.zeros(DIM))
-    begun.learn(module.Arrival(0, *empty, 4))
+    begun.learn(Arrival(0, *empty, 4))
     for form in (begun, plain):
-        form.learn(module.Arrival(1, features, labels, 6))
+        form.learn(Arrival(1, features, labels, 6))
     np.testing.assert_array_equal(begun.covariance, plain.covariance)
 
 
@@ -106,7 +107,7 @@ def test_many_rows_of_a_class_come_in_several_blocks(monkeypatch: pytest.MonkeyP
     rows = np.random.default_rng(0).normal(size=(700, DIM)).astype(np.float32)
     labels = np.repeat([0, 1], [600, 100])
     whole, blocks = Slda(SldaConfig(), np.zeros(DIM)), Slda(SldaConfig(), np.zeros(DIM))
-    whole.learn(module.Arrival(1, rows, labels, 2))
+    whole.learn(Arrival(1, rows, labels, 2))
     monkeypatch.setattr(moments, "CPU_BLOCK_BYTES", 1)  # 256 rows, the least that there is
-    blocks.learn(module.Arrival(1, rows, labels, 2))
+    blocks.learn(Arrival(1, rows, labels, 2))
     np.testing.assert_allclose(blocks.covariance, whole.covariance, rtol=1e-11, atol=1e-13)
