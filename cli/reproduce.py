@@ -12,9 +12,10 @@ import typer
 from clinit.cli.console import note, out, say
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
+from clinit.cli.reproduce_dry_run import show_commands
 from clinit.cli.reproduce_runs import Asked, runs_of
-from clinit.cli.reproduce_steps import Places, Step, check_images, steps
-from clinit.cli.typed import command_line, runner
+from clinit.cli.reproduce_steps import Places, Step, check_images, digits_of, steps
+from clinit.cli.typed import runner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,9 +83,9 @@ def reproduce(
         bool,
         typer.Option(
             "--scale-down",
-            help="A reduced setting that takes minutes: a fiftieth of the iterations, a hundredth"
-            " of the buffers, batches of 64, 3 tasks, 2 seeds; on the given caches, or on"
-            " handwritten digits.",
+            help="A reduced setting: a fiftieth of the iterations, a hundredth of the buffers,"
+            " batches of 64, 2 tasks, one plastic block, at most 2 seeds; on the given caches, or"
+            " on handwritten digits (all: less than a minute on two CPU cores).",
         ),
     ] = False,
     seeds: Annotated[
@@ -134,7 +135,7 @@ def reproduce(
     asked = Asked(context, tuple(settings or ()), seeds, scale_down)
     plans = {table.name: asked.studies(table) for table in chosen}
     if dry_run:
-        _list(chosen, where, asked)
+        show_commands(chosen, where, asked)
         return
     check_images([step for table in chosen for step in _left(table, where, asked)], where)
     made: list[Reproduction] = []
@@ -178,46 +179,7 @@ def _digits(folder: Path, run: Run, *, dry_run: bool) -> tuple[Path, Path]:
         place.mkdir(parents=True)
         make_digits(place, run)
         made.touch()
-    return _digits_of(folder)
-
-
-def _digits_of(folder: Path) -> tuple[Path, Path]:
-    return folder / "digits" / "caches" / "base", folder / "digits" / "caches" / "new"
-
-
-def _list(chosen: Sequence[Table], where: Places, asked: Asked) -> None:
-    """Print the commands of tables, each once."""
-    told: set[tuple[str, str]] = set()
-    counted: set[str] = set()
-    if where.caches == _digits_of(where.out):
-        say(f"The digits are made in {where.out / 'digits'}: about a minute.")
-    for table in chosen:
-        studies = asked.studies(table)
-        planned = [
-            step
-            for step in steps(table, where, asked.words(table), studies)
-            if step.target not in told
-        ]
-        told |= {step.target for step in planned if step.words[0] != "sweep"}
-        _list_one(table, planned)
-        identities = {f"{table.runs} {study.identity}" for study in studies}
-        if shared := len(identities & counted):
-            say(f"  {shared:,} of these runs are those of a table above")
-        counted |= identities
-
-
-def _list_one(table: Table, planned: Sequence[Step]) -> None:
-    from rich.text import Text
-
-    say()
-    heading = f"{table.name}: {table.title}"
-    out.print(Text(heading + (f" (Table {table.number})" if table.number else ""), style="bold"))
-    for step in planned:
-        style = "dim" if step.is_done else "green"
-        out.print(Text(command_line(list(step.words)), style=style), soft_wrap=True)
-        say("  " + ("done" if step.is_done else step.cost))
-    if not planned:
-        say("  nothing beyond the commands above")
+    return digits_of(folder)
 
 
 def _shown(
@@ -280,7 +242,8 @@ def _summary(made: Sequence[Reproduction]) -> RenderableType:
     for found in made:
         verdicts = [each.effect.verdict for each in found.comparisons]
         counts = [str(verdicts.count(name)) for name in ("holds", "open", "opposite")]
-        lines.append([found.table.name, *(counts if verdicts else ["-"] * 3)])
+        is_known = any(verdict != "-" for verdict in verdicts)
+        lines.append([found.table.name, *(counts if is_known else ["-"] * 3)])
     heads = ("hold", "open", "other way round")
     return Group(
         Text("\nEffects of the paper: which of two starts is better", style="bold"),

@@ -16,20 +16,25 @@ if TYPE_CHECKING:
     from clinit.analysis.run_summary import RunSummary
     from clinit.headtrain.study import Study
 
-_SCALED = {"tasks": "3", "batch_size": "64", "eval_every": "4", "seed": "0:2"}
+_SCALED = {"tasks": "2", "batch_size": "64", "eval_every": "8"}
 _BOTH = {"iterations,buffer": "12,240;24,1920"}
-_SCALED_BUDGETS: dict[str, dict[str, str]] = {
-    "first-task": {"buffer": "240"},
-    "last-layer": _BOTH,
-    "top-layers": _BOTH,
-    "cl-methods": {"iterations,buffer": "12,240"},
-    "resnet18": _BOTH,
-    "data-orders": {"iterations,buffer": "12,240"},
-    "forward-transfer": _BOTH,
-    "cost": {"iterations,buffer": "24,1920"},
+_SMALLER = {"iterations,buffer": "12,240"}
+_TWO_SEEDS = {"seed": "0:2"}
+"""For tables that have several; the others keep their one."""
+_TOP = {"top_blocks": "1"}
+"""Half of the time, and the same verdicts on the digits."""
+_SCALED_TABLES: dict[str, dict[str, str]] = {
+    "first-task": {"buffer": "240", **_TWO_SEEDS},
+    "last-layer": {**_BOTH, **_TWO_SEEDS},
+    "top-layers": {**_BOTH, **_TOP},
+    "cl-methods": {**_SMALLER, **_TOP, "ewc_samples": "40"},
+    "resnet18": {**_BOTH, **_TWO_SEEDS},
+    "data-orders": {**_SMALLER, **_TOP, **_TWO_SEEDS},
+    "forward-transfer": {**_BOTH, **_TOP},
+    "cost": {"iterations,buffer": "24,1920", **_TOP},
     "figures": {"buffer": "240", "iterations,stop_after": "25,{tasks};60,1"},
 }
-"""A fiftieth of the iterations and a hundredth of the buffers, by table."""
+"""A fiftieth of the iterations and of EWC's images, a hundredth of the buffers, by table."""
 _OF_TRAINING = ("iterations", "batch_size", "eval_every")
 
 
@@ -46,7 +51,7 @@ def overlay(
     """
     if not table.runs:
         return []
-    words = {**_SCALED, **_SCALED_BUDGETS[table.name]} if scale_down else {}
+    words = {**_SCALED, **_SCALED_TABLES[table.name]} if scale_down else {}
     if seeds is not None:
         words["seed"] = f"0:{seeds}"
     for each in settings:

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clinit.cli.reproduce_cost import IMAGES, extraction_cost, hours
 from clinit.errors import ClinitError, ExperimentError
 
 if TYPE_CHECKING:
     from clinit.analysis.paper.tables import Table
     from clinit.headtrain.study import Study
 
-IMAGES = {"imagenet1k": 1_281_167 + 50_000, "places365": 1_803_460 + 36_500}
-TRAIN_IMAGES = 1_281_167
-"""Images of ImageNet-1K that views are taken of."""
 SIDES = {"imagenet1k": "--imagenet", "places365": "--places"}
 """The options that name their folders."""
 WHERE = {
@@ -56,6 +54,11 @@ class Places:
     def runs(self, table: Table) -> Path:
         """Return the folder of the runs of a table."""
         return self.out / "runs" / table.runs
+
+
+def digits_of(folder: Path) -> tuple[Path, Path]:
+    """Return where the caches of the digits are below `--out`."""
+    return folder / "digits" / "caches" / "base", folder / "digits" / "caches" / "new"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +151,7 @@ def _extraction(table: Table, places: Places, data: str, folder: Path) -> Step:
         *(("--views", str(views)) if views else ()),
         *(("--weights", str(places.weights)) if is_femto and places.weights else ()),
     ]
-    images = IMAGES[data] + views * TRAIN_IMAGES
-    width = 384 if is_femto else 512
-    cost = (
-        f"{images:,} images through the backbone, {images * width * 2 / 1e9:.1f} GB;"
-        f" {_time(images / _IMAGES_PER_SECOND)} on two CPU cores"
-    )
+    cost = extraction_cost(data, views, 384 if is_femto else 512)
     return Step(tuple(words), _is_whole(folder, views), cost)
 
 
@@ -200,36 +198,6 @@ def _sweep(table: Table, places: Places, overlay: Sequence[str], studies: Sequen
         words += ["--weights", str(places.weights)] if places.weights else []
     words += ["--out", str(places.runs(table))]
     done = len(recorded(places.runs(table), studies))
-    cost = f"{len(studies):,} runs, {done:,} recorded; {_hours(table, studies)}"
-    if table.is_top:
-        cost += ", and up to 80 GB of activations"
+    cost = f"{len(studies):,} runs, {done:,} recorded; {hours(table, studies)}"
     # Never done: where all is recorded it trains nothing, and refuses records of other data.
     return Step(tuple(words), False, cost)
-
-
-_IMAGES_PER_SECOND = 40
-"""Of a small backbone on two CPU cores, as measured with a ViT-tiny (benchmarks)."""
-_RATE = 80e9
-"""Arithmetic of two CPU cores, per second."""
-_BLOCK_FLOP = 2 * 49 * 2 * 384 * 1536 * 2
-"""Forward pass of the last two blocks of ConvNeXtV2-Femto, per image."""
-
-
-def _hours(table: Table, studies: Sequence[Study]) -> str:
-    """Return how long runs of the paper's size take on two CPU cores."""
-    width = 512 if table.name == "resnet18" else 384
-    total = 0.0
-    for study in studies:
-        stream = study.stream
-        tasks = stream.stop_after or stream.tasks
-        rows = 3 * stream.iterations * stream.rows_per_batch  # forward, and two products back
-        rows += len(stream.evaluation_points) * (50_000 + 36_500)
-        total += tasks * rows * (2 * 1365 * width + (_BLOCK_FLOP if table.is_top else 0))
-    return f"with the paper's data {_time(total / _RATE)} on two CPU cores"
-
-
-def _time(seconds: float) -> str:
-    """Return an estimate in words."""
-    if seconds < 5400:
-        return f"about {max(1, round(seconds / 60)):,} min"
-    return f"about {seconds / 3600:,.0f} h"

@@ -17,6 +17,7 @@ from clinit.analysis.paper.words import (
     effect_words,
     evidence_words,
     group_title,
+    is_printed,
     mean_words,
     printed_words,
     short_title,
@@ -44,8 +45,8 @@ def as_json(found: Reproduction) -> str:
                 "loss": place.loss,
                 "iterations": place.iterations,
                 "metric": found.table.effects[0],
-                "paper": theirs,
-                "ours": ours,
+                "paper": theirs or None,
+                "ours": ours or None,
             }
             for place, theirs, ours in found.orders
         ],
@@ -130,7 +131,8 @@ def _rows(found: Reproduction, group: list[Line]) -> list[list[str]]:
     for place in dict.fromkeys(line.place for line in group):
         lines = [line for line in group if line.place == place]
         rows.append([place.init or "here", *map(mean_words, lines)])
-        rows.append(["paper", *map(printed_words, lines)])
+        if is_printed(group):
+            rows.append(["paper", *map(printed_words, lines)])
     return rows
 
 
@@ -151,7 +153,7 @@ def _effects(found: Reproduction) -> list[list[str]]:
 
 def _lists(found: Reproduction) -> dict[str, tuple[str, ...]]:
     orders = [
-        f"{short_title(place)}: here {ours}; paper {theirs}"
+        f"{short_title(place)}: here {ours}; paper {theirs or '-'}"
         for place, theirs, ours in found.orders
         if ours
     ]

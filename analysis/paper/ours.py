@@ -20,8 +20,9 @@ def runs_by_place(
 ) -> dict[Place, list[RunSummary]]:
     """Return the runs of each place of a table, by seed.
 
-    The budgets of our runs stand for those of the paper in their order, the smaller one first;
-    where there are fewer, each stands for the one that it equals, or else for the smallest.
+    A budget of ours stands for the one of the paper that it equals. Where none does and there are
+    as many of both, ours stand for the paper's in their order, the smaller one first: that is a
+    reduced setting. Any other is not in the paper, and its runs have places of their own.
 
     Raises:
         RecordError: If the runs of a method have more budgets than the paper.
@@ -36,31 +37,32 @@ def runs_by_place(
             sorted({(each.iterations, each.buffer) for each in theirs}, key=_size),
             method,
         )
-        by_key = {(each.loss, each.init, each.iterations, each.buffer): each for each in theirs}
+        lines = {(each.loss, each.init) for each in theirs}
         for run in sorted(own, key=lambda run: run.config["seed"]):
-            place = by_key.get((run.config["loss"], run.init, *budgets[_budget(run)]))
-            if place is not None:
-                found[place].append(run)
+            if (run.config["loss"], run.init) not in lines:
+                continue
+            key = (run.config["loss"], *budgets[_budget(run)], run.init)
+            found.setdefault(Place(method, *key), []).append(run)
     return found
 
 
 def values_of(
-    runs: Sequence[RunSummary], metric: str, *, at_start: bool, random: Sequence[RunSummary] = ()
+    rows: Sequence[Row], metric: str, *, at_start: bool, random: Sequence[Row] = ()
 ) -> Values:
     """Return a metric of the paper for runs of one place, by seed; empty where there is none.
 
     Args:
-        runs: That differ in their seed.
+        rows: Those of the runs, which differ in their seed.
         metric: Its name among the paper's numbers.
         at_start: Whether the table is of the first task before any training.
-        random: The runs with random rows beside them, for what is relative to these.
+        random: The same of runs with random rows, for what is relative to these.
     """
     read = _FIRST_TASK if at_start else _READERS
     if metric not in read:
         return {}
-    found = {run.config["seed"]: read[metric](run.row()) for run in runs}
+    found = {row["seed"]: read[metric](row) for row in rows}
     if metric == "overhead":
-        whole = {run.config["seed"]: run.row()["seconds"] for run in random}
+        whole = {row["seed"]: row["seconds"] for row in random}
         found = {
             seed: None if part is None or not whole.get(seed) else 6000 * part / whole[seed]
             for seed, part in found.items()
@@ -83,9 +85,9 @@ def _matched(ours: list[Budget], theirs: list[Budget], method: str) -> dict[Budg
             f" {len(theirs)}",
             remedy="Give another --out, where only runs of this table are recorded.",
         )
-    if len(ours) == len(theirs):
+    if len(ours) == len(theirs) and not set(ours) & set(theirs):
         return dict(zip(ours, theirs, strict=True))
-    return {budget: budget if budget in theirs else theirs[0] for budget in ours}
+    return {budget: budget for budget in ours}
 
 
 def _initialisation(row: Row) -> float | None:

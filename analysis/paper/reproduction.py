@@ -13,7 +13,7 @@ from clinit.analysis.paper.effects import PAIRS, Effect, ordering, over_images, 
 from clinit.analysis.paper.numbers import Cells, Place, Printed, paper_cells
 from clinit.analysis.paper.ours import Budget, Values, runs_by_place, values_of
 from clinit.analysis.paper.tables import Table
-from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.run_summary import Row, RunSummary
 from clinit.headtrain.study import Study
 
 Collapse = Mapping[str, Mapping[str, Any]]
@@ -66,7 +66,8 @@ class Reproduction:
     lines: tuple[Line, ...]
     comparisons: tuple[Comparison, ...]
     orders: tuple[tuple[Place, str, str], ...]
-    """The starts by A_new in each group: its first place, in the paper and here."""
+    """The starts by A_new in each group: its first place, in the paper ("" where it has no such
+    budget) and here."""
     budgets: Mapping[Place, Budget]
     """Iterations and buffer of our runs in each place."""
     differences: tuple[str, ...]
@@ -106,10 +107,12 @@ def reproduction(
     Raises:
         RecordError: If the runs have more budgets than the table.
     """
-    cells = _cells(table)
-    found = runs_by_place(runs, list(cells)) if table.runs else {place: [] for place in cells}
+    paper = _cells(table)
+    found = runs_by_place(runs, list(paper)) if table.runs else {place: [] for place in paper}
+    cells = _in_order({place: paper.get(place, {}) for place in found})
+    rows = {place: [run.row() for run in members] for place, members in found.items()}
     lines = [
-        Line(place, metric, printed.get(metric), _values(table, place, metric, found, collapse))
+        Line(place, metric, printed.get(metric), _values(table, place, metric, rows, collapse))
         for place, printed in cells.items()
         for metric in table.metrics
     ]
@@ -125,7 +128,7 @@ def reproduction(
             if members
         },
         differences=tuple(
-            differences(table, used, cells, recipe)
+            differences(table, used, paper, recipe)
             if table.runs
             else of_heads(table, collapse or {}, features or {})
         ),
@@ -135,7 +138,7 @@ def reproduction(
 
 
 def _cells(table: Table) -> Cells:
-    """Return the paper's numbers in our order; those of a head stand beside all its starts."""
+    """Return the paper's numbers; those of a head stand beside all its starts."""
     cells = paper_cells(table.source)
     if table.name == "cost":
         cells = {place: _with_overhead(place, cells) for place in cells}
@@ -146,6 +149,11 @@ def _cells(table: Table) -> Cells:
                 place: {} for place in (Place("", loss, 0, None, "") for loss in heads)
             } | cells
         cells = {place: {**printed, **heads[place.loss]} for place, printed in cells.items()}
+    return cells
+
+
+def _in_order(cells: Cells) -> Cells:
+    """Return lines by method, as the paper has them, loss, budget and start."""
     methods = list(dict.fromkeys(place.method for place in cells))
     return dict(
         sorted(cells.items(), key=lambda item: (methods.index(item[0].method), _rank(item[0])))
@@ -181,14 +189,14 @@ def _values(
     table: Table,
     place: Place,
     metric: str,
-    found: Mapping[Place, Sequence[RunSummary]],
+    rows: Mapping[Place, Sequence[Row]],
     collapse: Collapse | None,
 ) -> Values:
     if metric in OF_HEAD:
         value = (collapse or {}).get(place.loss, {}).get(metric)
         return {} if value is None else {0: value}
-    random = found.get(Place(*place.group, "random"), ())
-    return values_of(found[place], metric, at_start=table.name == "first-task", random=random)
+    random = rows.get(Place(*place.group, "random"), ())
+    return values_of(rows[place], metric, at_start=table.name == "first-task", random=random)
 
 
 def _comparisons(
@@ -242,7 +250,11 @@ def _orders(table: Table, cells: Cells, lines: Sequence[Line]) -> list[tuple[Pla
     result = []
     for _, group in groupby(cells, lambda place: place.group):
         places = list(group)
-        theirs = {place.init: [cells[place][metric].value] for place in places}
+        theirs = {
+            place.init: [printed.value]
+            for place in places
+            if (printed := cells[place].get(metric)) is not None
+        }
         ours = {
             line.place.init: list(line.ours.values())
             for line in lines

@@ -16,6 +16,7 @@ from clinit.analysis.paper.words import (
     effect_caption,
     effect_words,
     evidence_words,
+    is_printed,
     number,
     short_title,
     signed,
@@ -58,7 +59,8 @@ def _numbers(found: Reproduction, group: list[Line]) -> RichTable:
         rows: list[Cells] = [[place.init or "here", *(_mean(line) for line in lines)]]
         if (seeds := max(len(line.ours) for line in lines)) > 1:
             rows.append(_dim([f"  ± {seeds} seeds", *(_deviation(line) for line in lines)]))
-        rows.append(_dim(["  paper", *map(_printed, lines)]))
+        if is_printed(group):
+            rows.append(_dim(["  paper", *map(_printed, lines)]))
         if any(line.printed and line.printed.deviation for line in lines):
             rows.append(_dim(["  ± paper", *map(_printed_deviation, lines)]))
         if not found.is_reduced:
@@ -135,4 +137,6 @@ def _lists(found: Reproduction) -> Iterator[Text]:
 
 
 def _order(theirs: str, ours: str) -> str:
-    return f"{theirs}, as in the paper" if ours == theirs else f"{ours} (paper: {theirs})"
+    if ours == theirs:
+        return f"{theirs}, as in the paper"
+    return f"{ours} (paper: {theirs})" if theirs else f"{ours} (not in the paper)"

@@ -66,8 +66,15 @@ def group_title(place: Place, budget: Budget | None) -> str:
 
 def title_of(found: Reproduction, group: Sequence[Line]) -> str:
     """Return the title of lines that are compared with each other."""
+    if not is_printed(group):
+        return f"{group_title(group[0].place, None)} (the paper has no such budget)"
     budgets = [found.budgets[line.place] for line in group if line.place in found.budgets]
     return group_title(group[0].place, budgets[0] if budgets else None)
+
+
+def is_printed(lines: Sequence[Line]) -> bool:
+    """Return whether the paper has any number of these lines."""
+    return any(line.printed is not None for line in lines)
 
 
 def same_budget(place: Place, budget: Budget) -> bool:
@@ -120,6 +127,8 @@ def verdict_words(effect: Effect) -> str:
     """Return whether an effect holds, in words."""
     if effect.mean is not None and effect.half_width is None:
         return "one seed: no interval"
+    if effect.mean is not None and effect.paper is None:
+        return "not in the paper"
     return _VERDICTS[effect.verdict]
 
 

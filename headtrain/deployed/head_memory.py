@@ -1,22 +1,24 @@
 """What a head alone says about the classes it knows: an estimate of their statistics.
 
-If the features of all classes are normal with one covariance Sigma, the softmax classifier for
-equal priors has the rows
+With v_c the row of a class less the mean of all rows, and b_c its bias less the mean of all:
 
-    w_c = s Sigma^-1 mu_c + a,    b_c = -s/2 mu_c.Sigma^-1 mu_c + const
+    mu_c = m + g v_c
 
-with any vector a common to all classes; s is 1 for the posterior, and larger for a head that was
-trained to be surer. Hence mu_c = m + Sigma v_c / s, with v_c = w_c less the mean of all w_c: the
-means of the classes up to their centre m. Sigma and m are taken from the new images, their
-covariance within classes (shrunk as by O. Ledoit and M. Wolf, 2004, because they are few) and the
-mean of their classes; s is the one at which the centred biases are best explained by
-
-    b_c = -(1 / 2s) v_c.Sigma v_c - v_c.m + const.
+Rows of a trained head point the way the class means do (NC3: V. Papyan, X. Y. Han, D. L. Donoho,
+"Prevalence of neural collapse during the terminal phase of deep learning training", PNAS 2020). At
+the centre m of all classes none of them is preferred: m is the point nearest to the mean of the
+new classes at which all logits v_c.m + b_c are equal, by least squares with a ridge. The factor g
+makes the classes as far from m as the new ones are from their centre. The covariance is that of
+the new images within their classes, shrunk because they are few (O. Ledoit, M. Wolf, "A
+well-conditioned estimator for large-dimensional covariance matrices", Journal of Multivariate
+Analysis 88(2), 2004) and widened, because images of classes that nobody shows vary in more ways
+than a few new ones.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import scipy.linalg
 from jaxtyping import Float
 from sklearn.covariance import ledoit_wolf
 
@@ -24,7 +26,10 @@ from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
 from clinit.headtrain.export.memory import Memory, no_rows
 
-LEAST_SCALE, MOST_SCALE = 1.0, 100.0
+RIDGE = 0.1
+"""Of the centre, relative to the mean eigenvalue of the rows."""
+WIDENING = 4.0
+"""Factor of the covariance: on photographs, the least that harms the old classes little."""
 
 
 def memory_of_head(head: Head, new: FeatureSet) -> Memory:
@@ -35,17 +40,17 @@ def memory_of_head(head: Head, new: FeatureSet) -> Memory:
         new: Features of images of other classes, at least one.
     """
     assert head.class_names is not None
-    centre, covariance = _surroundings(new)
+    centre, covariance, spread = _surroundings(new)
     offsets = head.weight.astype(np.float64)
     offsets -= offsets.mean(axis=0)
-    moved = offsets @ covariance
-    scale = _scale(np.sum(moved * offsets, axis=1), head.bias + offsets @ centre)
+    factor = np.sqrt(spread / max(float(np.square(offsets).sum(axis=1).mean()), 1e-30))
+    means = _centre(offsets, head.bias.astype(np.float64), centre) + factor * offsets
     empty = FeatureSet(new.features[:0], new.labels[:0], head.class_names)
     return Memory(
         class_names=head.class_names,
         counts=np.ones(head.num_classes, dtype=np.int64),
-        means=(centre + moved / scale).astype(np.float32),
-        covariance=covariance.astype(np.float32),
+        means=means.astype(np.float32),
+        covariance=(WIDENING * covariance).astype(np.float32),
         averaged=head.num_classes,
         freedom=1.0,
         held_out=empty,
@@ -54,31 +59,47 @@ def memory_of_head(head: Head, new: FeatureSet) -> Memory:
     )
 
 
+def _centre(
+    offsets: Float[np.ndarray, "classes dim"],
+    bias: Float[np.ndarray, " classes"],
+    near: Float[np.ndarray, " dim"],
+) -> Float[np.ndarray, " dim"]:
+    """Return the point near another at which no class is preferred."""
+    gram = offsets.T @ offsets
+    mean_eigenvalue = float(np.trace(gram)) / len(gram) or 1.0
+    system = gram + RIDGE * mean_eigenvalue * np.eye(len(gram))
+    preferred = bias - bias.mean() + offsets @ near
+    step = scipy.linalg.solve(system, offsets.T @ preferred, assume_a="pos")
+    return np.asarray(near - step)
+
+
 def _surroundings(
     new: FeatureSet,
-) -> tuple[Float[np.ndarray, " dim"], Float[np.ndarray, "dim dim"]]:
-    """Return the mean of the class means, and the shrunk covariance within classes.
+) -> tuple[Float[np.ndarray, " dim"], Float[np.ndarray, "dim dim"], float]:
+    """Return the mean of the class means, the shrunk covariance, and the spread of the means.
 
-    Where no class has two images, it is that around the mean of all.
+    The covariance is that within classes or, where no class has two images, around the mean of
+    all; the spread is the mean squared distance of the means from theirs, less what so few images
+    per class would have by chance, and at least a tenth of the variance within classes.
     """
     rows = new.features.astype(np.float64)
     counts = new.counts()
     sums = np.zeros((len(counts), new.dim))
     np.add.at(sums, new.labels, rows)
     means = sums / np.maximum(counts, 1)[:, None]
-    centre = means[counts > 0].mean(axis=0)
+    present = counts > 0
+    centre = means[present].mean(axis=0)
     several = counts[new.labels] > 1
-    if len(rows) == 1:
-        return centre, np.eye(new.dim) * float(np.square(rows).mean())
-    if not several.any():
-        return centre, ledoit_wolf(rows, assume_centered=False)[0]
-    unbiased = np.sqrt(counts / np.maximum(counts - 1, 1))[new.labels][:, None]
-    within = (rows - means[new.labels]) * unbiased
-    return centre, ledoit_wolf(within[several], assume_centered=True)[0]
-
-
-def _scale(squares: Float[np.ndarray, " classes"], biases: Float[np.ndarray, " classes"]) -> float:
-    """Return s by least squares of the biases on -1/2 v.Sigma v, within reason."""
-    x = -0.5 * (squares - squares.mean())
-    slope = float(x @ (biases - biases.mean())) / max(float(x @ x), 1e-30)
-    return float(np.clip(1 / max(slope, 1 / MOST_SCALE), LEAST_SCALE, MOST_SCALE))
+    if several.any():
+        unbiased = np.sqrt(counts / np.maximum(counts - 1, 1))[new.labels][:, None]
+        within = ((rows - means[new.labels]) * unbiased)[several]
+        covariance = ledoit_wolf(within, assume_centered=True)[0]
+    elif len(rows) > 1:
+        covariance = ledoit_wolf(rows)[0]
+    else:
+        covariance = np.eye(new.dim) * float(np.square(rows).mean())
+    variance = float(np.trace(covariance))
+    number = int(present.sum())
+    found = float(np.square(means[present] - centre).sum()) / max(1, number - 1)
+    chance = variance * float((1 / counts[present]).mean())
+    return centre, covariance, max(found - chance, 0.1 * variance)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from clinit.analysis.paper.tables import NAMES, table_named
+from clinit.analysis.paper.tables import TABLES, table_named
 from clinit.cli.main import app
 from clinit.cli.reproduce_runs import overlay
 from clinit.errors import ClinitError, ExperimentError
 from clinit.extract.head import read_head, write_head
 from clinit.headtrain.record.format import find_records
 
-SCALED = ["tasks=3", "batch_size=64", "eval_every=4"]
+SCALED = ["tasks=2", "batch_size=64", "eval_every=8"]
 
 
 @pytest.fixture
@@ -55,6 +57,24 @@ def test_a_dry_run_tells_commands_time_and_disk(
     assert shown.count("--dataset imagenet1k") == 1  # what two tables share is told once
     assert "nothing beyond the commands above" in shown
     assert not (tmp_path / "out").exists()
+
+
+def test_the_frozen_pass_of_the_top_tables_is_estimated_once(
+    reproduce: Callable[..., Result],
+) -> None:
+    result = reproduce("top-layers", "cl-methods", "data-orders", "cost", "--dry-run")
+    assert result.exit_code == 0, result.output
+    told = [line for line in result.output.splitlines() if "frozen blocks" in line]
+    # Test and training images, a buffer of each size; then four more seeds of the smaller one.
+    images = 50_000 + 36_500 + 1_803_460 + 24_000 + 192_000
+    seconds = images * (1 / 40 - 2 * 49 * 2 * 384 * 1536 * 2 / 80e9)
+    assert told == [
+        f"  before them, {images:,} images through the frozen blocks, once, 79.3 GB; about"
+        f" {seconds / 3600:.0f} h on two CPU cores",
+        "  before them, 96,000 images through the frozen blocks, once, 3.6 GB; about 35 min on two"
+        " CPU cores",
+    ]
+    assert "frozen blocks" not in reproduce("last-layer", "--dry-run").output
 
 
 def test_images_that_are_not_there_are_named_with_what_to_do(
@@ -109,20 +129,20 @@ def test_more_budgets_than_the_table_has_are_refused_before_anything_is_trained(
             "last-layer",
             [],
             None,
-            [*SCALED, "seed=0:2", "iterations,buffer=12,240;24,1920"],
+            [*SCALED, "iterations,buffer=12,240;24,1920", "seed=0:2"],
         ),
         (
             "last-layer",
             ["buffer=9", "eval-every=2"],
             5,
-            [*SCALED[:2], "seed=0:5", "iterations=12,24", "buffer=9", "eval_every=2"],
+            [*SCALED[:2], "iterations=12,24", "seed=0:5", "buffer=9", "eval_every=2"],
         ),
-        ("first-task", ["iterations=5"], None, ["tasks=3", "seed=0:2", "buffer=240"]),
+        ("first-task", ["iterations=5"], None, ["tasks=2", "buffer=240", "seed=0:2"]),
         (
             "figures",
             ["seed=3"],
             None,
-            [*SCALED, "buffer=240", "iterations,stop_after=25,3;60,1", "seed=3"],
+            [*SCALED, "buffer=240", "iterations,stop_after=25,2;60,1", "seed=3"],
         ),
         ("neural-collapse", ["seed=3"], 2, []),
     ],
@@ -138,38 +158,48 @@ def test_without_a_reduction_the_recipe_is_as_it_is() -> None:
 
 
 @pytest.mark.slow
-def test_all_tables_and_figures_are_made_in_a_reduced_setting(
-    caches: list[str], tmp_path: Path
+def test_all_tables_and_figures_are_made_of_the_digits_in_a_reduced_setting(
+    tmp_path: Path,
 ) -> None:
-    """Every name on two small caches; a second call trains nothing."""
-    small = ["--scale-down", *caches, "--seeds", "1", "--set", "tasks=2"]
-    small += ["--set", "batch_size=6", "--set", "eval_every=24"]
-    top = [name for name in NAMES if table_named(name).is_top]
-    heads = [name for name in NAMES if name not in top]
+    """The whole command; a second call trains nothing."""
+    out = tmp_path / "out"
 
-    def reproduce(*words: str) -> str:
+    def reproduce(*names: str) -> str:
         # In a process of its own: without the checks of types that tests add, much faster.
-        command = [sys.executable, "-m", "clinit", "reproduce", *words]
-        command += ["--out", str(tmp_path / "out")]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        command = [sys.executable, "-m", "clinit", "reproduce", *names, "--scale-down"]
+        command += ["--out", str(out)]
+        wide = {**os.environ, "COLUMNS": "100"}
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=wide)
         return done.stdout
 
-    assert "Effects of the paper: which of two starts is better" in reproduce(*heads, *small)
-    reproduce(*top, *small, "--set", "rank=2", "--set", "loss=ce")
-    out = tmp_path / "out"
-    for name in set(NAMES) - {"figures"}:
-        content = json.loads((out / "tables" / f"{name}.json").read_text())
+    whole = reproduce("all")
+    tables = [table for table in TABLES if table.name != "figures"]
+    parts = whole.split("\nA reduced setting, see below")
+    for table, (before, shown) in zip(tables, pairwise(parts), strict=True):
+        heading = f"Table {table.number}: {table.title}" if table.number else table.title
+        assert before.endswith(f"\n{heading}")
+        assert re.search(r"^(random|here) .*\d", shown, re.MULTILINE)  # a line of ours
+        content = json.loads((out / "tables" / f"{table.name}.json").read_text())
         assert content["reduced"] is True
         assert any(line["ours"] is not None for line in content["lines"])
         for ending in ("csv", "md", "tex"):
-            assert (out / "tables" / f"{name}.{ending}").stat().st_size > 0
-    for figure in ("figure1ab", "figure1c", "figure2", "figure3"):
+            assert (out / "tables" / f"{table.name}.{ending}").stat().st_size > 0
+    for figure in ("figure1ab", "figure1c", *(f"figure{number}" for number in range(2, 7))):
         for ending in ("png", "pdf", "svg"):
             assert (out / "figures" / f"{figure}.{ending}").stat().st_size > 0
-    recorded = find_records(out)
-    assert len(find_records(out / "runs" / "top-layers")) == 6  # four tables share them
-    assert "18 recorded already" in reproduce("last-layer", *small)
-    assert find_records(out) == recorded
+    summary = whole[whole.index("Effects of the paper: which of two starts is") :]
+    for name, kind in (("last-layer", "seeds"), ("top-layers", "images")):
+        effects = json.loads((out / "tables" / f"{name}.json").read_text())["effects"]
+        assert {each["over"] for each in effects} == {kind}
+        verdicts = [each["verdict"] for each in effects]
+        counts = [str(verdicts.count(verdict)) for verdict in ("holds", "open", "opposite")]
+        assert re.search(rf"{name} +{' +'.join(counts)}\n", summary)
+    written = {path: path.stat().st_mtime_ns for path in find_records(out)}
+    assert len(find_records(out / "runs" / "top-layers")) == 18 + 3  # four tables share them
+    again = reproduce("last-layer", "cost")
+    assert "36 recorded already" in again
+    assert "9 runs, 9 recorded already" in again
+    assert {path: path.stat().st_mtime_ns for path in find_records(out)} == written
 
 
 def test_records_and_heads_of_other_caches_are_refused(
@@ -205,18 +235,3 @@ def test_runs_without_a_place_of_their_own_are_refused(
     error = reproduce("resnet18", "--dry-run", *words).exception
     assert isinstance(error, ExperimentError)
     assert str(error) == message
-
-
-def test_digits_are_made_where_no_cache_is_given(
-    reproduce: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[Path] = []
-
-    def stop(folder: Path, run: Any) -> None:
-        made.append(folder)
-        raise ExperimentError("made", remedy="-")
-
-    monkeypatch.setattr("clinit.cli.digits.make_digits", stop)
-    result = reproduce("first-task", "--scale-down")
-    assert str(result.exception) == "made"
-    assert made == [tmp_path / "out" / "digits"]

@@ -80,10 +80,55 @@ def test_one_seed_is_tested_over_images(runs: Make) -> None:
     assert effect.p_value is not None
 
 
-def test_a_single_budget_stands_for_the_one_it_equals_or_the_smallest(runs: Make) -> None:
+def test_a_budget_stands_for_the_one_of_the_paper_that_it_equals(runs: Make) -> None:
     equal = reproduction(table_named("resnet18"), runs(budgets=((1200, 192_000),), seeds=(0,)))
     assert lines_of(equal, iterations=1200, init="random")["acc_new"].ours
     assert not lines_of(equal, iterations=600, init="random")["acc_new"].ours
+    assert {line.place.iterations for line in equal.lines} == {600, 1200}
+
+
+def test_a_budget_that_the_paper_lacks_has_a_place_without_its_numbers(runs: Make) -> None:
+    made = runs(budgets=((300, 9000),), seeds=(0, 1))
+    found = reproduction(table_named("resnet18"), made)
+    assert all(not line.ours for line in found.lines if line.place.iterations != 300)
+    own = [line for line in found.lines if line.place.iterations == 300]
+    assert {line.place.init for line in own} == {"random", "class-mean", "least-square"}
+    assert {(line.place.buffer, line.printed, line.difference) for line in own} == {
+        (9000, None, None)
+    }
+    random = [run.row()["acc_new"] for run in made if run.init == "random"]
+    assert lines_of(found, iterations=300, init="random")["acc_new"].mean == fmean(random)
+    effects = [each.effect for each in found.comparisons if each.place.iterations == 300]
+    assert len(effects) == 3 * 2
+    assert {(effect.paper, effect.verdict, effect.number) for effect in effects} == {(None, "-", 2)}
+    assert all(effect.mean is not None and effect.half_width is not None for effect in effects)
+    assert "300 updates per task instead of 600 and 1,200." in found.differences
+    content = json.loads(FORMATS["json"](found))
+    assert [(each["iterations"], each["paper"]) for each in content["orders"] if each["ours"]] == [
+        (300, None)
+    ]
+
+
+def test_beside_a_budget_that_equals_one_another_does_not_stand_for_the_other(runs: Make) -> None:
+    made = runs(budgets=((600, 24_000), (3000, 400_000)), seeds=(0,))
+    found = reproduction(table_named("resnet18"), made)
+    filled = {line.place.iterations for line in found.lines if line.ours}
+    assert filled == {600, 3000}
+
+
+@pytest.mark.parametrize("ending", ["terminal", "md", "tex"])
+def test_it_is_told_that_the_paper_has_no_such_budget(runs: Make, ending: str) -> None:
+    found = reproduction(table_named("resnet18"), runs(budgets=((300, 9000),), seeds=(0, 1)))
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(terminal(found))
+    text = console.export_text() if ending == "terminal" else FORMATS[ending](found)
+    title = "Cross entropy, 300 iterations, buffer 9,000 (the paper has no such budget)"
+    own = text[text.index(title) : text.index("Cross entropy, 600 iterations")]
+    assert own.count("least-square") == 1
+    assert "paper" not in own.removeprefix(title)
+    if ending != "tex":  # no effects there
+        assert text.count("not in the paper") == {"terminal": 2 + 1, "md": 3 * 2}[ending]
+        assert text.count("not known") == {"terminal": 2 * 2, "md": 2 * 3 * 2}[ending]
 
 
 def test_more_budgets_than_the_table_has_are_refused(runs: Make) -> None:
@@ -187,7 +232,8 @@ def test_only_runs_of_the_same_seed_are_compared_over_images(runs: Make) -> None
 
 @pytest.fixture
 def whole(runs: Make) -> Reproduction:
-    return reproduction(table_named("last-layer"), runs(losses=LOSSES, seeds=(0, 1)))
+    made = runs(losses=LOSSES, budgets=((100, 40), (200, 80)), seeds=(0, 1))
+    return reproduction(table_named("last-layer"), made)
 
 
 @pytest.mark.parametrize("width", [80, 120])
