@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import re
-
 from clinit.analysis.measures import ARROWS, Measure
 from clinit.analysis.paper_table import Entry, PaperTable
-from clinit.extract.visible import visible
-
-_SPECIAL = re.compile(r"[\\`*_\[\]<>|~$&#!]")
+from clinit.extract.markdown import escaped, lines_of_table
 
 
 def markdown(table: PaperTable) -> str:
     """Return a title, the table and a caption; the best numbers in bold."""
     heads = [*map(escaped, table.names), "seeds", *map(_heading, table.measures)]
-    rule = [*("---" for _ in table.names), *("---:" for _ in heads[len(table.names) :])]
     lines = [
         [*map(escaped, names), str(count), *map(_entry, entries)]
         for names, count, entries in table.lines()
     ]
-    rows = [f"| {' | '.join(cells)} |" for cells in (heads, rule, *lines)]
+    rows = lines_of_table(heads, lines, numbers=len(heads) - len(table.names))
     return "\n".join([f"**{escaped(table.title)}**", "", *rows, "", escaped(table.caption), ""])
-
-
-def escaped(text: str) -> str:
-    """Return text that Markdown shows letter by letter, in one line."""
-    return _SPECIAL.sub(r"\\\g<0>", visible(text))
 
 
 def _heading(measure: Measure) -> str:

@@ -13,11 +13,13 @@ from clinit.cli.claim import claimed_file
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, note, say
 from clinit.cli.console import out as terminal
+from clinit.cli.export import remembered
 from clinit.cli.interruption import keeps
 from clinit.cli.model_source import (
     ModelAndImages,
     ModelOut,
     NetworkOptions,
+    check_out,
     features_of,
     open_source,
     takes_network,
@@ -27,10 +29,15 @@ from clinit.cli.training_progress import training_progress
 from clinit.headtrain.study import AddConfig
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from clinit.extract.head import Top1
     from clinit.headtrain.deployed.add import Addition
     from clinit.headtrain.deployed.model import Model
+    from clinit.headtrain.deployed.write import ExtraFiles
     from clinit.headtrain.events import Event, Observer
+    from clinit.headtrain.export.model_file import ModelFacts
+    from clinit.headtrain.export.onnx_file import OnnxCheck
     from clinit.headtrain.stream.source import Source
 
 
@@ -53,6 +60,12 @@ def add(
             show_default="what the model remembers",
         ),
     ] = None,
+    onnx: Annotated[
+        bool,
+        typer.Option(
+            "--onnx", help="Write the network as ONNX into the folder too, compared on IMAGES."
+        ),
+    ] = False,
     config_file: ConfigOption = None,
 ) -> None:
     """Add classes to a model, from a folder with a folder of images for each.
@@ -67,9 +80,15 @@ def add(
     from clinit.headtrain.deployed.add import replaced_rows
     from clinit.headtrain.deployed.images import digests
     from clinit.headtrain.deployed.write import write_classes
-    from clinit.headtrain.export.model_folder import check_free
 
-    check_free(out)
+    check_out(out)
+    if onnx:
+        from clinit.headtrain.export.onnx_file import check_installed
+
+        if out.suffix == ".safetensors":
+            raise typer.BadParameter(f"--onnx writes into a folder: give --out one, not {out}")
+        check_installed()
+    checks: list[OnnxCheck] = []
     with claimed_file(out):
         model, images = open_source(paths, network)
         check = partial(replaced_rows, model.facts, allowed=replace)
@@ -86,8 +105,26 @@ def add(
                 observer=_without_notes(observe),
             )
         with err.status("Putting backbone and head together …"):
-            write_classes(model, added.classes, out)
+            write_classes(model, added.classes, out, partial(_extra, images, checks, onnx=onnx))
     _show(added, source, folder, out)
+    for each in checks:
+        say(each.describe())
+
+
+def _extra(
+    images: Path, checks: list[OnnxCheck], network: nn.Module, facts: ModelFacts, *, onnx: bool
+) -> ExtraFiles:
+    """Return the writer of the ONNX form, which is compared on some of the images."""
+    from clinit.headtrain.export.check_images import MOST
+    from clinit.headtrain.export.classifier import find_images
+    from clinit.headtrain.export.model_folder import ONNX_FILE
+    from clinit.headtrain.export.onnx_file import write_onnx
+
+    if not onnx:
+        return {}
+    found = find_images([images])
+    some = found[:: max(1, -(-len(found) // MOST))]
+    return {ONNX_FILE: lambda path: checks.append(write_onnx(network, facts, path, some))}
 
 
 def _old_classes(path: Path, model: Model) -> Source:
@@ -143,8 +180,7 @@ def _show(added: Addition, source: Source, folder: Path, path: Path) -> None:
             " model remember them with `clinit remember`"
         )
     if (memory := added.classes.memory) is not None and path.suffix != ".safetensors":
-        size = memory.num_bytes / 1e6
-        say(f"The model remembers {int(memory.known.sum()):,} classes in {size:,.1f} MB")
+        say(remembered(memory))
     kind = "file" if path.suffix == ".safetensors" else "folder"
     say(f"Model {kind} at {path}; try it:")
     say(f"clinit predict {shlex.quote(str(path))} IMAGE…")

@@ -14,6 +14,7 @@ from clinit.cli.interruption import keeps
 
 if TYPE_CHECKING:
     from clinit.extract.head import Top1
+    from clinit.headtrain.export.memory import Memory
     from clinit.headtrain.export.run import Export
 
 FILE_SUFFIXES = frozenset(
@@ -47,6 +48,25 @@ def export(
             help="Feature cache of the base classes.", show_default="where it was in training"
         ),
     ] = None,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Write the network as ONNX into the folder too.")
+    ] = False,
+    memory: Annotated[
+        bool,
+        typer.Option(
+            "--memory/--no-memory",
+            help="Let a folder remember class statistics and held-out features of the run's caches,"
+            " for `clinit add` and `predict --reject`.",
+        ),
+    ] = True,
+    check_images: Annotated[
+        Path | None,
+        typer.Option(
+            help="Images, to compare the ONNX form on.",
+            show_default="test images of the run",
+            exists=True,
+        ),
+    ] = None,
 ) -> None:
     """Write the trained classifier, backbone and head, as a model that plain timm loads.
 
@@ -55,14 +75,28 @@ def export(
     Hub. The network is compared with what was trained before anything is
     written.
     """
+    from clinit.headtrain.export.classifier import find_images
     from clinit.headtrain.export.run import export_run
 
     if out.suffix != ".safetensors" and out.suffix.lower() in FILE_SUFFIXES:
         raise typer.BadParameter(
             f"--out is a folder, or a file that ends in .safetensors, got {out}"
         )
+    if onnx and out.suffix == ".safetensors":
+        raise typer.BadParameter(f"--onnx writes into a folder: give --out one, not {out}")
+    if check_images is not None and not onnx:
+        raise typer.BadParameter("--check-images means nothing without --onnx")
+    check_with = [] if check_images is None else find_images([check_images])
     with claimed_file(out), err.status("Putting backbone and head together …"):
-        exported = export_run(run, out, base=base, weights=weights)
+        exported = export_run(
+            run,
+            out,
+            base=base,
+            weights=weights,
+            onnx=onnx,
+            remembers=memory,
+            check_with=check_with,
+        )
     for text in exported.notes:
         note(text)
     _show(exported)
@@ -86,6 +120,10 @@ def _show(exported: Export) -> None:
     say(f"{exported.num_parameters:,} parameters, {changed}")
     say(f"The run ended with {_accuracy(exported.base, exported.new)}")
     say(f"Images: {facts.transform.describe()}")
+    if exported.memory is not None:
+        say(remembered(exported.memory))
+    if exported.onnx is not None:
+        say(exported.onnx.describe())
     say()
     say("import timm")
     folder = exported.path.is_dir()
@@ -96,6 +134,21 @@ def _show(exported: Export) -> None:
     say()
     say(f"Model {'folder' if folder else 'file'} at {exported.path}; try it:")
     say(f"clinit predict {shlex.quote(str(exported.path))} IMAGE…")
+    if folder:
+        say()
+        say(
+            "Its model card is README.md: state the licence there. clinit uploads nothing; you can:"
+        )
+        say(f"hf upload USER/NAME {shlex.quote(str(exported.path))} . --private")
+
+
+def remembered(memory: Memory) -> str:
+    """Return what a model remembers, in a sentence."""
+    known, rows = int(memory.known.sum()), len(memory.held_out.labels)
+    return (
+        f"It remembers the means of {known:,} classes, their covariance and {rows:,} features kept"
+        f" aside: {memory.num_bytes / 1e6:,.1f} MB"
+    )
 
 
 def _accuracy(base: Top1, new: Top1) -> str:

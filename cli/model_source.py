@@ -17,6 +17,7 @@ import typer
 
 from clinit.cli.choices import DeviceOption, MaxPixels, TransformKind
 from clinit.cli.console import err, note, warn
+from clinit.cli.export import FILE_SUFFIXES
 from clinit.cli.extract_output import progress_bars
 from clinit.cli.network_options import (
     BatchSize,
@@ -177,6 +178,17 @@ def _in_panel(kind: Any, panel: str) -> Any:
     placed = copy(option)
     placed.rich_help_panel = panel
     return Annotated[kind.__origin__, placed]
+
+
+def check_out(out: Path) -> None:
+    """Check that a model can be written to `out`, and that a file has the right suffix."""
+    from clinit.headtrain.export.model_folder import check_free
+
+    if out.suffix != ".safetensors" and out.suffix.lower() in FILE_SUFFIXES:
+        raise typer.BadParameter(
+            f"--out is a folder, or a file that ends in .safetensors, got {out}"
+        )
+    check_free(out)
 
 
 def open_source(paths: Sequence[Path], network: NetworkOptions) -> tuple[Model, Path]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -17,22 +15,25 @@ from rich.text import Text
 from clinit.cli.choices import DeviceOption, MaxPixels
 from clinit.cli.console import err, note, out, print_json, say, warn
 from clinit.cli.interruption import keeps
+from clinit.cli.predict_model import RejectRule, open_predictor, rejection_asked
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from clinit.headtrain.export.classifier import Classifier, Guess, Prediction
-
-COLUMNS = ("image", "rank", "class", "title", "probability", "task", "error")
-"""Header of the CSV file."""
+    from clinit.headtrain.export.model_file import ModelFacts
+    from clinit.headtrain.export.prediction import Guess, Prediction
 
 
 @keeps("No half of a file is left: it is written whole or not at all.")
 def predict(
     model: Annotated[
-        Path, typer.Argument(help="Model file of `clinit export`.", show_default=False)
+        Path,
+        typer.Argument(
+            help="Model of `clinit export`: its folder, or a file, .safetensors or .onnx.",
+            show_default=False,
+        ),
     ],
     images: Annotated[
         list[Path],
@@ -50,9 +51,39 @@ def predict(
             dir_okay=False,
         ),
     ] = None,
+    parquet_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--parquet",
+            help="The same into this .parquet file.",
+            metavar="FILE",
+            dir_okay=False,
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON for programs instead of a table.")
     ] = False,
+    reject: Annotated[
+        RejectRule | None,
+        typer.Option(
+            help="Call an image unknown if this score of its logits is too low.",
+            show_default="no image is unknown",
+        ),
+    ] = None,
+    reject_rate: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=0.99,
+            help="Share of images of known classes that may be turned away, measured on images"
+            " that the model has held out.",
+            show_default="0.05",
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="Lowest score of a known image, instead of a share.", show_default=False),
+    ] = None,
     device: DeviceOption = "auto",
     batch_size: Annotated[int, typer.Option(min=1, help="Images per forward pass.")] = 64,
     max_pixels: MaxPixels = MAX_PIXELS,
@@ -61,16 +92,21 @@ def predict(
 
     Images are prepared as they were when the features were extracted. Classes
     that the network has learnt after those of its base are marked with their
-    task. A file that is not an image is reported with the reason at the end and
-    does not affect the others; the exit code is then 1.
+    task. With --reject, images of none of the classes are called unknown. A file
+    that is not an image is reported with the reason at the end and does not
+    affect the others; the exit code is then 1.
     """
-    from clinit.headtrain.export.classifier import find_images, load_model
+    from clinit.cli.predict_output import json_of, write_csv, write_parquet
+    from clinit.headtrain.export.classifier import find_images
 
-    if csv_file is not None and csv_file.suffix != ".csv":
-        raise typer.BadParameter(f"--csv is the file to write, .csv, got {csv_file}")
+    for option, file in (("csv", csv_file), ("parquet", parquet_file)):
+        if file is not None and file.suffix != f".{option}":
+            raise typer.BadParameter(f"--{option} is the file to write, .{option}, got {file}")
+    asked = rejection_asked(reject, reject_rate, threshold)
     with err.status("Loading the model …"):
-        classifier = load_model(model, device=device)
+        opened = open_predictor(model, device, asked)
         paths = find_images(images)
+    classifier, rejection = opened.predictor, opened.rejection
     with _progress(len(paths)) as on_images:
         predictions = list(
             classifier.predict(
@@ -78,18 +114,30 @@ def predict(
                 top=top,
                 batch_size=batch_size,
                 max_pixels=max_pixels,
+                reject=rejection,
                 on_images=on_images,
             )
         )
-    if csv_file is not None:
-        _write_csv(predictions, csv_file)
+    files = {write_csv: csv_file, write_parquet: parquet_file}
+    written = {write: file for write, file in files.items() if file is not None}
+    for write, file in written.items():
+        write(predictions, file, rejection)
     if as_json:
-        print_json(json.dumps([_as_json(each) for each in predictions], ensure_ascii=False))
-    elif csv_file is not None:
-        say(f"{len(predictions):,} images at {csv_file}")
+        told = [json_of(each, rejection) for each in predictions]
+        print_json(json.dumps(told, ensure_ascii=False))
+    elif written:
+        say(f"{len(predictions):,} images at {' and '.join(map(str, written.values()))}")
     else:
-        _show(classifier, predictions)
+        _show(classifier.facts, predictions)
+    if rejection is not None and not as_json:
+        note(f"{_count_unknown(predictions)}{rejection.threshold:.6g}{opened.why}")
     _report_bad([each for each in predictions if each.reason is not None], len(predictions))
+
+
+def _count_unknown(predictions: Sequence[Prediction]) -> str:
+    good = [each for each in predictions if each.reason is None]
+    unknown = sum(each.unknown for each in good)
+    return f"{unknown:,} of {len(good):,} images unknown: their score is below "
 
 
 @contextmanager
@@ -106,8 +154,9 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.update(images, completed=done)
 
 
-def _show(classifier: Classifier, predictions: Sequence[Prediction]) -> None:
+def _show(facts: ModelFacts, predictions: Sequence[Prediction]) -> None:
     from clinit.extract.tree import printable
+    from clinit.headtrain.export.probabilities import caution
 
     good = [each for each in predictions if each.reason is None]
     if not good:
@@ -117,8 +166,8 @@ def _show(classifier: Classifier, predictions: Sequence[Prediction]) -> None:
     if above:
         out.print(Text(visible(above), style="bold"), soft_wrap=True)
     out.print(_table(good, folder))
-    if classifier.caution is not None:
-        note(classifier.caution)
+    if (warning := caution(facts.record)) is not None:
+        note(warning)
 
 
 def _table(predictions: Sequence[Prediction], folder: str | None) -> Table:
@@ -138,7 +187,10 @@ def _table(predictions: Sequence[Prediction], folder: str | None) -> Table:
         image = Text(visible(_shown(prediction.path, folder)), style="bold" if below else "")
         if below:
             table.add_row(image)
-        for guess in prediction.guesses:
+        if prediction.unknown:
+            name = Text(f"{'  ' * below}unknown (score {prediction.score:.4g})", style="yellow")
+            table.add_row(*([image] if several and not below else []), name)
+        for guess in () if prediction.unknown else prediction.guesses:
             cells = _cells(guess, indent=2 * below)
             table.add_row(*([image] if several and not below else []), *cells)
         if below and prediction is not predictions[-1]:
@@ -168,44 +220,6 @@ def _common_folder(paths: Sequence[Path]) -> str | None:
         return os.path.commonpath([path.parent for path in paths]) or None
     except ValueError:  # absolute and relative ones
         return None
-
-
-def _as_json(prediction: Prediction) -> dict[str, Any]:
-    from clinit.extract.tree import printable
-
-    return {
-        "image": printable(prediction.path),
-        "error": prediction.reason,
-        "classes": [
-            {
-                "class": guess.name,
-                "title": guess.title,
-                "probability": guess.probability,
-                "task": guess.task,
-            }
-            for guess in prediction.guesses
-        ],
-    }
-
-
-def _write_csv(predictions: Sequence[Prediction], path: Path) -> None:
-    from clinit.extract.commit import commit_file
-    from clinit.extract.lock import claim_file
-    from clinit.extract.tree import printable
-
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for prediction in predictions:
-        image = printable(prediction.path)
-        for rank, guess in enumerate(prediction.guesses, start=1):
-            probability = f"{guess.probability:.6g}"
-            writer.writerow([image, rank, guess.name, guess.title, probability, guess.task, ""])
-        if prediction.reason is not None:
-            writer.writerow([image, *[""] * 5, prediction.reason])
-    content = text.getvalue().encode()
-    with claim_file(path, on_busy=lambda: None):
-        commit_file(path, lambda draft: draft.write_bytes(content))
 
 
 def _report_bad(bad: Sequence[Prediction], total: int) -> None:

@@ -13,6 +13,7 @@ from clinit.cli.model_source import (
     ModelAndImages,
     ModelOut,
     NetworkOptions,
+    check_out,
     features_of,
     open_source,
     takes_network,
@@ -51,11 +52,10 @@ def remember(
     from clinit.headtrain.deployed.remember import check_own
     from clinit.headtrain.deployed.remember import remember as remember_classes
     from clinit.headtrain.deployed.write import write_classes
-    from clinit.headtrain.export.model_folder import check_free
 
     if out.suffix == ".safetensors":
         raise typer.BadParameter(f"--out is a folder here: a file remembers nothing, got {out}")
-    check_free(out)
+    check_out(out)
     with claimed_file(out):
         model, images = open_source(paths, network)
         source, folder = features_of(model, images, out, network, partial(check_own, model.facts))

@@ -9,7 +9,7 @@ import typer
 from clinit.cli.claim import claimed_file
 from clinit.cli.console import err, note, say
 from clinit.cli.interruption import keeps
-from clinit.cli.model_source import ModelArgument, ModelOut
+from clinit.cli.model_source import ModelArgument, ModelOut, check_out
 
 
 @keeps("No half of a model is left: it is written whole or not at all.")
@@ -31,9 +31,8 @@ def remove(
     from clinit.headtrain.deployed.edit import Classes, removed
     from clinit.headtrain.deployed.model import open_model
     from clinit.headtrain.deployed.write import write_classes
-    from clinit.headtrain.export.model_folder import check_free
 
-    check_free(out)
+    check_out(out)
     with claimed_file(out), err.status("Putting backbone and head together …"):
         opened = open_model(model, device="cpu")
         left = removed(Classes.of(opened), classes, origin=opened.origin)

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from clinit.analysis import latex_table, markdown_table
+from clinit.analysis import latex_table
 from clinit.analysis.paper.reproduction import Comparison, Line, Reproduction
 from clinit.analysis.paper.words import (
     HEADINGS,
@@ -25,6 +25,7 @@ from clinit.analysis.paper.words import (
     title_of,
     verdict_words,
 )
+from clinit.extract.markdown import escaped as escaped_markdown
 from clinit.headtrain.record.format import finite
 
 _REDUCED = "A reduced setting: its numbers are not expected to be the paper's."
@@ -77,11 +78,11 @@ def as_markdown(found: Reproduction) -> str:
         parts.append(
             _pipes(["", "", "starts", "paper", "here", "over", "the effect"], _effects(found))
         )
-        parts.append(markdown_table.escaped(effect_caption(found)))
+        parts.append(escaped_markdown(effect_caption(found)))
     for title, sentences in _lists(found).items():
         if sentences:
             listed = [
-                f"{count}. {markdown_table.escaped(each)}"
+                f"{count}. {escaped_markdown(each)}"
                 for count, each in enumerate(sentences, start=1)
             ]
             parts.append("\n".join([f"**{title}**", "", *listed]))

@@ -127,6 +127,11 @@ COMMANDS: Mapping[str, Command] = {
             target="model.safetensors",
         ),
         _command(
+            "export, folder",
+            *("export", "{work}/runs/random", "--out", "{out}/scenes"),
+            target="scenes",
+        ),
+        _command(
             "report --plot",
             *("report", "{work}/runs", "--plot", "{out}/curves.png", "--no-curves"),
             target="curves.png",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clinit.errors import ModelError
-from clinit.extract.backbone import Backbone, body_sha256
+from clinit.extract.backbone import Backbone
 from clinit.extract.decode import decoder_version
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head, name_rows
@@ -15,7 +15,7 @@ from clinit.extract.run import ExtractConfig, Network, load_network
 from clinit.headtrain.export.classifier import load_model
 from clinit.headtrain.export.memory import Memory, check_backbone
 from clinit.headtrain.export.memory_file import read_memory
-from clinit.headtrain.export.model_file import ModelFacts
+from clinit.headtrain.export.model_file import ModelFacts, features_of
 from clinit.headtrain.export.model_folder import MEMORY_FILE
 from clinit.headtrain.stream.source import Source
 
@@ -40,11 +40,7 @@ class Model:
     @property
     def depends_on(self) -> dict[str, str]:
         """What the features of the model depend on, as its memory says it."""
-        return {
-            "body": body_sha256(self.backbone.network),
-            "transform": self.facts.transform.describe(),
-            "autocast": self.facts.autocast,
-        }
+        return features_of(self.facts, self.backbone)
 
     def network(self, dtype: str) -> Network:
         """Return the network as an extraction needs it.

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from torch import nn
+
 from clinit.errors import ModelError
 from clinit.extract.backbone import state_sha256
 from clinit.headtrain.deployed.edit import Classes
@@ -17,13 +19,14 @@ from clinit.headtrain.export.model_file import ModelFacts, write_model
 from clinit.headtrain.export.model_folder import MEMORY_FILE, check_free, write_model_folder
 
 ExtraFiles = Mapping[str, Callable[[Path], object]]
+Extra = Callable[[nn.Module, ModelFacts], ExtraFiles]
 
 
 def write_classes(
     model: Model,
     classes: Classes,
     out: Path,
-    extra: Callable[[ModelFacts], ExtraFiles] = lambda facts: {},
+    extra: Extra = lambda network, facts: {},
 ) -> ModelFacts:
     """Write the network of `model` with other classes to `out`; return what the model says.
 
@@ -33,7 +36,7 @@ def write_classes(
         model: Whose network.
         classes: Facts, rows and memory.
         out: The folder or the file; there must be nothing yet.
-        extra: Given the facts, returns writers of further files of a folder, by name.
+        extra: Given the network and the facts, returns writers of further files of a folder, by name.
 
     Raises:
         ModelError: If there is something at `out`.
@@ -47,7 +50,7 @@ def write_classes(
     if out.suffix == ".safetensors":
         write_model(network, facts, out)
         return facts
-    files = dict(extra(facts))
+    files = dict(extra(network, facts))
     if (memory := classes.memory) is not None:
         if memory.class_names != facts.class_names:
             raise ModelError(

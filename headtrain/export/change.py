@@ -13,8 +13,6 @@ from clinit.extract.document import Count
 
 Word = Annotated[str, Meta(max_length=64)]
 Action = Literal["run", "add", "replace", "remove", "rename", "remember"]
-GROUPS = ("old", "new", "all")
-"""Groups of classes whose accuracies a change holds: there before it, arrived in it, both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +35,8 @@ class Change:
     settings: Mapping[str, Any]
     """What it was asked to do."""
     accuracy: Mapping[str, Mapping[str, Count]]
-    """For each of `GROUPS` that was measured: `correct` and `total` test images."""
+    """`correct` and `total` test images of `old` classes, there before it, of `new` ones, of `all`,
+    and of those of `task 1`, … where a run had several; what was not measured is absent."""
 
 
 def now() -> str:

@@ -1,7 +1,6 @@
-"""A model file at work: images in, class names with probabilities out.
+"""A model at work in PyTorch: images in, class names with probabilities out.
 
-Images are decoded, resized and normalised as in the extraction that the head was trained on,
-by the same code, and the network computes in the same arithmetic.
+The network computes in the arithmetic of the extraction that the head was trained on.
 """
 
 from __future__ import annotations
@@ -18,45 +17,16 @@ from torch import Tensor
 from clinit.errors import ImageError, ModelError
 from clinit.extract.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.contrast import DIGEST_LETTERS, contrast
-from clinit.extract.decode import MISSING
 from clinit.extract.device import choose_device
 from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.loader import ImageBatch, load_batches
-from clinit.extract.machine import cpu_count, out_of_memory
+from clinit.extract.loader import ImageBatch
+from clinit.extract.machine import out_of_memory
 from clinit.extract.tree import IMAGE_SUFFIXES, printable
-from clinit.extract.wordnet import title
 from clinit.headtrain.export.model_file import ModelFacts, read_facts
 from clinit.headtrain.export.model_folder import model_file_of
-
-NOT_PROBABILISTIC = frozenset({"ncm", "ridge", "simplecil"})
-"""Methods whose logits are scores: their order counts, not their softmax."""
-
-
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """One class that an image may belong to."""
-
-    name: str
-    """As in the data set: `n02979186`, `campsite`."""
-    title: str
-    """The same in words: `cassette player`, `campsite`."""
-    probability: float
-    """Softmax of the logits, in [0, 1]."""
-    row: int
-    """Row of the classifier."""
-    task: int
-    """The task in which the class arrived; 0 for the classes of the base."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """What a model says of one image."""
-
-    path: Path
-    guesses: tuple[Guess, ...]
-    """The likeliest classes first; empty for a bad image."""
-    reason: str | None = None
-    """Why the image cannot be read."""
+from clinit.headtrain.export.prediction import Prediction, predictions
+from clinit.headtrain.export.probabilities import caution
+from clinit.headtrain.export.rejection import Rejection
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,58 +45,35 @@ class Classifier:
         batch_size: int = 64,
         workers: int | None = None,
         max_pixels: int = MAX_PIXELS,
+        reject: Rejection | None = None,
         on_images: Callable[[int], None] = lambda done: None,
     ) -> Iterator[Prediction]:
-        """Yield a prediction an image, in order; a bad image does not stop the others.
+        """Yield a prediction per image, in order; a bad image does not stop the others.
 
         Args:
             images: Files.
-            top: Classes an image; all of them where there are fewer.
-            batch_size: Images a forward pass.
+            top: Classes per image; all of them where there are fewer.
+            batch_size: Images per forward pass.
             workers: Threads that read and decode; default: the CPUs that the process may use.
             max_pixels: Largest image that is decoded; a larger one is a bad image.
+            reject: When an image is of none of the classes; None for never.
             on_images: Called after every batch with the number of images done.
 
         Raises:
             MachineError: If the memory does not suffice, or the storage fails.
         """
-        if min(top, batch_size, max_pixels) < 1:
-            raise ValueError(
-                "top, batch_size and max_pixels must be positive, got"
-                f" {top}, {batch_size} and {max_pixels}"
-            )
-        paths = [Path(image) for image in images]
-        there = [row for row, path in enumerate(paths) if _exists(path)]
-        batches = load_batches(
-            Path("/"),  # a link may lead anywhere: there is no root to stay in
-            [str(paths[row].absolute()) for row in there],
-            [
-                range(start, min(start + batch_size, len(there)))
-                for start in range(0, len(there), batch_size)
-            ],
-            self.facts.transform,
-            workers=workers or cpu_count(),
+        return predictions(
+            self.facts,
+            self._logits,
+            images,
+            top=top,
+            batch_size=batch_size,
+            workers=workers,
             max_pixels=max_pixels,
-            need_rights=False,  # the others are of no less use without it
+            reject=reject,
             pin_memory=self.backbone.config.device.startswith("cuda"),
+            on_images=on_images,
         )
-        done = 0
-        for batch in batches:
-            for row, guesses in zip(batch.rows, self._guesses(batch, top), strict=True):
-                yield from (Prediction(path, (), MISSING) for path in paths[done : there[row]])
-                reason = batch.reasons.get(row)
-                yield Prediction(paths[there[row]], () if reason else guesses, reason)
-                done = there[row] + 1
-            on_images(done)
-        yield from (Prediction(path, (), MISSING) for path in paths[done:])
-        on_images(len(paths))
-
-    def _guesses(self, batch: ImageBatch, top: int) -> Iterable[tuple[Guess, ...]]:
-        found = self._logits(batch).softmax(dim=1).topk(min(top, self.facts.num_classes), dim=1)
-        probabilities, rows = found.values.tolist(), found.indices.tolist()
-        for image_probabilities, image_rows in zip(probabilities, rows, strict=True):
-            pairs = zip(image_probabilities, image_rows, strict=True)
-            yield tuple(self._guess(probability, row) for probability, row in pairs)
 
     def _logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
         images = self.facts.transform.normalise(batch.pixels.to(self.backbone.config.device))
@@ -143,24 +90,10 @@ class Classifier:
                 remedy="Export the run again.",
             ) from error
 
-    def _guess(self, probability: float, row: int) -> Guess:
-        name = self.facts.class_names[row]
-        return Guess(name, title(name), probability, row, self.facts.tasks[row])
-
     @property
     def caution(self) -> str | None:
         """Why the probabilities are not to be taken at their word, None where they are."""
-        config = self.facts.record.get("config") or {}
-        if config.get("method") in NOT_PROBABILISTIC:
-            origin = f"solved ({config['method']})"
-        elif config.get("loss") == "mse":
-            origin = "trained with squared error"
-        else:
-            return None
-        return (
-            f"the head was {origin}, not with cross entropy: the order of the classes counts,"
-            " their probabilities do not"
-        )
+        return caution(self.facts.record)
 
 
 def load_model(path: str | os.PathLike[str], *, device: str = "auto") -> Classifier:
@@ -177,6 +110,12 @@ def load_model(path: str | os.PathLike[str], *, device: str = "auto") -> Classif
         DeviceError: If the device is absent.
     """
     path = model_file_of(Path(path))
+    if path.suffix == ".onnx":
+        raise ModelError(
+            f"{path} is an ONNX file, not one of weights",
+            remedy="`clinit predict` reads it; in Python, `load_onnx` of"
+            " clinit.headtrain.export.onnx_classifier.",
+        )
     facts = read_facts(path)
     config = BackboneConfig(
         name=facts.backbone,
@@ -194,13 +133,6 @@ def load_model(path: str | os.PathLike[str], *, device: str = "auto") -> Classif
             remedy="Export the run again; this file is damaged.",
         )
     return Classifier(facts, backbone)
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a name that is too long, a folder that may not be read
-        return False
 
 
 def find_images(paths: Iterable[Path]) -> list[Path]:

@@ -19,6 +19,7 @@ from safetensors.torch import save
 from torch import nn
 
 from clinit.errors import ModelError
+from clinit.extract.backbone import Backbone, body_sha256
 from clinit.extract.commit import commit_file
 from clinit.extract.document import DocumentKind
 from clinit.extract.fingerprint import Fingerprint
@@ -108,18 +109,18 @@ class _Told(TypedDict):
     record: _Record
 
 
+def features_of(facts: ModelFacts, backbone: Backbone) -> dict[str, str]:
+    """Return what the features of a model depend on, as its memory says it."""
+    return {
+        "body": body_sha256(backbone.network),
+        "transform": facts.transform.describe(),
+        "autocast": facts.autocast,
+    }
+
+
 def write_model(network: nn.Module, facts: ModelFacts, path: Path) -> None:
     """Write the state of `network` and what is known of it to `path`, atomically."""
-    content = {
-        **asdict(facts),
-        # JSON has no tuples; a Python literal comes back as it was.
-        "model_args": repr(dict(facts.model_args)),
-        "fingerprint": dict(facts.fingerprint.fields),
-        "record": dict(facts.record),
-    }
-    # A path that is no UTF-8 has half characters, which JSON can hold escaped alone.
-    text = _DOCUMENT.text(content, indent=None).encode(errors="backslashreplace").decode()
-    metadata = {METADATA: text}
+    metadata = {METADATA: facts_text(facts)}
     # Clones: tensors that share memory are not written.
     state = {name: value.cpu().contiguous().clone() for name, value in network.state_dict().items()}
     written = save(state, metadata=metadata)
@@ -152,6 +153,28 @@ def read_facts(path: Path) -> ModelFacts:
             f"{path} does not say what its classes are: it is not a file of `clinit export`",
             remedy="Write one with `clinit export RUN --out FILE`.",
         )
+    return parse_facts(text, path)
+
+
+def facts_text(facts: ModelFacts) -> str:
+    """Return what a model says of itself as the sealed JSON of its metadata."""
+    content = {
+        **asdict(facts),
+        # JSON has no tuples; a Python literal comes back as it was.
+        "model_args": repr(dict(facts.model_args)),
+        "fingerprint": dict(facts.fingerprint.fields),
+        "record": dict(facts.record),
+    }
+    # A path that is no UTF-8 has half characters, which JSON can hold escaped alone.
+    return _DOCUMENT.text(content, indent=None).encode(errors="backslashreplace").decode()
+
+
+def parse_facts(text: str, path: Path) -> ModelFacts:
+    """Return the facts of `facts_text`, found in the file at `path`.
+
+    Raises:
+        ModelError: If they are damaged, or ask for what no model file may ask for.
+    """
     origin = f"the description in {path}"
     content = _DOCUMENT.parse(text, origin=origin)
     stored = _DOCUMENT.convert(content, _Stored, origin=origin)

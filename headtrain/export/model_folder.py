@@ -22,6 +22,7 @@ from torch import nn
 
 from clinit.errors import ModelError
 from clinit.extract.commit import commit_folder
+from clinit.headtrain.export.card import write_card
 from clinit.headtrain.export.model_file import ModelFacts, read_facts, write_model
 from clinit.headtrain.export.timm_config import check_config, write_config
 
@@ -83,6 +84,7 @@ def write_model_folder(
     def write(draft: Path) -> None:
         write_model(network, facts, draft / MODEL_FILE)
         write_config(network, facts, draft / CONFIG_FILE)
+        write_card(facts, draft / CARD_FILE)
         _check_timm_loads(draft, network, facts)
         for name, write_file in extra.items():
             write_file(draft / name)

@@ -6,28 +6,37 @@ the head) and only then written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import polars as pl
 import timm
 import torch
 from torch import nn
 
-from clinit.errors import CacheError, RecordError
-from clinit.extract.backbone import Backbone, state_sha256
+from clinit.errors import CacheError, RecordError, StorageError
+from clinit.extract.backbone import Backbone, body_sha256, state_sha256
 from clinit.extract.cache import open_split
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head, Top1
 from clinit.extract.reload import rebuild, stored_weights
 from clinit.extract.transform import Transform
 from clinit.headtrain.export.assemble import assemble, check_same_logits, model_args
-from clinit.headtrain.export.change import Change
-from clinit.headtrain.export.model_file import ModelFacts, write_model
-from clinit.headtrain.export.model_folder import check_free, write_model_folder
+from clinit.headtrain.export.check_images import images_of
+from clinit.headtrain.export.memory import Memory
+from clinit.headtrain.export.memory_file import write_memory
+from clinit.headtrain.export.model_file import ModelFacts, features_of, write_model
+from clinit.headtrain.export.model_folder import (
+    MEMORY_FILE,
+    ONNX_FILE,
+    check_free,
+    write_model_folder,
+)
+from clinit.headtrain.export.onnx_file import OnnxCheck, check_installed, write_onnx
+from clinit.headtrain.export.run_change import accuracies, change_of
+from clinit.headtrain.export.run_memory import memory_of_run
 from clinit.headtrain.record.format import (
     RunRecord,
     changed_parameters,
@@ -51,10 +60,21 @@ class Export:
     num_changed: int
     """Parameters of the backbone that training has changed; 0 where it was frozen."""
     notes: tuple[str, ...]
+    memory: Memory | None = None
+    """What it remembers of the images of the run."""
+    onnx: OnnxCheck | None = None
+    """How its ONNX form compares; None where it has none."""
 
 
 def export_run(
-    run: Path, out: Path, *, base: Path | None = None, weights: Path | None = None
+    run: Path,
+    out: Path,
+    *,
+    base: Path | None = None,
+    weights: Path | None = None,
+    onnx: bool = False,
+    remembers: bool = True,
+    check_with: Sequence[Path] = (),
 ) -> Export:
     """Write the backbone and the final head of a run record as one network that timm loads.
 
@@ -63,10 +83,14 @@ def export_run(
         out: The model file to write, .safetensors; any other name is that of a model folder.
         base: The feature cache of the base classes, where it is not where the record says.
         weights: The weights of the backbone, where they are not where the cache says.
+        remembers: Whether a folder holds what the model remembers of the images of the run, where
+            its backbone was frozen and its caches are still there.
+        onnx: Whether the folder holds the network as ONNX too.
+        check_with: Images to compare the two forms on; default: test images of the run.
 
     Raises:
         ModelError: If there is something at `out` already, or timm cannot have the network from
-            a folder.
+            a folder, or its ONNX form computes something else.
         RecordError: If there is no record at `run`, it is damaged or holds no head.
         HeadError: If the head is damaged, or its training has diverged.
         CacheError: If the cache is not there or is that of another backbone, its features were
@@ -74,6 +98,11 @@ def export_run(
         BackboneError: If the weights cannot be had or do not fit the network.
     """
     check_free(out)
+    is_file = out.suffix == ".safetensors"
+    if onnx and is_file:
+        raise ValueError(f"ONNX needs a folder, got {out}")
+    if onnx:
+        check_installed()
     record = _read(run)
     head = _final_head(run, record)
     backbone, transform = _backbone(record, base, weights)
@@ -81,7 +110,7 @@ def export_run(
     _change(backbone.network, changed, run)
     network = assemble(backbone, head)
     check_same_logits(network, backbone, head, transform)
-    ended = _accuracies(record)
+    ended = accuracies(record)
     facts = ModelFacts(
         backbone=backbone.config.name,
         model_args=model_args(backbone),
@@ -90,18 +119,31 @@ def export_run(
         transform=transform,
         autocast=backbone.config.autocast,
         weights=state_sha256(network.state_dict()),
-        fingerprint=Fingerprint(record.info["base"]["fingerprint"]),
+        fingerprint=_of_features(record, network if changed else None),
         record={
             **{name: record.info.get(name) for name in ("id", "started", "config")},
             "top1_percent": {name: part.percent for name, part in ended.items()},
             "test_images": {name: part.total for name, part in ended.items()},
         },
-        history=(_change_of(record, head.num_classes, ended),),
+        history=(change_of(record, head.num_classes, ended),),
     )
-    if out.suffix == ".safetensors":
+    checks: list[OnnxCheck] = []
+    memory, notes = None, _notes(facts)
+
+    def write_onnx_form(path: Path) -> None:
+        images = check_with or images_of(record)
+        checks.append(write_onnx(network, facts, path, images))
+
+    if is_file:
         write_model(network, facts, out)
     else:
-        write_model_folder(out, network, facts)
+        extra: dict[str, Callable[[Path], object]] = {ONNX_FILE: write_onnx_form} if onnx else {}
+        if remembers:
+            memory, why = _memory(record, facts, backbone, frozen=not changed)
+            notes += why
+            if memory is not None:
+                extra[MEMORY_FILE] = partial(write_memory, memory)
+        write_model_folder(out, network, facts, extra=extra)
     return Export(
         path=out,
         facts=facts,
@@ -109,8 +151,32 @@ def export_run(
         new=ended["new"],
         num_parameters=sum(parameter.numel() for parameter in network.parameters()),
         num_changed=sum(value.size for value in changed.values()),
-        notes=_notes(facts),
+        notes=notes,
+        memory=memory,
+        onnx=checks[0] if checks else None,
     )
+
+
+def _of_features(record: RunRecord, changed: nn.Module | None) -> Fingerprint:
+    """Return what the features of the model depend on: its own weights where these have changed."""
+    recorded = Fingerprint(record.info["base"]["fingerprint"])
+    if changed is None:
+        return recorded
+    return Fingerprint({**recorded.without_rows.fields, "weights": body_sha256(changed)})
+
+
+def _memory(
+    record: RunRecord, facts: ModelFacts, backbone: Backbone, *, frozen: bool
+) -> tuple[Memory | None, tuple[str, ...]]:
+    """Return what the model remembers, or why it remembers nothing."""
+    later = "`clinit remember MODEL IMAGES --out NEW` lets it remember its classes"
+    if not frozen:
+        why = "training has changed the backbone, so that cached features are not its own"
+        return None, (f"the model remembers nothing: {why}; {later}",)
+    try:
+        return memory_of_run(record, facts.num_classes, features_of(facts, backbone)), ()
+    except (CacheError, StorageError) as error:
+        return None, (f"the model remembers nothing: {error}; {later}",)
 
 
 def _read(run: Path) -> RunRecord:
@@ -191,49 +257,6 @@ def _change(network: nn.Module, changed: Mapping[str, np.ndarray], run: Path) ->
             )
     network.load_state_dict(
         {name: torch.from_numpy(value) for name, value in changed.items()}, strict=False
-    )
-
-
-def _accuracies(record: RunRecord) -> dict[str, Top1]:
-    """Return what the run had right at its last evaluation, of all, base and new classes."""
-    last = record.evaluations.filter(pl.col("task") == pl.col("task").max())
-    last = last.filter(pl.col("iteration") == pl.col("iteration").max())
-    arrived = last.join(record.classes.select("row", arrival="task"), on="row", how="left")
-    parts = {
-        "all": last,
-        "base": arrived.filter(pl.col("arrival") == 0),
-        "new": arrived.filter(pl.col("arrival") > 0),
-    }
-    return {
-        name: Top1(int(part["correct"].sum()), int(part["total"].sum()))
-        for name, part in parts.items()
-    }
-
-
-def _change_of(record: RunRecord, num_classes: int, ended: Mapping[str, Top1]) -> Change:
-    """Return the run as the first change of the model that it gives."""
-    info = record.info
-    arrived = record.classes.head(num_classes).filter(pl.col("task") > 0)
-    data: dict[str, Any] = {"run": info["id"], "command": info.get("command")}
-    for name, side in (("base", info["base"]), ("new", info["new"])):
-        data[name] = {
-            "cache": side["path"],
-            "manifest": side.get("manifest_digest"),
-            "val_manifest": side.get("val_manifest_digest"),
-        }
-    groups = {"old": ended["base"], "new": ended["new"], "all": ended["all"]}
-    return Change(
-        action="run",
-        date=info.get("started", ""),
-        clinit=str(info.get("versions", {}).get("clinit", "")),
-        task=None,
-        classes=tuple(arrived["name"]),
-        images=dict(arrived.select("name", "train_rows").iter_rows()),
-        data=data,
-        settings=dict(info["config"]),
-        accuracy={
-            name: {"correct": part.correct, "total": part.total} for name, part in groups.items()
-        },
     )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from clinit.analysis.runs import Runs as Runs
     from clinit.analysis.runs import load_runs as load_runs
+    from clinit.api import add_classes as add_classes
     from clinit.api import diagnose as diagnose
     from clinit.api import extract_features as extract_features
     from clinit.api import load_cache as load_cache
@@ -41,6 +42,7 @@ __all__ = [
     "Top",
     "Training",
     "__version__",
+    "add_classes",
     "diagnose",
     "extract_features",
     "least_squares",
@@ -58,7 +60,14 @@ _PLACES = {
     "clinit.headtrain.export.classifier": ("load_model",),
     "clinit.headtrain.least_squares.api": ("least_squares",),
     "clinit.analysis.runs": ("Runs", "load_runs"),
-    "clinit.api": ("diagnose", "extract_features", "load_cache", "train_heads", "train_top"),
+    "clinit.api": (
+        "add_classes",
+        "diagnose",
+        "extract_features",
+        "load_cache",
+        "train_heads",
+        "train_top",
+    ),
 }
 """The public names, by the module that defines them."""
 

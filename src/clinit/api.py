@@ -17,15 +17,27 @@ from clinit.extract.lock import claim_folder
 from clinit.extract.run import ExtractConfig
 from clinit.extract.run import extract as extract_splits
 from clinit.extract.scan import available_splits, scan
+from clinit.headtrain.deployed.add import Addition, add, replaced_rows
+from clinit.headtrain.deployed.images import digests, extract_images, list_images
+from clinit.headtrain.deployed.model import check_features, open_model
+from clinit.headtrain.deployed.write import write_classes
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.export.classifier import load_model
+from clinit.headtrain.export.model_folder import check_free
 from clinit.headtrain.least_squares.api import least_squares
 from clinit.headtrain.record.finished import is_finished
 from clinit.headtrain.record.format import RunRecord, write_records
 from clinit.headtrain.stream.base_head import starting_head
 from clinit.headtrain.stream.source import Source, read_source
-from clinit.headtrain.study import PAPER_INITS, PER_HEAD, Study, names_of, refusals
+from clinit.headtrain.study import (
+    PAPER_INITS,
+    PER_HEAD,
+    AddConfig,
+    Study,
+    names_of,
+    refusals,
+)
 from clinit.headtrain.top.images import open_side, reload_backbone
 from clinit.headtrain.top.inputs import Side, Storage, prepare_inputs
 from clinit.headtrain.top.resume import finish_run, unfinished
@@ -219,6 +231,56 @@ def train_top(
     return load_runs(*folders)
 
 
+def add_classes(
+    model: str | Path,
+    images: str | Path,
+    out: str | Path,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    old: Cache | None = None,
+    replace: bool = False,
+    features: str | Path | None = None,
+    device: str = "auto",
+    observer: Observer = ignore,
+) -> Addition:
+    """Add the classes of a folder of images to a model, and write the new model to `out`.
+
+    The numbers are those of `clinit add`. What is there of the features is kept: a call that was
+    interrupted goes on.
+
+    Args:
+        model: Folder or file of a model; it is not changed.
+        images: A folder of images for each class, or `train` and `val` with such folders.
+        out: Folder of the new model, or a file that ends in .safetensors.
+        settings: Those of `clinit.headtrain.study.AddConfig`, by name.
+        old: Features of old classes, in place of what the model remembers.
+        replace: Whether classes that the model has are replaced.
+        features: Folder of the features of the images; default: `out` with `-features`.
+        device: `auto`, `cuda` or `cpu`.
+        observer: Called with each event of the training.
+
+    Raises:
+        ValueError: If a setting is wrong.
+        ClinitError: If the model, the images or the features cannot be used, or there is
+            something at `out`.
+    """
+    config, path, root = AddConfig(**(settings or {})), Path(out), Path(images)
+    check_free(path)
+    opened = open_model(model, device=device)
+    manifests = list_images(root)
+    replaced_rows(opened.facts, manifests["train"].class_names, allowed=replace)
+    folder = path.with_name(f"{path.name}-features") if features is None else Path(features)
+    extraction = ExtractConfig(backbone=opened.backbone.config)
+    source = extract_images(opened, manifests, root, folder, extraction)
+    known = None if old is None else _loaded(old)
+    if known is not None:
+        check_features(opened, known)
+    data = {"model": opened.origin, "images": str(root), **digests(source)}
+    added = add(opened, source, config, old=known, replacing=replace, data=data, observer=observer)
+    write_classes(opened, added.classes, path)
+    return added
+
+
 def diagnose(
     cache: str | Path,
     head: Head | str | Path | None = None,
@@ -300,6 +362,7 @@ __all__ = [
     "Runs",
     "Source",
     "Studies",
+    "add_classes",
     "diagnose",
     "extract_features",
     "least_squares",

@@ -21,10 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from clinit.analysis import latex_table, markdown_table
+from clinit.analysis import latex_table
 from clinit.analysis.measures import MEANS
 from clinit.analysis.report import Report, report_of
 from clinit.cli.report import report
+from clinit.extract.markdown import escaped as escaped_markdown
 from clinit.extract.visible import visible
 from clinit.headtrain.record.format import RunRecord
 
@@ -169,7 +170,7 @@ def balanced(text: str) -> bool:
 @settings(deadline=None)
 @given(st.text(max_size=40))
 def test_any_name_is_escaped_so_that_it_reads_as_it_is(name: str) -> None:
-    latex, markdown = latex_table.escaped(name), markdown_table.escaped(name)
+    latex, markdown = latex_table.escaped(name), escaped_markdown(name)
     assert balanced(latex)
     assert latex_plain(latex) == visible(name)
     assert not re.search(r"(?<!\\)[&%#_]", latex)

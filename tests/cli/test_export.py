@@ -36,8 +36,33 @@ def test_a_folder_says_how_timm_loads_it(tiny_run: Path, tmp_path: Path) -> None
     assert f"Model folder at {tmp_path}/scenes.v2; try it:" in lines
     assert f"clinit predict {tmp_path}/scenes.v2 IMAGE…" in lines
     left = sorted(path.name for path in (tmp_path / "scenes.v2").iterdir())
-    assert left == ["config.json", "model.safetensors"]
+    assert left == ["README.md", "config.json", "model.safetensors"]
+    assert lines[-1] == f"hf upload USER/NAME {tmp_path}/scenes.v2 . --private"
     assert [path.name for path in tmp_path.iterdir()] == ["scenes.v2"]
+
+
+def test_the_onnx_form_is_compared_on_images_that_are_given(tiny_run: Path, tmp_path: Path) -> None:
+    images = tiny_run.parent / "new" / "val" / "d"
+    result = invoke(tiny_run, "--out", tmp_path / "model", "--onnx", "--check-images", images)
+    assert result.exit_code == 0, result.output
+    assert "onnxruntime and PyTorch agree on 4 images: same class, logits within" in result.output
+    assert (tmp_path / "model" / "model.onnx").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--onnx",), "--onnx writes into a folder: give --out one, not"),
+        (("--check-images", "."), "--check-images means nothing without --onnx"),
+    ],
+)
+def test_options_of_onnx_that_mean_nothing_are_refused(
+    tiny_run: Path, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    result = invoke(tiny_run, "--out", tmp_path / "model.safetensors", *options)
+    assert result.exit_code == 2
+    assert message in unframed(result)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_it_says_what_was_exported_and_how_good_the_run_was(tiny_run: Path, tmp_path: Path) -> None:

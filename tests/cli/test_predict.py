@@ -1,7 +1,10 @@
 import csv
 import json
+import math
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pytest
 import typer
 from PIL import Image
@@ -9,10 +12,18 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from clinit.cli import predict as command
-from clinit.cli.predict import COLUMNS, predict
+from clinit.cli.predict import predict
+from clinit.cli.predict_output import COLUMNS, OF_REJECTION
 from clinit.errors import ImageError, ModelError
+from clinit.extract.cache import open_cache
+from clinit.extract.features import FeatureSet
+from clinit.headtrain.deployed.model import open_model
 from clinit.headtrain.export.classifier import find_images, load_model
+from clinit.headtrain.export.memory import Memory
+from clinit.headtrain.export.memory_file import write_memory
 from clinit.headtrain.export.model_file import ModelFacts, write_model
+from clinit.headtrain.export.model_folder import MEMORY_FILE, write_model_folder
+from clinit.headtrain.export.rejection import Rejection
 from clinit.headtrain.export.run import export_run
 
 app = typer.Typer()
@@ -167,3 +178,166 @@ def test_a_csv_file_has_its_ending(model: Path, images: list[Path]) -> None:
     result = invoke(model, images[0], "--csv", model)
     assert result.exit_code == 2
     assert "--csv is the file to write, .csv" in " ".join(result.output.split())
+
+
+@pytest.fixture(scope="module")
+def remembering(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder that remembers held-out features of its classes."""
+    out = tmp_path_factory.mktemp("model") / "remembering"
+    network = load_model(export_run(tiny_run, out.with_name("plain")).path, device="cpu")
+    opened = open_model(out.with_name("plain"), device="cpu")
+    rows = [
+        open_cache(tiny_run.parent / "caches" / side).split("val").load()
+        for side in ("base", "new")
+    ]
+    names = network.facts.class_names
+    labels = [names.index(each.class_names[label]) for each in rows for label in each.labels]
+    features = np.concatenate([each.features for each in rows])
+    held_out = FeatureSet(features, np.array(labels), names)
+    memory = Memory.of(held_out, opened.depends_on, held_out=held_out)
+    extra = {MEMORY_FILE: lambda path: write_memory(memory, path)}
+    write_model_folder(out, network.backbone.network, network.facts, extra=extra)
+    return out
+
+
+def scores_of(folder: Path, images: list[Path]) -> list[float]:
+    rejection = Rejection("energy", 0.0)
+    found = load_model(folder, device="cpu").predict(images, reject=rejection)
+    return [each.score or math.nan for each in found]
+
+
+def test_the_share_of_held_out_images_that_is_allowed_is_unknown(
+    remembering: Path, tiny_run: Path
+) -> None:
+    images = [tiny_run.parent / side / "val" for side in ("base", "new")]  # what was held out
+    result = invoke(remembering, *images, "--reject", "energy", "--reject-rate", 0.25, "--json")
+    assert result.exit_code == 0, result.output
+    shown = json.loads(result.stdout)
+    assert len(shown) == 20
+    # Held-out features are in float16: the score at the threshold itself may fall on either side.
+    assert sum(each["unknown"] for each in shown) in (5, 6)
+    assert len({each["threshold"] for each in shown}) == 1
+    for each in shown:
+        assert each["unknown"] == (each["score"] < each["threshold"])
+        assert len(each["classes"]) == 5
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("top", [1, 3])
+def test_unknown_images_are_marked_with_score_and_threshold(
+    remembering: Path,
+    images: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    width: int,
+    top: int,
+) -> None:
+    monkeypatch.setattr(command, "out", Console(width=width, highlight=False))
+    scores = scores_of(remembering, images)
+    threshold = sorted(scores)[3] - 1e-4
+    options = ("--reject", "energy", "--threshold", threshold, "--top", top)
+    result = invoke(remembering, *images, *options)
+    assert result.exit_code == 0
+    assert max(map(len, result.stdout.splitlines()[1:])) <= width
+    for score in scores:
+        assert (f"unknown (score {score:.4g})" in result.stdout) == (score < threshold)
+    assert result.stdout.count(" %") == top * (len(images) - 3)
+    assert f"3 of 8 images unknown: their score is below {threshold:.6g}" in result.stderr
+
+
+def test_one_unknown_image_is_unknown(remembering: Path, images: list[Path]) -> None:
+    result = invoke(remembering, images[0], "--reject", "max-logit", "--threshold", 1e6)
+    assert result.exit_code == 0
+    assert "unknown (score " in result.stdout
+    assert "base" not in result.stdout.splitlines()[-1]
+
+
+def test_the_default_share_is_told_with_the_number_of_held_out_images(
+    remembering: Path, images: list[Path]
+) -> None:
+    result = invoke(remembering, *images, "--reject", "max-logit")
+    told = " ".join(result.stderr.split())
+    assert "below which at most 5 % of 20 held-out images are" in told
+
+
+def test_csv_and_parquet_say_which_images_are_unknown(
+    remembering: Path, images: list[Path], tmp_path: Path
+) -> None:
+    threshold = sorted(scores_of(remembering, images))[3] - 1e-4
+    files = ("--csv", tmp_path / "out.csv", "--parquet", tmp_path / "out.parquet")
+    rejecting = ("--reject", "energy", "--threshold", threshold)
+    result = invoke(remembering, *images, tmp_path / "gone.png", *files, "--top", 2, *rejecting)
+    assert result.exit_code == 1
+    assert f"9 images at {tmp_path / 'out.csv'} and {tmp_path / 'out.parquet'}" in result.stdout
+    table = pl.read_parquet(tmp_path / "out.parquet")
+    assert table.columns == [*COLUMNS, *OF_REJECTION]
+    assert table.height == 17
+    assert table.filter(unknown=True)["image"].n_unique() == 3
+    last = table.row(-1, named=True)
+    assert (last["error"], last["unknown"], last["score"]) == ("the file is missing", None, None)
+    assert table["threshold"].unique().to_list() == [pytest.approx(threshold)]
+    assert table.group_by("image").agg(pl.col("probability").sum())["probability"].max() <= 1
+    with (tmp_path / "out.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    for line, row in zip(lines, table.iter_rows(named=True), strict=True):
+        assert list(line) == table.columns
+        assert line["image"] == row["image"]
+        assert line["unknown"] == ("" if row["unknown"] is None else str(row["unknown"]))
+        for name in ("probability", "score"):
+            number = float(line[name]) if line[name] else None
+            assert number == (row[name] and pytest.approx(row[name], rel=1e-5))
+
+
+def test_without_rejection_the_tables_have_no_columns_of_it(
+    model: Path, images: list[Path], tmp_path: Path
+) -> None:
+    invoke(model, images[0], "--parquet", tmp_path / "out.parquet")
+    assert pl.read_parquet(tmp_path / "out.parquet").columns == list(COLUMNS)
+    assert pl.read_parquet(tmp_path / "out.parquet").schema["probability"] == pl.Float64
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "onnx"])
+def test_a_model_that_remembers_nothing_asks_for_a_memory_or_a_threshold(
+    model: Path, remembering: Path, images: list[Path], tmp_path: Path, kind: str
+) -> None:
+    path = {"file": model, "folder": remembering.with_name("plain"), "onnx": tmp_path / "x.onnx"}
+    result = invoke(path[kind], images[0], "--reject", "energy")
+    assert isinstance(result.exception, ModelError)
+    assert "remembers no image of its classes" in str(result.exception)
+    assert "`clinit remember MODEL IMAGES --out NEW`" in result.exception.remedy
+    assert "--threshold VALUE" in result.exception.remedy
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--threshold", 1), "--threshold means nothing without --reject"),
+        (("--reject-rate", 0.1), "--reject-rate means nothing without --reject"),
+        (
+            ("--reject", "energy", "--reject-rate", 0.1, "--threshold", 1),
+            "--reject-rate and --threshold exclude one another",
+        ),
+        (("--reject", "energy", "--threshold", "nan"), "--threshold must be a finite number"),
+        (("--parquet", "out.csv"), "--parquet is the file to write, .parquet, got out.csv"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(
+    model: Path, images: list[Path], options: tuple[object, ...], message: str
+) -> None:
+    result = invoke(model, images[0], *options)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.replace("│", " ").split())
+
+
+def test_an_onnx_file_and_a_folder_name_the_same(
+    tiny_run: Path, images: list[Path], tmp_path: Path
+) -> None:
+    folder = export_run(tiny_run, tmp_path / "model", onnx=True).path
+    reject = ("--reject", "energy", "--threshold", 0, "--json")
+    by_torch, by_onnx = (
+        json.loads(invoke(path, *images, *reject).stdout)
+        for path in (folder, folder / "model.onnx")
+    )
+    for left, right in zip(by_torch, by_onnx, strict=True):
+        assert left["image"] == right["image"]
+        assert [each["class"] for each in left["classes"]] == [c["class"] for c in right["classes"]]
+        assert left["score"] == pytest.approx(right["score"], abs=1e-4)

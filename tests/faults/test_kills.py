@@ -29,6 +29,7 @@ from fault_trials.trial import Failure, Place, Trial
         ("sweep", "after", 0.2),
         ("sweep --search optuna", "after", 0.1),
         ("export", "after", 0.4),
+        ("export, folder", "after", 0.6),
         ("report --plot", "short", 0.0),
         ("report --html", "enospc", 0.5),
         ("predict --csv", "kill", 0.7),

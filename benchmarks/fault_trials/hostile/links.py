@@ -50,6 +50,7 @@ _LINKED: Mapping[str, Sequence[str]] = {
         *("search/chosen/.lock", "search/.lock"),
     ),
     "export": ("model.safetensors", f".model.safetensors.tmp-{PID}"),
+    "export, folder": ("scenes", f".scenes.tmp-{PID}"),
     "report --plot": ("curves.png", f".curves.png.tmp-{PID}"),
     "predict --csv": ("seen.csv", f".seen.csv.tmp-{PID}"),
 }

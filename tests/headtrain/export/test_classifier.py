@@ -28,8 +28,9 @@ from clinit.extract.cache import open_cache
 from clinit.extract.document import content_sha256
 from clinit.extract.head import read_head
 from clinit.extract.loader import load_batches
-from clinit.headtrain.export.classifier import Classifier, Prediction, find_images, load_model
+from clinit.headtrain.export.classifier import Classifier, find_images, load_model
 from clinit.headtrain.export.model_file import ModelFacts, read_facts, write_model
+from clinit.headtrain.export.prediction import Prediction
 from clinit.headtrain.export.run import export_run
 from clinit.headtrain.record.format import read_record
 
@@ -492,7 +493,7 @@ def test_as_many_threads_decode_as_the_process_may_use(
         used.append(options["workers"])
         return load_batches(*arguments, **options)
 
-    monkeypatch.setattr("clinit.headtrain.export.classifier.load_batches", spy)
-    monkeypatch.setattr("clinit.headtrain.export.classifier.cpu_count", lambda: 3)
+    monkeypatch.setattr("clinit.headtrain.export.prediction.load_batches", spy)
+    monkeypatch.setattr("clinit.headtrain.export.prediction.cpu_count", lambda: 3)
     assert len(list(model.predict(images, workers=asked))) == len(images)
     assert used == [workers]

@@ -1,0 +1,190 @@
+"""What a model says of images: names with probabilities, and whether an image is of none of them.
+
+Images are decoded, resized and normalised as in the extraction that the head was trained on,
+by the same code, whatever computes the logits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from jaxtyping import Float
+from torch import Tensor
+
+from clinit.extract.decode import MISSING
+from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.loader import ImageBatch, load_batches
+from clinit.extract.machine import cpu_count
+from clinit.extract.wordnet import title
+from clinit.headtrain.export.model_file import ModelFacts
+from clinit.headtrain.export.rejection import Rejection
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """One class that an image may belong to."""
+
+    name: str
+    """As in the data set: `n02979186`, `campsite`."""
+    title: str
+    """The same in words: `cassette player`, `campsite`."""
+    probability: float
+    """Softmax of the logits, in [0, 1]."""
+    row: int
+    """Row of the classifier."""
+    task: int
+    """The task in which the class arrived; 0 for the classes of the base."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a model says of one image."""
+
+    path: Path
+    guesses: tuple[Guess, ...]
+    """The likeliest classes first; empty for a bad image."""
+    reason: str | None = None
+    """Why the image cannot be read."""
+    score: float | None = None
+    """How well the model knows what is in the image; None where nothing is rejected."""
+    unknown: bool = False
+    """Whether the score is below the threshold: the image is of none of the classes."""
+
+
+class Predictor(Protocol):
+    """A network with named classes, whatever computes it."""
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What the model says of itself."""
+
+    def predict(
+        self,
+        images: Sequence[str | os.PathLike[str]],
+        *,
+        top: int = 5,
+        batch_size: int = 64,
+        workers: int | None = None,
+        max_pixels: int = MAX_PIXELS,
+        reject: Rejection | None = None,
+        on_images: Callable[[int], None] = lambda done: None,
+    ) -> Iterator[Prediction]:
+        """Yield a prediction per image; see `predictions`."""
+
+
+def predictions(
+    facts: ModelFacts,
+    logits: Callable[[ImageBatch], Float[Tensor, "images classes"]],
+    images: Sequence[str | os.PathLike[str]],
+    *,
+    top: int = 5,
+    batch_size: int = 64,
+    workers: int | None = None,
+    max_pixels: int = MAX_PIXELS,
+    reject: Rejection | None = None,
+    pin_memory: bool = False,
+    on_images: Callable[[int], None] = lambda done: None,
+) -> Iterator[Prediction]:
+    """Yield a prediction per image, in order; a bad image does not stop the others.
+
+    Args:
+        facts: What the model says of itself.
+        logits: The network, given resized pixels.
+        images: Files.
+        top: Classes per image; all of them where there are fewer.
+        batch_size: Images per forward pass.
+        workers: Threads that read and decode; default: the CPUs that the process may use.
+        max_pixels: Largest image that is decoded; a larger one is a bad image.
+        reject: When an image is of none of the classes; None for never.
+        pin_memory: Whether the batches are for a CUDA device.
+        on_images: Called after every batch with the number of images done.
+
+    Raises:
+        MachineError: If the memory does not suffice, or the storage fails.
+    """
+    if min(top, batch_size, max_pixels) < 1:
+        raise ValueError(
+            "top, batch_size and max_pixels must be positive, got"
+            f" {top}, {batch_size} and {max_pixels}"
+        )
+    paths = [Path(image) for image in images]
+    there = [row for row, path in enumerate(paths) if _exists(path)]
+    batches = load_files(
+        [paths[row] for row in there],
+        facts,
+        batch_size=batch_size,
+        workers=workers or cpu_count(),
+        max_pixels=max_pixels,
+        pin_memory=pin_memory,
+    )
+    done = 0
+    for batch in batches:
+        for row, found in zip(batch.rows, _told(facts, logits(batch), top, reject), strict=True):
+            yield from (Prediction(path, (), MISSING) for path in paths[done : there[row]])
+            reason = batch.reasons.get(row)
+            path = paths[there[row]]
+            yield Prediction(path, (), reason) if reason else Prediction(path, *found)
+            done = there[row] + 1
+        on_images(done)
+    yield from (Prediction(path, (), MISSING) for path in paths[done:])
+    on_images(len(paths))
+
+
+def load_files(
+    paths: Sequence[Path],
+    facts: ModelFacts,
+    *,
+    batch_size: int,
+    workers: int,
+    max_pixels: int = MAX_PIXELS,
+    pin_memory: bool = False,
+) -> Iterable[ImageBatch]:
+    """Yield the pixels of files that exist, resized as the model asks for."""
+    starts = range(0, len(paths), batch_size)
+    return load_batches(
+        Path("/"),  # a link may lead anywhere: there is no root to stay in
+        [str(path.absolute()) for path in paths],
+        [range(start, min(start + batch_size, len(paths))) for start in starts],
+        facts.transform,
+        workers=workers,
+        max_pixels=max_pixels,
+        need_rights=False,  # the others are of no less use without it
+        pin_memory=pin_memory,
+    )
+
+
+_Told = tuple[tuple[Guess, ...], None, float | None, bool]
+"""The fields of a prediction behind its path."""
+
+
+def _told(
+    facts: ModelFacts,
+    logits: Float[Tensor, "images classes"],
+    top: int,
+    reject: Rejection | None,
+) -> Iterator[_Told]:
+    """Yield what is said of each image of a batch."""
+    found = logits.softmax(dim=1).topk(min(top, facts.num_classes), dim=1)
+    scores = [None] * len(logits) if reject is None else reject.scores(logits).tolist()
+    for probabilities, rows, score in zip(
+        found.values.tolist(), found.indices.tolist(), scores, strict=True
+    ):
+        pairs = zip(probabilities, rows, strict=True)
+        guesses = tuple(_guess(facts, probability, row) for probability, row in pairs)
+        yield guesses, None, score, reject is not None and not score >= reject.threshold
+
+
+def _guess(facts: ModelFacts, probability: float, row: int) -> Guess:
+    name = facts.class_names[row]
+    return Guess(name, title(name), probability, row, facts.tasks[row])
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long, a folder that may not be read
+        return False

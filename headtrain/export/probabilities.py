@@ -1,0 +1,28 @@
+"""Whether the softmax of a model's logits may be read as probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+NOT_PROBABILISTIC = frozenset({"ncm", "ridge", "simplecil"})
+"""Methods whose logits are scores: their order counts, not their softmax."""
+
+
+def caution(record: Mapping[str, Any]) -> str | None:
+    """Return why probabilities are not to be taken at their word, None where they are.
+
+    Args:
+        record: What a model file holds of its run.
+    """
+    config = record.get("config") or {}
+    if config.get("method") in NOT_PROBABILISTIC:
+        origin = f"solved ({config['method']})"
+    elif config.get("loss") == "mse":
+        origin = "trained with squared error"
+    else:
+        return None
+    return (
+        f"the head was {origin}, not with cross entropy: the order of the classes counts,"
+        " their probabilities do not"
+    )
