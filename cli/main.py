@@ -75,13 +75,17 @@ class Commands(LazyGroup):
             "Name what is in images, with an exported model: the likeliest classes of each.",
         ),
         "add": Lazy(
-            "clinit.cli.add:add", "Add classes to a model, from a folder with a folder of images for each."
+            "clinit.cli.add:add",
+            "Add classes to a model, from a folder with a folder of images for each.",
         ),
         "remember": Lazy(
             "clinit.cli.remember:remember",
             "Let a model remember its classes: no image, but their statistics.",
         ),
-        "remove": Lazy("clinit.cli.remove:remove", "Remove classes from a model: their rows, and what it remembers of them."),
+        "remove": Lazy(
+            "clinit.cli.remove:remove",
+            "Remove classes from a model: their rows, and what it remembers of them.",
+        ),
         "rename": Lazy("clinit.cli.rename:rename", "Give classes of a model other names."),
         "model": Lazy("clinit.cli.model:app", "Show a model: its classes, history and memory."),
         "manifest": Lazy("clinit.cli.manifest:app", "Build and show manifests of data sets."),

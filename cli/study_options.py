@@ -36,7 +36,13 @@ SEVERAL: Mapping[str, tuple[str, ...]] = {"init": PAPER_INITS, "scale": ("calibr
 """Settings of which one command takes several values, one run for each; and their defaults."""
 _GIVES_WAY_TO = ("method", "full_rank", "init_rows", "ewc_mode")
 """Settings that, given on the command line, may make settings of a file idle."""
-_PANELS = {"stream": "Stream", "start": "Start", "training": "Training", "top": "Top blocks"}
+_PANELS = {
+    "stream": "Stream",
+    "start": "Start",
+    "training": "Training",
+    "closed": "Closed forms",
+    "top": "Top blocks",
+}
 _INNER_PANELS = {"ewc": "EWC", "derpp": "DER++"}
 _TOP_PRECISIONS = ("float32", "bf16")
 
@@ -188,7 +194,9 @@ def _studies(context: Context, values: dict[str, Any], *, top: bool) -> list[Stu
             values[name] = None
     if values["class_order"] is not None:
         values["class_order"] = read_class_order(values["class_order"])
-    values["lam"] = _number_or_word(values["lam"])
+    for name, field in settings_of(top=top).items():
+        if field.words and field.is_number:
+            values[name] = _number_or_word(values[name])
     starts = {
         name: [str(word) for word in values.pop(name) or default]
         for name, default in SEVERAL.items()

@@ -30,14 +30,14 @@ def training_progress(*, verbose: bool) -> Iterator[Observer]:
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
-        TextColumn("steps"),
+        TextColumn("{task.fields[unit]}"),
         TimeRemainingColumn(compact=True),
         TextColumn("{task.fields[losses]}"),
         console=err,
         disable=not err.is_terminal,
     )
     with bar:
-        steps = bar.add_task("Preparing", total=None, losses="")
+        steps = bar.add_task("Preparing", total=None, losses="", unit="steps")
 
         def observe(event: Event) -> None:
             match event:
@@ -50,6 +50,8 @@ def training_progress(*, verbose: bool) -> Iterator[Observer]:
                     bar.update(steps, description=f"Task {task}/{tasks}", total=tasks * iterations)
                 case events.Stepped(done):
                     bar.advance(steps, done)
+                case events.Progressed(what, done, total):
+                    bar.update(steps, completed=done, total=total, unit=what)
                 case events.Evaluated():
                     losses = " ".join(f"{value:.2f}" for value in event.loss_new.values())
                     bar.update(steps, losses=f"new-task loss {losses}")

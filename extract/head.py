@@ -52,6 +52,9 @@ class Head:
     """Identifier of the backbone's fingerprint; empty when unknown."""
     alignment: Mapping[str, Any] | None = None
     """How an aligned head came about, as plain JSON values; None for any other."""
+    feature_map: Mapping[str, Any] | None = None
+    """The random features of `clinit.headtrain.closed.feature_map` that its rows read, as plain
+    JSON values; None where they read the features of the backbone themselves."""
 
     def __post_init__(self) -> None:
         if self.class_names is not None and len(self.class_names) != len(self.weight):
@@ -152,6 +155,7 @@ class _Facts:
     class_names: tuple[str | int, ...] | None = None
     fingerprint: str = ""
     alignment: Mapping[str, Any] | None = None
+    feature_map: Mapping[str, Any] | None = None
     tensors: str | None = None
     """Digest; None in files of earlier versions and from elsewhere."""
 
@@ -178,6 +182,8 @@ def write_head(head: Head, path: Path) -> None:
     }
     if head.alignment is not None:
         facts["alignment"] = dict(head.alignment)
+    if head.feature_map is not None:
+        facts["feature_map"] = dict(head.feature_map)
     metadata = {_KEY: _DOCUMENT.text(facts, indent=None)}
     # As bytes: save_file would make the file readable by its owner alone.
     content = save(_stored(head), metadata=metadata)
@@ -194,12 +200,16 @@ def store_head(head: Head, path: Path) -> None:
         write_head(head, path)
 
 
-def read_head(path: Path) -> Head:
+def read_head(path: Path, *, linear: bool = True) -> Head:
     """Read a head file.
 
+    Args:
+        path: The file.
+        linear: Whether the head must read the features of the backbone, without a map between.
+
     Raises:
-        HeadError: If the file is absent, is not a head file, has changed since it was written
-            or holds values that are not finite.
+        HeadError: If the file is absent, is not a head file, has changed since it was written,
+            holds values that are not finite, or is no linear head where it must be.
         StorageError: If it is there and cannot be read.
     """
     try:
@@ -245,7 +255,20 @@ def read_head(path: Path) -> Head:
             f"{path} names {len(names)} classes but holds {len(weight)} rows",
             remedy="Write the head again with one class name per row.",
         )
-    return Head(weight, bias, names, facts.fingerprint, facts.alignment)
+    if linear and facts.feature_map is not None:
+        raise _not_linear(path, facts.feature_map)
+    return Head(weight, bias, names, facts.fingerprint, facts.alignment, facts.feature_map)
+
+
+def _not_linear(path: Path, feature_map: Mapping[str, Any]) -> HeadError:
+    kinds = {"relu": "random ReLU", "rff": "random Fourier"}
+    kind = kinds.get(str(feature_map.get("kind")), "random")
+    return HeadError(
+        f"{path} is no linear layer on the features of the backbone: its rows read"
+        f" {feature_map.get('width')} {kind} features of them",
+        remedy="Take the head of another method (ncm, lda, slda, rehearsal, …): `clinit report`"
+        " and `clinit rerun` alone read this one.",
+    )
 
 
 def _tensor(path: Path, file: Any, name: str) -> Float[np.ndarray, ...]:

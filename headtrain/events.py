@@ -60,7 +60,16 @@ class LambdaChosen:
     curve: LambdaCurve
 
 
-Event = Noted | LambdaChosen | TaskStarted | Initialised | Stepped | Evaluated
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """Work that is not of updates has come to `done` of `total`."""
+
+    what: str
+    done: int
+    total: int
+
+
+Event = Noted | LambdaChosen | TaskStarted | Initialised | Stepped | Evaluated | Progressed
 Observer = Callable[[Event], None]
 
 

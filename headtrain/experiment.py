@@ -15,6 +15,8 @@ import torch
 from clinit.extract.device import device_name
 from clinit.extract.head import Head
 from clinit.headtrain.bank.step import BETAS, EPS
+from clinit.headtrain.closed.memory import memory_notes
+from clinit.headtrain.closed_learner import ClosedLearner
 from clinit.headtrain.events import Noted, Observer, ignore
 from clinit.headtrain.learner import Diagnose, Learner
 from clinit.headtrain.record.format import RunRecord
@@ -59,6 +61,8 @@ def run_experiment(
         HeadError: If the head does not read these features.
         ExperimentError: If the head's classes are unknown or there are too many tasks.
         DeviceError: If there is no such device.
+        MachineError: If the statistics of a closed form do not fit into memory.
+        StatisticsError: If its system is singular.
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
     studies = [study.resolved() for study in studies]
@@ -67,25 +71,27 @@ def run_experiment(
         raise ValueError(f"heads of one bank differ at most in {', '.join(PER_HEAD)}")
     scenario = build_scenario(base, new, head, studies[0].stream)
     head_facts = {"path": None, "digest": head_digest(head), **(head_facts or {})}
-    notes = data_notes(scenario, base, new, studies, head_facts)
+    notes = [
+        *data_notes(scenario, base, new, studies, head_facts),
+        *memory_notes(scenario, studies[0], head.dim),
+    ]
     for note in notes:
         observer(Noted(note))
-    learner = Learner(scenario, head, studies, observer, diagnose)
+    learner_of = ClosedLearner if studies[0].is_closed else Learner
+    learner = learner_of(scenario, head, studies, observer, diagnose)
     with torch.no_grad():
         for task in scenario.learnt:
             learner.learn(task)
     timings = _timings(learner, base.load_s + new.load_s)
     records = []
     for index, study in enumerate(studies):
-        name = learner.ids[index]
-        diverged = [learner.diverged[name]] if name in learner.diverged else []
         info = run_info(
             study,
-            name=name,
+            name=learner.ids[index],
             base=base,
             new=new,
             head=head_facts,
-            notes=[*notes, *diverged],
+            notes=[*notes, *learner.notes(index)],
             seconds=float(learner.seconds[index]),
             timings_s=timings,
             optimizer={"name": "AdamW", "betas": BETAS, "eps": EPS, "state": "fresh each task"},
@@ -95,11 +101,13 @@ def run_experiment(
             command=command,
         )
         final = learner.head(index)
+        if final is not None and final.feature_map is not None:
+            info["feature_map"] = dict(final.feature_map)
         records.append(run_record(scenario, learner.entries, index, info, head=final, study=study))
     return records
 
 
-def _timings(learner: Learner, load_s: float) -> dict[str, float]:
+def _timings(learner: Learner | ClosedLearner, load_s: float) -> dict[str, float]:
     """Return the wall time of each phase, for the whole bank and not for one head."""
     phases = {name: learner.watch.seconds[name] for name in PHASES}
     return {"load": load_s, **phases, "total": load_s + learner.watch.total}

@@ -90,6 +90,11 @@ class Learner:
         shared = self.watch.seconds["train"] + self.watch.seconds["evaluate"]
         return self._own_seconds + shared / self._bank.num_heads
 
+    def notes(self, index: int) -> list[str]:
+        """Return what was found on the way about one head."""
+        name = self.ids[index]
+        return [self.diverged[name]] if name in self.diverged else []
+
     def learn(self, task: Task) -> None:
         """Initialise the rows of the task's classes, then train on it and evaluate."""
         stream = self._shared.stream

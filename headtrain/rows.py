@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,16 +27,23 @@ class Rows:
         """Return the rows of a head file, in float64."""
         return cls(head.weight.astype(np.float64), head.bias.astype(np.float64))
 
-    def as_head(self, class_names: tuple[str, ...] | None, fingerprint: str = "") -> Head:
+    def as_head(
+        self,
+        class_names: tuple[str, ...] | None,
+        fingerprint: str = "",
+        *,
+        feature_map: Mapping[str, Any] | None = None,
+    ) -> Head:
         """Return the rows as a head file holds them, in float32.
 
         Args:
             class_names: One per row; None where the classes of the rows are unknown.
             fingerprint: Identifier of the backbone whose features they read; empty when unknown.
+            feature_map: What is between those features and the rows; None where there is nothing.
         """
         rows = self.on_host()
         weight, bias = rows.weight.astype(np.float32), rows.bias.astype(np.float32)
-        return Head(weight, bias, class_names, fingerprint)
+        return Head(weight, bias, class_names, fingerprint, feature_map=feature_map)
 
     def between(self, start: int, stop: int) -> Rows:
         """Return the rows `start` to `stop` - 1, without a copy."""

@@ -4,6 +4,7 @@
       stream      which classes arrive when, what is kept of earlier ones, how long training takes
       start       how the rows of new classes start
       training    loss and optimizer, and what is corrected after a task
+      closed      what closed forms over the stream need beyond that; heads alone
       top         which blocks of the backbone learn as well; None where the head learns alone
 
 Nothing here imports PyTorch or NumPy: the command line is made from these fields. Values that
@@ -21,9 +22,10 @@ from typing import Annotated, Any, Literal, get_args
 
 from clinit.headtrain.setting import Field, Part, Setting, fields_of
 
-HeadMethod = Literal["rehearsal", "naive", "joint", "ncm", "ridge", "lda"]
+ClosedMethod = Literal["slda", "simplecil", "fecam", "klda", "ranpac"]
+HeadMethod = Literal["rehearsal", "naive", "joint", "ncm", "ridge", "lda", ClosedMethod]
 TopMethod = Literal["rehearsal", "naive", "joint", "ewc", "derpp"]
-Method = Literal["rehearsal", "naive", "joint", "ncm", "ridge", "lda", "ewc", "derpp"]
+Method = Literal[HeadMethod, "ewc", "derpp"]
 Init = Literal["random", "class-mean", "least-square", "fitted", "zero", "imprint", "lda"]
 Scale = Literal["none", "norm", "row-norm", "calibrated"]
 Weighting = Literal["class", "sample"]
@@ -35,7 +37,9 @@ Correct = Literal["none", "wa", "bic"]
 HEAD_METHODS: tuple[str, ...] = get_args(HeadMethod)
 TOP_METHODS: tuple[str, ...] = get_args(TopMethod)
 SOLVED_METHODS = ("ncm", "ridge", "lda")
-"""Methods whose head is solved as a whole instead of trained."""
+"""Methods whose head is solved as a whole from all rows of all classes seen."""
+CLOSED_METHODS: tuple[str, ...] = get_args(ClosedMethod)
+"""Methods that see each row once, when its class arrives, and keep statistics of it."""
 INITS: tuple[str, ...] = get_args(Init)
 SCALES: tuple[str, ...] = get_args(Scale)
 PAPER_INITS: tuple[Init, ...] = ("random", "class-mean", "least-square")
@@ -68,7 +72,8 @@ class Stream(Part):
         Setting(
             "How earlier classes are kept: with a buffer of old rows (rehearsal), not at all"
             " (naive), or with all rows of all classes seen (joint); or by solving the whole head"
-            " from the rows of joint (nearest class mean, ridge, LDA).",
+            " from the rows of joint (nearest class mean, ridge, LDA); or by statistics alone, each"
+            " row seen once (slda, simplecil, fecam, klda, ranpac).",
             top_help="How earlier classes are kept: with a buffer of old rows (rehearsal), not at"
             " all (naive), with all rows of all classes seen (joint), by EWC, without old rows, or"
             " by DER++, with a buffer.",
@@ -301,6 +306,94 @@ class Training(Part):
         """The learning rate of a resolved study."""
         assert self.lr is not None
         return self.lr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SldaConfig(Part):
+    """Deep SLDA: one covariance for all classes, updated row by row."""
+
+    shrinkage: Annotated[
+        float,
+        Setting("Deep SLDA: weight of the identity in the covariance.", above=0, most=1),
+    ] = 1e-4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FecamConfig(Part):
+    """FeCAM: a covariance for each class."""
+
+    beta: Annotated[
+        float,
+        Setting("FeCAM: Tukey power of features that are nowhere negative; 1 is none.", above=0),
+    ] = 0.5
+    alpha1: Annotated[
+        float,
+        Setting("FeCAM: shrinkage by the mean variance on the diagonal.", above=0),
+    ] = 1.0
+    alpha2: Annotated[
+        float | Literal["auto"],
+        Setting(
+            "FeCAM: shrinkage by the mean covariance off the diagonal; auto: 1 where features are"
+            " nowhere negative, otherwise 0.",
+            least=0,
+        ),
+    ] = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KldaConfig(Part):
+    """KLDA: linear discriminants of random Fourier features."""
+
+    width: Annotated[
+        int, Setting("KLDA: number of random Fourier features.", least=1, most=100_000)
+    ] = 5_000
+    gamma: Annotated[
+        float | Literal["median"],
+        Setting(
+            "KLDA: width of the kernel exp(-gamma |x - y|^2); median: 1 / median squared distance"
+            " between rows of the first data seen.",
+            above=0,
+        ),
+    ] = "median"
+    members: Annotated[
+        int, Setting("KLDA: maps of other seeds whose probabilities are added.", least=1, most=100)
+    ] = 1
+    shrinkage: Annotated[
+        float,
+        Setting(
+            "KLDA: weight of the identity, times the mean variance, in the covariance.",
+            above=0,
+            most=1,
+        ),
+    ] = 1e-4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanpacConfig(Part):
+    """RanPAC: ridge regression on random ReLU features."""
+
+    width: Annotated[
+        int, Setting("RanPAC: number of random ReLU features.", least=1, most=100_000)
+    ] = 10_000
+    lam: Annotated[
+        float | Literal["auto"],
+        Setting(
+            "RanPAC: ridge beside sums over rows; auto: by the squared error on a fifth of the task"
+            " at hand, from 1e-8 to 1e8.",
+            above=0,
+            option="ranpac-lambda",
+        ),
+    ] = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed(Part):
+    """Closed forms over the stream; the defaults are those of their papers or their code."""
+
+    slda: SldaConfig = field(default_factory=SldaConfig)
+    fecam: FecamConfig = field(default_factory=FecamConfig)
+    klda: KldaConfig = field(default_factory=KldaConfig)
+    ranpac: RanpacConfig = field(default_factory=RanpacConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -606,7 +699,7 @@ class AddConfig(RememberConfig):
     ] = "auto"
 
 
-PARTS = {"stream": Stream, "start": Start, "training": Training, "top": Top}
+PARTS = {"stream": Stream, "start": Start, "training": Training, "closed": Closed, "top": Top}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -616,6 +709,7 @@ class Study:
     stream: Stream = field(default_factory=Stream)
     start: Start = field(default_factory=Start)
     training: Training = field(default_factory=Training)
+    closed: Closed = field(default_factory=Closed)
     top: Top | None = None
 
     @classmethod
@@ -668,7 +762,12 @@ class Study:
     @property
     def is_solved(self) -> bool:
         """Whether heads are solved instead of trained."""
-        return self.stream.method in SOLVED_METHODS
+        return self.stream.method in SOLVED_METHODS or self.is_closed
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether heads are closed forms of statistics that rows are added to as they arrive."""
+        return self.stream.method in CLOSED_METHODS
 
     @property
     def rehearses(self) -> bool:
@@ -748,7 +847,7 @@ class Study:
         Settings are left out that mean nothing to a head that is solved, to blocks of full rank,
         or to any method but the one in their name.
         """
-        absent = self.idle("method").keys() & {*PER_HEAD, *LOW_RANK, *EWC, *DERPP}
+        absent = self.idle("method").keys() & {*PER_HEAD, *LOW_RANK, *EWC, *DERPP, *CLOSED}
         if self.stream.method == "ewc":
             absent -= {*EWC}  # gamma is told beside the mode that does not read it
         left_out = absent | {"probe"}
@@ -762,7 +861,13 @@ class Study:
 
 @cache
 def _identity(study: Study) -> str:
-    return identity_text(study.reduced().values())
+    """Return the text; settings of closed forms are in it where they are read.
+
+    So it is for other methods what it was before there were closed forms.
+    """
+    unread = {*CLOSED} & study.idle("method").keys()
+    values = study.reduced().values()
+    return identity_text({name: value for name, value in values.items() if name not in unread})
 
 
 def identity_of(recorded: Mapping[str, Any]) -> str:
@@ -800,7 +905,7 @@ def settings_of(*, top: bool = False) -> Mapping[str, Field]:
 
     Their paths start with the part: `("stream", "seed")`.
     """
-    parts = {name: part for name, part in PARTS.items() if top or name != "top"}
+    parts = {name: part for name, part in PARTS.items() if name != ("closed" if top else "top")}
     return {
         name: replace(
             each,
@@ -824,6 +929,7 @@ BUFFER = ("buffer", "buffer_per_class", "buffer_split")
 LOW_RANK = ("rank", "alpha", "a_init")
 EWC = tuple(f"ewc_{name}" for name in fields_of(EwcConfig))
 DERPP = tuple(f"derpp_{name}" for name in fields_of(DerppConfig))
+CLOSED = tuple(fields_of(Closed))
 _OF_TRAINED_HEADS = (
     *("init", "scale", "calibration", "fit_ridge", "class_mean", "bias", "init_rows", "head_width"),
     *("iterations", "batch_size", "eval_every", "lr", "weight_decay", "precision", "correct"),
@@ -847,12 +953,34 @@ def _method(*methods: str) -> Callable[[Study], bool]:
     return lambda study: study.stream.method in methods
 
 
+def _not_of(method: str, config: type) -> Rule:
+    return Rule(
+        tuple(f"{method}_{name}" for name in fields_of(config)),
+        lambda study: study.stream.method != method,
+        f"--method {{method}}: it is a setting of {method}",
+    )
+
+
 RULES = (
-    Rule(("lam",), _method("ncm", "lda"), "--method {method}: its head has no lambda"),
+    _not_of("slda", SldaConfig),
+    _not_of("fecam", FecamConfig),
+    _not_of("klda", KldaConfig),
+    _not_of("ranpac", RanpacConfig),
+    Rule(("lam",), _method("ranpac"), "--method ranpac: its lambda is --ranpac-lambda"),
+    Rule(
+        ("lam",),
+        _method("ncm", "lda", *CLOSED_METHODS),
+        "--method {method}: its head has no lambda",
+    ),
     Rule(("weighting",), _method("ncm"), "--method {method}: its head is of class means alone"),
     Rule(
+        ("weighting",),
+        _method(*CLOSED_METHODS),
+        "--method {method}: every row counts the same in its sums",
+    ),
+    Rule(
         _OF_TRAINED_HEADS,
-        _method(*SOLVED_METHODS),
+        _method(*SOLVED_METHODS, *CLOSED_METHODS),
         "--method {method}: its head is solved, not trained",
     ),
     Rule(
@@ -866,6 +994,7 @@ RULES = (
         lambda study: study.stream.method in ("joint", *SOLVED_METHODS),
         "--method {method}: it reads all rows of all classes seen",
     ),
+    Rule(BUFFER, _method(*CLOSED_METHODS), "--method {method}: it keeps statistics, not rows"),
     Rule(
         ("mix",),
         lambda study: not study.rehearses,

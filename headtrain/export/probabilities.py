@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-NOT_PROBABILISTIC = frozenset({"ncm", "ridge"})
+NOT_PROBABILISTIC = frozenset({"ncm", "ridge", "simplecil"})
 """Methods whose logits are scores: their order counts, not their softmax."""
 
 

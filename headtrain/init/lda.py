@@ -29,12 +29,27 @@ def lda_rows(data: NewClasses, statistics: ClassStatistics) -> Rows:
 
 def discriminants(statistics: ClassStatistics, classes: slice = slice(None)) -> Rows:
     """Return the discriminants of `classes`, for equal priors."""
-    means = statistics.class_means[classes, :]
-    weight = solve_positive_definite(shrunk(statistics), means.T).T
+    return discriminants_of(statistics.class_means[classes, :], shrunk(statistics))
+
+
+def discriminants_of(means: Float[Any, "classes dim"], covariance: Float[Any, "dim dim"]) -> Rows:
+    """Return the discriminants of classes with these means and this covariance.
+
+    Raises:
+        numpy.linalg.LinAlgError: If it is not positive definite to working precision.
+    """
+    weight = solve_positive_definite(covariance, means.T).T
     return Rows(weight, -0.5 * namespace(weight).sum(weight * means, axis=1))
 
 
 def shrunk(statistics: ClassStatistics) -> Float[Any, "dim dim"]:
     """Return (1 - e) Sigma_W + e I."""
-    system = (1 - SHRINKAGE) * statistics.within_covariance
-    return system + beside(system, SHRINKAGE * np.eye(statistics.dim))
+    return towards_identity(statistics.within_covariance, SHRINKAGE)
+
+
+def towards_identity(
+    covariance: Float[Any, "dim dim"], weight: float, size: float = 1.0
+) -> Float[Any, "dim dim"]:
+    """Return (1 - weight) covariance + weight size I."""
+    system = (1 - weight) * covariance
+    return system + beside(system, weight * size * np.eye(covariance.shape[0]))

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+from jaxtyping import Bool
+
 from clinit.headtrain.array import beside, namespace
 from clinit.headtrain.init.lda import discriminants
 from clinit.headtrain.least_squares.solve import least_squares_head
@@ -28,8 +31,13 @@ NEVER = -1e9
 
 def rule_out_absent(head: Rows, statistics: ClassStatistics) -> Rows:
     """Give the rows of classes without data weight 0 and a bias that no feature overcomes."""
+    return rule_out(head, statistics.totals > 0)
+
+
+def rule_out(head: Rows, has_data: Bool[np.ndarray, " classes"]) -> Rows:
+    """Do this to the rows of all classes but those that have data."""
     xp = namespace(head.weight)
-    present = beside(head.weight, statistics.totals > 0)
+    present = beside(head.weight, has_data)
     return Rows(
         weight=xp.where(present[:, None], head.weight, 0.0),
         bias=xp.where(present, head.bias, NEVER),

@@ -39,11 +39,21 @@ class LambdaCurve:
     lams: tuple[float, ...]
     errors: tuple[float, ...]
     measure: Measure = "held-out error"
+    accuracies: tuple[float, ...] | None = None
+    """Share of held-out rows that each labels right, where that was counted."""
 
     @property
     def best(self) -> float:
         """The lambda of the least error."""
         return self.lams[int(np.argmin(self.errors))]
+
+    @property
+    def best_by_accuracy(self) -> float | None:
+        """The lambda of the largest accuracy, the one of the least error among several."""
+        if self.accuracies is None:
+            return None
+        ranks = zip(self.accuracies, (-error for error in self.errors), strict=True)
+        return max(zip(ranks, self.lams, strict=True))[1]
 
 
 def lambda_curve(

@@ -69,15 +69,33 @@ class MomentSums:
         self.counts += np.bincount(labels, minlength=len(self.counts))
         add_by_class(self.sums, rows, labels)
         rows *= beside(rows, np.sqrt(self.weights[labels]))[:, None]
-        if isinstance(rows, np.ndarray):
-            self.lower = dsyrk(1.0, rows.T, beta=1.0, c=self.lower, lower=1, overwrite_c=1)
-        else:
-            self.lower += rows.T @ rows
+        self.lower = add_products(self.lower, rows)
 
     def symmetric_gram(self) -> Float[Any, "dim dim"]:
         """Return the whole Gram matrix."""
-        xp = namespace(self.lower)
-        return xp.tril(self.lower) + xp.tril(self.lower, k=-1).T
+        return symmetric(self.lower)
+
+
+def add_products(
+    lower: Float[Any, "dim dim"], rows: Float[Any, "rows dim"]
+) -> Float[Any, "dim dim"]:
+    """Return lower + rows^T rows, in place; on the CPU its lower half only.
+
+    Args:
+        lower: In Fortran order.
+        rows: In float64.
+    """
+    if isinstance(rows, np.ndarray):
+        summed: np.ndarray = dsyrk(1.0, rows.T, beta=1.0, c=lower, lower=1, overwrite_c=1)
+        return summed
+    lower += rows.T @ rows
+    return lower
+
+
+def symmetric(lower: Float[Any, "dim dim"]) -> Float[Any, "dim dim"]:
+    """Return the symmetric matrix with this lower half."""
+    xp = namespace(lower)
+    return xp.tril(lower) + xp.tril(lower, k=-1).T
 
 
 def add_by_class(

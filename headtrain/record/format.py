@@ -33,7 +33,7 @@ import polars as pl
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from clinit.errors import ClinitError, RecordError
+from clinit.errors import ClinitError, HeadError, RecordError
 from clinit.extract.commit import draft_of, flush_file, flush_folder
 from clinit.extract.head import Head, read_head, write_head
 from clinit.extract.readable import check_readable
@@ -274,21 +274,46 @@ def _content(folder: Path, name: str, digests: Mapping[str, str] | None) -> byte
     return content
 
 
-def final_head(record: RunRecord) -> Head:
+def final_head(record: RunRecord, *, linear: bool = True) -> Head:
     """Read the head that a stored record ended with.
+
+    Args:
+        record: The record.
+        linear: Whether it must be a linear head on the features of the backbone.
 
     Raises:
         RecordError: If the record holds none, or it has changed.
-        HeadError: If it is damaged, or its training has diverged.
+        HeadError: If it is damaged, its training has diverged, or it is no linear head.
     """
     assert record.path is not None
-    if HEAD not in (record.digests or ()) and not (record.path / HEAD).is_file():
+    if not holds_head(record):
+        if why := headless(record.info["config"]):
+            raise HeadError(
+                f"the record {record.path} holds no head: {why}",
+                remedy="Take the record of another method (ncm, lda, slda, rehearsal, …).",
+            )
         raise RecordError(
             f"the record {record.path} holds no {HEAD}",
             remedy="Run it again: `clinit train-head` stores the final head in every record.",
         )
     _content(record.path, HEAD, record.digests)  # checks it
-    return read_head(record.path / HEAD)
+    return read_head(record.path / HEAD, linear=linear)
+
+
+def holds_head(record: RunRecord) -> bool:
+    """Return whether a stored record holds the head that it ended with."""
+    assert record.path is not None
+    return HEAD in (record.digests or ()) or (record.path / HEAD).is_file()
+
+
+def headless(config: Mapping[str, Any]) -> str | None:
+    """Return why runs of these settings end without a head; None where they end with one."""
+    method = config.get("method")
+    if method == "fecam":
+        return "the distances of fecam are quadratic in the features, no linear layer gives them"
+    if method == "klda" and config.get("klda_members", 1) > 1:
+        return "an ensemble of klda adds probabilities, no linear layer gives them"
+    return None
 
 
 def changed_parameters(record: RunRecord) -> dict[str, np.ndarray]:

@@ -107,11 +107,14 @@ class CorrectionInfo(TypedDict, total=False):
 
 
 class LambdaChoice(TypedDict, total=False):
-    """What each lambda that was tried was judged by: one of the two measures."""
+    """What each lambda that was tried was judged by: one of the first two measures."""
 
     lam: Required[list[Number]]
     held_out_error: list[Number | None]
     leave_one_out_loss: list[Number | None]
+    held_out_accuracy: list[Number]
+    lam_by_accuracy: Number
+    """The lambda that the accuracy would have chosen; the error does."""
 
 
 class Transfer(TypedDict, total=False):
@@ -182,6 +185,8 @@ class RunInfo(TypedDict, total=False):
     """What the user typed."""
     top: dict[str, Any]
     """Blocks and counts of parameters, where blocks of the backbone learn."""
+    feature_map: dict[str, Any]
+    """The random features that the rows of the head read, where it is no linear head."""
     activations: list[dict[str, Any]]
     """What became of the stored activations, and what they cost."""
     ray_node: str

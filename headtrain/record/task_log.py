@@ -101,6 +101,11 @@ class TaskEntry:
                 "lam": list(start.curve.lams),
                 start.curve.measure.replace("-", "_").replace(" ", "_"): list(start.curve.errors),
             }
+            if start.curve.accuracies is not None:
+                description["lambda_curve"] |= {
+                    "held_out_accuracy": list(start.curve.accuracies),
+                    "lam_by_accuracy": start.curve.best_by_accuracy,
+                }
         if self.uncorrected is not None:
             before = {"correct_before": self.uncorrected[head].tolist()}
             description["correction"] = {**self.corrections[head], **before}
@@ -162,7 +167,7 @@ def run_record(
     index: int,
     info: RunInfo,
     *,
-    head: Head,
+    head: Head | None,
     top: Mapping[str, np.ndarray] | None = None,
     study: Study | None = None,
 ) -> RunRecord:
@@ -173,7 +178,7 @@ def run_record(
         entries: What was written down, one entry per task.
         index: Index of the head.
         info: What run.json says, but for the tasks.
-        head: As it is after the last task.
+        head: As it is after the last task; None where it is no linear layer.
         top: The backbone's parameters that training has changed, by name.
         study: What the run was asked to do, resolved.
     """

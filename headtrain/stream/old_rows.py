@@ -2,6 +2,7 @@
 
 rehearsal, derpp          the rows of a buffer
 naive, ewc                none
+closed forms              none: they keep statistics
 joint, ncm, ridge, lda    all rows of all classes seen so far
 """
 
@@ -83,7 +84,7 @@ def old_rows_of(method: str, mix: str = "text") -> OldRows:
     match method:
         case "rehearsal" | "derpp":
             return BufferedRows(mix)
-        case "naive" | "ewc":
+        case "naive" | "ewc" | "slda" | "simplecil" | "fecam" | "klda" | "ranpac":
             return NoOldRows()
         case "joint" | "ncm" | "ridge" | "lda":
             return AllOldRows()

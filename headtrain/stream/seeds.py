@@ -18,6 +18,9 @@ the class order, the buffer and the random rows as they were.
     SHOTS         index = new class  training rows kept of a class, where not all are used
     SECOND_BATCH  index = task       second draws of old rows, of methods that need two
     KEPT_ASIDE    index = head row   training rows of a class that bias correction looks at
+    FEATURE_MAP   index = member     random features of a closed form, and their phases
+    BANDWIDTH     index 0            rows whose distances set the width of a kernel
+    RIDGE         index = task       training rows on which a closed form chooses its lambda
     PSEUDO_ROWS   index 0            features drawn from what a deployed model remembers
     ASIDE         index 0            new images kept aside to measure an added class
 """
@@ -45,7 +48,10 @@ class Draw(enum.IntEnum):
     LOW_RANK = 9
     SECOND_BATCH = 10
     SHOTS = 11
-    KEPT_ASIDE = 12
+    FEATURE_MAP = 12
+    BANDWIDTH = 13
+    RIDGE = 14
+    KEPT_ASIDE = 15
     PSEUDO_ROWS = 20
     ASIDE = 21
 

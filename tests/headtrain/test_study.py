@@ -8,6 +8,7 @@ import pytest
 
 from clinit.headtrain.setting import fields_of
 from clinit.headtrain.study import (
+    CLOSED,
     DERPP,
     EWC,
     HEAD_METHODS,
@@ -19,6 +20,7 @@ from clinit.headtrain.study import (
     TOP_METHODS,
     AlignConfig,
     EwcConfig,
+    KldaConfig,
     Start,
     Stream,
     Study,
@@ -46,8 +48,8 @@ def test_a_study_needs_neither_torch_nor_numpy() -> None:
 
 def test_every_setting_has_one_name_and_a_help_text_of_its_own() -> None:
     every = [each for owner in PARTS.values() for each in fields_of(owner).values()]
-    reachable = settings_of(top=True).keys() | settings_of().keys()
-    assert len({each.name for each in every}) == len(every) == len(reachable)
+    assert len({each.name for each in every}) == len(every)
+    assert {each.name for each in every} == {*settings_of(), *settings_of(top=True)}
     assert len({each.option for each in every}) == len(every)
     assert len({each.setting.help for each in every}) == len(every)
     assert all(each.setting.help.endswith(".") for each in every)
@@ -224,7 +226,10 @@ def test_a_record_names_what_its_method_reads() -> None:
     full = study(True, full_rank=True, method="derpp").resolved().settings()
     assert full.keys() == every - {*LOW_RANK, *EWC}
     ridge = study(method="ridge").resolved().settings()
-    assert settings_of().keys() - ridge.keys() == {*PER_HEAD} - {"lam", "weighting", "loss"}
+    absent = {*PER_HEAD, *CLOSED} - {"lam", "weighting", "loss"}
+    assert settings_of().keys() - ridge.keys() == absent
+    klda = study(method="klda").resolved().settings()
+    assert klda.keys() & {*CLOSED} == {f"klda_{name}" for name in fields_of(KldaConfig)}
 
 
 def test_what_is_shared_leaves_out_only_what_heads_of_a_bank_may_differ_in() -> None:
@@ -286,7 +291,7 @@ def test_a_buffer_for_initialisation_alone_is_read() -> None:
 
 def test_every_rule_names_settings_that_there_are() -> None:
     for rule in RULES:
-        assert set(rule.names) <= settings_of(top=True).keys() | settings_of().keys()
+        assert set(rule.names) <= settings_of().keys() | settings_of(top=True).keys()
         assert rule.why.format(method="x")
 
 

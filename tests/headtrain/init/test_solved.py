@@ -217,7 +217,7 @@ def test_only_rehearsal_is_told_about_its_buffer() -> None:
         text = "\n".join(notes)
         assert ("the buffer of 24,000 rows" in text) == (name == "rehearsal")
         assert ("rows come more than once in a batch" in text) == (name in ("rehearsal", "naive"))
-        assert ("are left out of a head that is solved" in text) == (name in SOLVED)
+        assert ("are left out of a head that is solved" in text) == asked.is_solved
 
 
 def test_the_default_buffer_belongs_to_rehearsal() -> None:

@@ -1,0 +1,219 @@
+"""FeCAM: squared Mahalanobis distance to each class, by a correlation matrix of its own.
+
+    x = t(h) / |t(h)|,    t(h) = h^beta where the first features seen are nowhere negative, else h
+    S_c = covariance of x over the n_c rows of class c, divided by n_c - 1
+    S_c + alpha1 v I + alpha2 o (1 - I),    v, o: means of S_c on and off the diagonal
+    P_c = that matrix, divided by the roots of its diagonal in rows and columns
+    score_c = -(x - m_c)^T P_c^-1 (x - m_c),    m_c = mean of x
+
+A class of one image, or of equal images, has no covariance: it takes that of all rows about
+their class means, pooled over the classes seen so far that have one, and the identity before
+there is any.
+
+Source: D. Goswami, Y. Liu, B. Twardowski, J. van de Weijer, "FeCAM: exploiting the heterogeneity
+of class distributions in exemplar-free continual learning", NeurIPS 2023, Eqs. 5 to 9, and the code
+of its authors: for transformers alpha = (1, 0), for networks that end in ReLU (1, 1), where they
+shrink twice and take the Tukey power of the mean, not the mean of the powers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from clinit.errors import StatisticsError
+from clinit.headtrain.array import Cholesky, beside, namespace
+from clinit.headtrain.closed.interface import Arrival, Solution
+from clinit.headtrain.feature_rows import take
+from clinit.headtrain.init.solved import NEVER
+from clinit.headtrain.least_squares.moments import add_products, symmetric, widen
+from clinit.headtrain.study import FecamConfig
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Metric:
+    """A distance from some classes: |whitening (x - m)|^2."""
+
+    whitening: Float[Any, "dim dim"]
+    """L^-1, where P = L L^T; in float32: it is all that is kept of a class's covariance."""
+
+    def distances(
+        self, rows: Float[Any, "rows dim"], means: Float[Any, "classes dim"]
+    ) -> Float[Any, "rows classes"]:
+        """Return squared distances, O(rows dim (dim + classes))."""
+        xp = namespace(rows)
+        if means.shape[0] == 1:
+            apart = (rows - means) @ self.whitening.T
+            return xp.sum(apart**2, axis=1)[:, None]
+        white, centres = rows @ self.whitening.T, means @ self.whitening.T
+        squares = xp.sum(white**2, axis=1)[:, None] + xp.sum(centres**2, axis=1)
+        return squares - 2 * (white @ centres.T)
+
+
+class Fecam:
+    """A mean and a matrix for each class; memory O(C d^2)."""
+
+    def __init__(self, config: FecamConfig, zeros: Float[Any, " dim"]) -> None:
+        """Begin with no class; `zeros` says the library, the device and the width."""
+        dim = zeros.shape[0]
+        self._config = config
+        self._zeros = zeros
+        self._is_nowhere_negative: bool | None = None
+        """None before the first rows."""
+        self._means = namespace(zeros).astype(zeros[None, :][:0, :], namespace(zeros).float32)
+        self._metrics: dict[int, Metric] = {}
+        """Of the classes that have one of their own."""
+        self._pooled = _Pooled(beside(zeros, np.zeros((dim, dim))).T)
+        self._shared_by: list[int] = []
+        """Classes with rows, but without a covariance."""
+        self._shared = Metric(beside(zeros, np.eye(dim, dtype=np.float32)))
+        self.block_values = 4 * dim
+
+    @property
+    def alphas(self) -> tuple[float, float]:
+        """The strengths of the shrinkage on and off the diagonal."""
+        second = self._config.alpha2
+        if isinstance(second, str):
+            second = float(bool(self._is_nowhere_negative))
+        return self._config.alpha1, second
+
+    def learn(self, arrival: Arrival) -> Solution:
+        """Compute means and covariances of the classes that arrive.
+
+        Raises:
+            StatisticsError: If a shrunk covariance is not positive definite.
+        """
+        alone: list[int] = []
+        with arrival.watch.phase("statistics"):
+            self._grow(arrival.num_classes)
+            labels, order = np.unique(arrival.labels), np.argsort(arrival.labels, kind="stable")
+            ends = np.cumsum(np.bincount(arrival.labels, minlength=arrival.num_classes))
+            for number, label in enumerate(labels.tolist(), start=1):
+                first = ends[label - 1] if label else 0
+                if not self._add(label, take(arrival.features, order[first : ends[label]])):
+                    alone.append(label)
+                arrival.progress("covariances of classes", number, len(labels))
+        self._shared_by += alone
+        if arrival.task == 0:
+            return Solution(notes=_alone(0, alone))
+        with arrival.watch.phase("solve"):
+            if self._shared_by and self._pooled.degrees:
+                self._shared = self._metric(self._pooled.covariance)
+        return Solution(notes=_alone(arrival.task, alone))
+
+    def scores(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
+        """Return minus the squared distances."""
+        rows = self._transformed(features)
+        xp = namespace(rows)
+        found = beside(rows, np.full((rows.shape[0], self._means.shape[0]), NEVER, np.float32))
+        for label, metric in self._metrics.items():
+            means = self._means[label : label + 1, :]
+            found[:, label] = -metric.distances(rows, means)[:, 0]
+        if self._shared_by:
+            shared = beside(rows, np.array(self._shared_by))
+            distances = self._shared.distances(rows, xp.take(self._means, shared, axis=0))
+            for column, label in enumerate(self._shared_by):
+                found[:, label] = -distances[:, column]
+        return found
+
+    def head(self) -> None:
+        """Return None: the distances are quadratic in the features."""
+
+    def _grow(self, num_classes: int) -> None:
+        more = num_classes - self._means.shape[0]
+        place = beside(self._means, np.zeros((more, self._means.shape[1]), np.float32))
+        self._means = namespace(place).concat([self._means, place])
+
+    def _add(self, label: int, features: Float[Any, "rows dim"]) -> bool:
+        """Learn a class; return whether it has a covariance."""
+        if self._is_nowhere_negative is None:
+            self._is_nowhere_negative = bool(namespace(features).min(features) >= 0)
+        xp = namespace(features)
+        rows = xp.astype(self._transformed(features), xp.float64)
+        mean = xp.mean(rows, axis=0)
+        self._means[label, :] = xp.astype(mean, xp.float32)
+        scatter = add_products(beside(rows, np.zeros((rows.shape[1],) * 2)).T, rows - mean)
+        degrees = rows.shape[0] - 1
+        # What rounding leaves of equal rows of length one is no variance.
+        if degrees == 0 or float(xp.linalg.trace(scatter)) <= degrees * 1e-12:
+            return False
+        self._pooled.add(scatter, degrees)
+        self._metrics[label] = self._metric(symmetric(scatter) / degrees)
+        return True
+
+    def _transformed(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows dim"]:
+        """Return unit rows in float32, after the Tukey power where there is one."""
+        xp = namespace(features)
+        rows = xp.astype(widen(features), xp.float32)
+        if self._is_nowhere_negative and self._config.beta != 1:
+            # The sign is for what comes later: a power of a negative number is none.
+            rows = xp.sign(rows) * xp.abs(rows) ** self._config.beta
+        norms = xp.sqrt(xp.sum(rows**2, axis=1))[:, None]
+        return rows / xp.where(norms > 0, norms, xp.ones_like(norms))
+
+    def _metric(self, covariance: Float[Any, "dim dim"]) -> Metric:
+        correlation = correlation_of(shrink(covariance, *self.alphas))
+        try:
+            factor = Cholesky.of(correlation)
+        except np.linalg.LinAlgError as error:
+            raise StatisticsError(
+                "the covariance of a class is not positive definite after its shrinkage by"
+                f" {self.alphas[0]:g} and {self.alphas[1]:g}",
+                remedy="Give a larger --fecam-alpha1.",
+            ) from error
+        xp = namespace(correlation)
+        whitening = factor.half(beside(correlation, np.eye(correlation.shape[0])))
+        return Metric(xp.astype(whitening, xp.float32))
+
+
+class _Pooled:
+    """Scatter about class means, added up over classes."""
+
+    def __init__(self, lower: Float[Any, "dim dim"]) -> None:
+        self._lower = lower
+        self.degrees = 0
+        """Rows less classes."""
+
+    def add(self, lower: Float[Any, "dim dim"], degrees: int) -> None:
+        self._lower += lower
+        self.degrees += degrees
+
+    @property
+    def covariance(self) -> Float[Any, "dim dim"]:
+        return symmetric(self._lower) / self.degrees
+
+
+def shrink(
+    covariance: Float[Any, "dim dim"], alpha1: float, alpha2: float
+) -> Float[Any, "dim dim"]:
+    """Return S + alpha1 v I + alpha2 o (1 - I), v and o the means on and off the diagonal."""
+    xp = namespace(covariance)
+    dim = covariance.shape[0]
+    trace = float(xp.linalg.trace(covariance))
+    off = (float(xp.sum(covariance)) - trace) / max(1, dim * (dim - 1))
+    system = covariance + alpha2 * off
+    return system + beside(system, (alpha1 * trace / dim - alpha2 * off) * np.eye(dim))
+
+
+def correlation_of(covariance: Float[Any, "dim dim"]) -> Float[Any, "dim dim"]:
+    """Return S_ij / sqrt(S_ii S_jj)."""
+    roots = namespace(covariance).sqrt(namespace(covariance).linalg.diagonal(covariance))
+    return covariance / roots[:, None] / roots
+
+
+def _alone(task: int, classes: list[int]) -> tuple[str, ...]:
+    if not classes:
+        return ()
+    where = f"task {task}" if task else "the base"
+    return (
+        f"{len(classes):,} classes of {where} have one image, or equal ones, and so no covariance:"
+        " they take the one pooled over all classes seen that have one",
+    )
+
+
+def own_covariances(counts: Int[np.ndarray, " classes"]) -> int:
+    """Return how many classes have a covariance of their own, by their rows."""
+    return int((counts > 1).sum())

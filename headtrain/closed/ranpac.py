@@ -1,0 +1,189 @@
+"""RanPAC: ridge regression on random ReLU features.
+
+    h = max(0, W^T f),    G = sum h h^T,    Q = sum h y^T,    head = (G + lam I)^-1 Q
+
+with W ~ N(0, 1), one-hot y and no bias. After each task lambda is chosen from its rows alone, as
+the authors do: four fifths of them are regressed on, and the least squared error on the last fifth
+decides (the rows come in a seeded order; theirs are shuffled by the loader). Lambdas that would
+leave G + lam I singular in double precision are not chosen. The adapter that RanPAC may train on
+its first task changes the backbone, and is left out: features are frozen here.
+
+Source: M. D. McDonnell, D. Gong, A. Parvaneh, E. Abbasnejad, A. van den Hengel, "RanPAC: random
+projections and pre-trained models for continual learning", NeurIPS 2023, Eqs. 4 to 6, Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from clinit.errors import StatisticsError
+from clinit.headtrain.array import beside, namespace, solve_positive_definite
+from clinit.headtrain.closed.class_moments import ClassMoments, plus_diagonal
+from clinit.headtrain.closed.feature_map import FeatureMap
+from clinit.headtrain.closed.interface import Arrival, Solution, StoredHead
+from clinit.headtrain.closed.linear import linear_scores
+from clinit.headtrain.closed.ridge_path import RidgePath
+from clinit.headtrain.feature_rows import FeatureRows, select, take
+from clinit.headtrain.least_squares.lambda_curve import LambdaCurve
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.study import RanpacConfig
+
+HELD_OUT = 0.2
+
+
+class Ranpac:
+    """The Gram matrix of the random features and their sums by class; memory O(M^2 + C M)."""
+
+    def __init__(
+        self,
+        config: RanpacConfig,
+        zeros: Float[Any, " dim"],
+        *,
+        seed: int,
+        place: Callable[[np.ndarray], Any] = np.asarray,
+    ) -> None:
+        """Draw the features.
+
+        Args:
+            config: Settings.
+            zeros: As wide as a feature; it says the library and the device.
+            seed: Seed of the features and of the rows that are held out.
+            place: Puts arrays where `zeros` are.
+        """
+        self._lam = config.lam
+        self._seed = seed
+        self._map = FeatureMap.relu(zeros.shape[0], config.width, seed=seed, place=place)
+        self._moments = self._empty(zeros)
+        self._rows = Rows(self._moments.sums, zeros[:0])
+        self.block_values = config.width
+
+    def learn(self, arrival: Arrival) -> Solution:
+        """Add the rows; choose lambda and solve, unless they are those of the base."""
+        self._moments.grow(arrival.num_classes)
+        if arrival.task == 0 or self._lam != "auto":
+            with arrival.watch.phase("statistics"):
+                self._add(self._moments, arrival.features, arrival)
+        curve = None
+        if arrival.task > 0 and self._lam == "auto":
+            curve = self._add_and_judge(arrival)
+        if arrival.task == 0:
+            return Solution()
+        lam, notes = self._choice(arrival.task, curve)
+        with arrival.watch.phase("solve"):
+            arrival.progress("solving for the head", 0, 1)
+            self._rows = self._solved(lam)
+        return Solution(lam, curve, notes)
+
+    def scores(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
+        """Return the answers of the regression."""
+        return linear_scores(self._rows, self._map(features))
+
+    def head(self) -> StoredHead:
+        """Return the rows, which read the random features."""
+        return StoredHead(self._rows, self._map.description)
+
+    def _empty(self, like: Float[Any, ...]) -> ClassMoments:
+        return ClassMoments(beside(like, np.zeros(self._map.width)))
+
+    def _add(
+        self,
+        moments: ClassMoments,
+        features: FeatureRows,
+        arrival: Arrival,
+        labels: Int[np.ndarray, " rows"] | None = None,
+    ) -> None:
+        labels = arrival.labels if labels is None else labels
+        moments.add(
+            features, labels, self._map, block_rows=self._map.block_rows,
+            progress=arrival.progress,
+        )  # fmt: skip
+
+    def _add_and_judge(self, arrival: Arrival) -> LambdaCurve | None:
+        """Add the rows of a task; return what each lambda answers for the last fifth of them.
+
+        None where the task has a single row.
+        """
+        labels, start = arrival.labels, int(arrival.labels.min(initial=arrival.num_classes))
+        order = generator(self._seed, Draw.RIDGE, arrival.task).permutation(len(labels))
+        fitted, judged = np.split(order, [int((1 - HELD_OUT) * len(order))])
+        of_fitted, of_judged = (select(arrival.features, rows) for rows in (fitted, judged))
+        by_gram = len(fitted) > self._map.width
+        with arrival.watch.phase("statistics"):
+            part = self._moments
+            if by_gram:  # the statistics of the rows to fit, before those of all others come in
+                part = self._empty(self._moments.sums)
+                part.grow(arrival.num_classes)
+            self._add(part, of_fitted, arrival, labels[fitted])
+        curve = None
+        if len(fitted) and len(judged):
+            with arrival.watch.phase("lambda"):
+                arrival.progress("choosing lambda", 0, 1)
+                rows = take(of_judged, slice(None))
+                if by_gram:
+                    path = RidgePath.of_moments(part, start, self._map(rows))
+                else:
+                    targets = np.eye(arrival.num_classes - start)[labels[fitted] - start]
+                    path = RidgePath.of_rows(
+                        self._map, take(of_fitted, slice(None)), beside(rows, targets), rows
+                    )
+                curve = path.curve(labels[judged] - start)
+        with arrival.watch.phase("statistics"):
+            if by_gram:
+                self._moments.merge(part)
+            self._add(self._moments, of_judged, arrival, labels[judged])
+        return curve
+
+    def _choice(self, task: int, curve: LambdaCurve | None) -> tuple[float, tuple[str, ...]]:
+        """Return lambda, and what is to be said about it."""
+        if self._lam != "auto":
+            return self._lam, ()
+        least = self._resolution()
+        if curve is None:
+            return max(1.0, least), (
+                f"task {task} has too few rows to hold any out: lambda is {max(1.0, least):g}",
+            )
+        allowed = [
+            (error, lam) for lam, error in zip(curve.lams, curve.errors, strict=True) if lam > least
+        ]
+        if not allowed:
+            raise self._singular(curve.lams[-1])
+        lam = min(allowed)[1]
+        if lam in (curve.lams[0], curve.lams[-1]):
+            return lam, (
+                f"task {task}: lambda {lam:g} is at the edge of the grid; give one with"
+                " --ranpac-lambda to look beyond",
+            )
+        if curve.best != lam:
+            return lam, (
+                f"task {task}: lambda {curve.best:g} has the least held-out error, but the Gram"
+                f" matrix plus so little is singular in double precision: {lam:g} is taken",
+            )
+        return lam, ()
+
+    def _solved(self, lam: float) -> Rows:
+        system = plus_diagonal(self._moments.lower, lam)
+        try:
+            if lam <= self._resolution():
+                raise np.linalg.LinAlgError
+            weight = solve_positive_definite(system, self._moments.sums.T).T
+        except np.linalg.LinAlgError as error:
+            raise self._singular(lam) from error
+        return Rows(weight, beside(weight, np.zeros(weight.shape[0])))
+
+    def _resolution(self) -> float:
+        """Return the size below which an eigenvalue of G is rounding only."""
+        lower = self._moments.lower
+        size = float(namespace(lower).linalg.trace(lower))
+        return float(np.sqrt(self._map.width) * np.finfo(np.float64).eps) * size
+
+    def _singular(self, lam: float) -> StatisticsError:
+        return StatisticsError(
+            f"the Gram matrix of {self._map.width:,} random features is singular at lambda ="
+            f" {lam:g}, with {int(self._moments.counts.sum()):,} rows",
+            remedy="Give a larger one with --ranpac-lambda, or leave it out: it is then chosen.",
+        )

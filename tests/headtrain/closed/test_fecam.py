@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clinit.errors import StatisticsError
+from clinit.headtrain.closed.fecam import Fecam, correlation_of, own_covariances, shrink
+from clinit.headtrain.closed.interface import Arrival, ClosedForm
+from clinit.headtrain.init.solved import NEVER
+from clinit.headtrain.study import FecamConfig
+from tests.headtrain.closed.made import COUNTS, DIM, queries, rows_of, stream
+
+SEEN = np.flatnonzero(COUNTS)
+ALONE = (1, 7)
+"""Classes of one image."""
+
+
+def transformed(features: np.ndarray, beta: float) -> np.ndarray:
+    rows = features.astype(float)
+    rows = rows**beta if beta != 1 else rows
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+
+def normalised(covariance: np.ndarray, alpha1: float, alpha2: float) -> np.ndarray:
+    """Shrinkage and correlation, entry by entry."""
+    dim = len(covariance)
+    on = np.mean([covariance[i, i] for i in range(dim)])
+    off = np.mean([covariance[i, j] for i in range(dim) for j in range(dim) if i != j])
+    shrunk = np.array([
+        [covariance[i, j] + (alpha1 * on if i == j else alpha2 * off) for j in range(dim)]
+        for i in range(dim)
+    ])  # fmt: skip
+    return np.array([
+        [shrunk[i, j] / np.sqrt(shrunk[i, i] * shrunk[j, j]) for j in range(dim)]
+        for i in range(dim)
+    ])  # fmt: skip
+
+
+def naive_scores(
+    features: np.ndarray,
+    labels: np.ndarray,
+    asked: np.ndarray,
+    *,
+    beta: float,
+    alphas: tuple[float, float],
+) -> np.ndarray:
+    rows, queries = transformed(features, beta), transformed(asked, beta)
+    scatter, degrees = np.zeros((DIM, DIM)), 0
+    for label in SEEN:
+        own = rows[labels == label]
+        scatter += (own - own.mean(0)).T @ (own - own.mean(0))
+        degrees += len(own) - 1
+    scores = np.empty((len(asked), len(SEEN)))
+    for column, label in enumerate(SEEN):
+        own = rows[labels == label]
+        covariance = np.cov(own.T) if len(own) > 1 else scatter / degrees
+        precision = np.linalg.pinv(normalised(covariance, *alphas))
+        for number, query in enumerate(queries):
+            apart = query - own.mean(0)
+            scores[number, column] = -apart @ precision @ apart
+    return scores
+
+
+@pytest.mark.parametrize("alphas", [(1.0, 0.0), (0.3, 0.2), (1.0, 1.0)])
+def test_scores_are_the_mahalanobis_distances_written_out(alphas: tuple[float, float]) -> None:
+    form = Fecam(FecamConfig(alpha1=alphas[0], alpha2=alphas[1]), np.zeros(DIM))
+    stream(form)
+    found = form.scores(queries())[:, SEEN]
+    features, labels = rows_of(0, len(COUNTS))
+    expected = naive_scores(features, labels, queries(), beta=1, alphas=alphas)
+    np.testing.assert_allclose(found, expected, rtol=2e-4)
+
+
+@pytest.mark.parametrize("beta", [0.5, 0.8, 1.0])
+def test_features_that_are_nowhere_negative_get_a_tukey_power(beta: float) -> None:
+    form = Fecam(FecamConfig(beta=beta), np.zeros(DIM))
+    stream(form, change=np.abs)
+    features, labels = rows_of(0, len(COUNTS))
+    asked = np.abs(queries())
+    expected = naive_scores(np.abs(features), labels, asked, beta=beta, alphas=(1, 1))
+    np.testing.assert_allclose(form.scores(asked)[:, SEEN], expected, rtol=2e-4)
+
+
+def test_the_first_rows_say_whether_there_is_a_tukey_power() -> None:
+    assert Fecam(FecamConfig(), np.zeros(DIM)).alphas == (1, 0)
+    for change, alphas in ((np.abs, (1, 1)), (np.asarray, (1, 0))):
+        form = Fecam(FecamConfig(), np.zeros(DIM))
+        stream(form, change=change)
+        assert form.alphas == alphas
+
+
+def test_a_negative_number_among_later_rows_is_no_missing_one() -> None:
+    form = Fecam(FecamConfig(), np.zeros(DIM))
+    stream(form, change=np.abs)
+    assert np.isfinite(form.scores(queries())).all()
+
+
+def test_it_does_not_matter_in_what_tasks_the_classes_come() -> None:
+    one, three = (Fecam(FecamConfig(), np.zeros(DIM)) for _ in range(2))
+    stream(one, stops=(4, 9))
+    stream(three)
+    np.testing.assert_allclose(
+        one.scores(queries())[:, SEEN], three.scores(queries())[:, SEEN], rtol=1e-5
+    )
+
+
+def test_a_class_of_one_image_is_told_of_and_takes_the_pooled_covariance() -> None:
+    form = Fecam(FecamConfig(), np.zeros(DIM))
+    base, first, second = stream(form)
+    assert base.notes == (
+        "1 classes of the base have one image, or equal ones, and so no covariance: they take the"
+        " one pooled over all classes seen that have one",
+    )
+    assert first.notes == ()
+    assert second.notes[0].startswith("1 classes of task 2 have one image")
+    assert set(ALONE) <= set(SEEN)
+
+
+def test_equal_images_are_no_covariance() -> None:
+    form = Fecam(FecamConfig(), np.zeros(DIM))
+    features, labels = rows_of(0, 4)
+    features[labels == 0] = features[0]
+    assert form.learn(Arrival(0, features, labels, 4)).notes[0].startswith("2 classes")
+
+
+def test_with_one_image_of_every_class_the_nearest_mean_wins() -> None:
+    form = Fecam(FecamConfig(), np.zeros(DIM))
+    form.learn(Arrival(1, queries(5), np.arange(5), 5))
+    scores = form.scores(queries(9))
+    unit = transformed(queries(9), 1)
+    expected = -((unit[:, None] - unit[None, :5]) ** 2).sum(2)
+    np.testing.assert_allclose(scores, expected, atol=1e-5)
+
+
+def test_a_class_without_rows_never_wins_and_there_is_no_head() -> None:
+    form: ClosedForm = Fecam(FecamConfig(), np.zeros(DIM))
+    stream(form)
+    assert (form.scores(queries())[:, 2] == NEVER).all()
+    assert form.head() is None
+
+
+def test_a_matrix_that_is_not_positive_definite_is_an_error() -> None:
+    form = Fecam(FecamConfig(alpha1=1e-300, alpha2=0.0), np.zeros(DIM))
+    features = queries(3)
+    with pytest.raises(StatisticsError, match="is not positive definite after its shrinkage by"):
+        form.learn(Arrival(1, features, np.zeros(3, np.int64), 1))
+
+
+def test_the_correlation_of_a_covariance_has_ones_on_its_diagonal() -> None:
+    covariance = np.cov(np.random.default_rng(0).normal(size=(20, 4)).T * [[1], [5], [9], [2]])
+    np.testing.assert_allclose(correlation_of(covariance), normalised(covariance, 0, 0))
+    np.testing.assert_allclose(np.diag(correlation_of(covariance)), 1)
+    # Correlations of the rows of a covariance are something else.
+    assert not np.allclose(correlation_of(covariance), np.corrcoef(covariance))
+
+
+def test_a_scale_of_all_features_changes_nothing() -> None:
+    small, large = (Fecam(FecamConfig(), np.zeros(DIM)) for _ in range(2))
+    stream(small)
+    stream(large, change=lambda features: 64 * features)
+    np.testing.assert_allclose(
+        small.scores(queries()), large.scores(64 * queries()), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_shrinkage_of_one_number_has_nothing_off_its_diagonal() -> None:
+    np.testing.assert_allclose(shrink(np.array([[2.0]]), 0.5, 1.0), [[3.0]])
+
+
+def test_classes_of_more_than_one_row_are_counted() -> None:
+    assert own_covariances(np.array(COUNTS)) == len(SEEN) - len(ALONE)

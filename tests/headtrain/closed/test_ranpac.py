@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clinit.errors import StatisticsError
+from clinit.headtrain.closed.feature_map import FeatureMap
+from clinit.headtrain.closed.interface import Arrival
+from clinit.headtrain.closed.ranpac import Ranpac
+from clinit.headtrain.closed.ridge_path import LAMBDAS
+from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.study import RanpacConfig
+from tests.headtrain.closed.made import COUNTS, DIM, queries, rows_of, stream
+
+SEED = 4
+
+
+def learnt(width: int = 12, lam: Any = "auto", stops: tuple[int, ...] = (4, 6, 9)) -> Ranpac:
+    form = Ranpac(RanpacConfig(width=width, lam=lam), np.zeros(DIM), seed=SEED)
+    stream(form, stops)
+    return form
+
+
+def mapped(features: np.ndarray, width: int = 12) -> np.ndarray:
+    return np.asarray(FeatureMap.relu(DIM, width, seed=SEED)(features), dtype=float)
+
+
+def naive_head(width: int, lam: float) -> np.ndarray:
+    features, labels = rows_of(0, len(COUNTS))
+    gram, sums = np.zeros((width, width)), np.zeros((width, len(COUNTS)))
+    for row, label in zip(mapped(features, width), labels, strict=True):
+        gram += np.outer(row, row)
+        sums += np.outer(row, np.eye(len(COUNTS))[label])
+    return np.linalg.solve(gram + lam * np.eye(width), sums).T
+
+
+def naive_curve(start: int, stop: int, task: int, width: int) -> tuple[list[float], list[float]]:
+    """The authors' choice of lambda: their two parts of the rows, one solve a lambda."""
+    features, labels = rows_of(start, stop)
+    order = generator(SEED, Draw.RIDGE, task).permutation(len(labels))
+    rows, targets = mapped(features[order], width), np.eye(len(COUNTS))[labels[order]]
+    fitted = int(len(rows) * 0.8)
+    errors, accuracies = [], []
+    for lam in LAMBDAS:
+        gram = rows[:fitted].T @ rows[:fitted] + lam * np.eye(width)
+        head = np.linalg.lstsq(gram, rows[:fitted].T @ targets[:fitted], rcond=1e-14)[0]
+        answers = rows[fitted:] @ head
+        errors.append(float(((answers - targets[fitted:]) ** 2).sum(1).mean()) / 2)
+        right = answers[:, start:stop].argmax(1) + start == labels[order][fitted:]
+        accuracies.append(float(right.mean()))
+    return errors, accuracies
+
+
+@pytest.mark.parametrize("lam", [0.5, 100.0])
+@pytest.mark.parametrize("width", [5, 80])
+def test_the_head_is_the_ridge_solution_over_all_rows_seen(width: int, lam: float) -> None:
+    found = learnt(width, lam).head().rows
+    np.testing.assert_allclose(found.weight, naive_head(width, lam), rtol=1e-4, atol=1e-7)
+    assert (found.bias == 0).all()
+
+
+@pytest.mark.parametrize("width", [5, 12, 80])
+def test_lambda_has_the_least_error_on_the_last_fifth_of_the_task(width: int) -> None:
+    form = Ranpac(RanpacConfig(width=width), np.zeros(DIM), seed=SEED)
+    base, first, second = stream(form)
+    assert base.lam is None
+    assert base.curve is None
+    for solution, start, stop, task in ((first, 4, 6, 1), (second, 6, 9, 2)):
+        errors, accuracies = naive_curve(start, stop, task, width)
+        assert solution.curve is not None
+        assert solution.curve.lams == LAMBDAS
+        assert len(LAMBDAS) == 17
+        large = np.array(LAMBDAS) >= 1e-4  # below, the naive solve has lost its digits
+        np.testing.assert_allclose(
+            np.array(solution.curve.errors)[large], np.array(errors)[large], rtol=1e-4, atol=1e-7
+        )
+        assert solution.curve.accuracies is not None
+        np.testing.assert_allclose(
+            np.array(solution.curve.accuracies)[large], np.array(accuracies)[large]
+        )
+        assert solution.lam == solution.curve.best
+    found = form.head().rows.weight
+    assert second.lam is not None
+    np.testing.assert_allclose(found, naive_head(width, second.lam), rtol=1e-3, atol=1e-4)
+
+
+def test_the_tasks_make_no_difference_where_lambda_is_given() -> None:
+    one, three = (learnt(lam=3.0, stops=stops).head().rows for stops in ((4, 9), (4, 6, 9)))
+    np.testing.assert_allclose(one.weight, three.weight, rtol=1e-8, atol=1e-10)
+
+
+def test_rows_are_added_once_whatever_lambda_is_chosen_by() -> None:
+    """With more rows than random features, and with fewer, statistics come in two parts."""
+    for width in (5, 80):
+        chosen, given = learnt(width), learnt(width, 1.0)
+        np.testing.assert_allclose(
+            np.tril(chosen._moments.lower), np.tril(given._moments.lower), rtol=1e-5
+        )
+        np.testing.assert_allclose(chosen._moments.sums, given._moments.sums, rtol=1e-5)
+        assert chosen._moments.counts.tolist() == list(COUNTS)
+
+
+def test_scores_are_answers_on_the_random_features() -> None:
+    form = learnt()
+    expected = mapped(queries()) @ form.head().rows.weight.T
+    np.testing.assert_allclose(form.scores(queries()), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_seed_draws_features_and_rows() -> None:
+    one, again, other = (
+        Ranpac(RanpacConfig(width=9), np.zeros(DIM), seed=seed) for seed in (1, 1, 2)
+    )
+    for form in (one, again, other):
+        stream(form)
+    np.testing.assert_array_equal(one.head().rows.weight, again.head().rows.weight)
+    assert one.head().feature_map != other.head().feature_map
+
+
+def far_apart(size: float, rows: int = 40) -> Arrival:
+    labels = np.arange(rows) % 2
+    features = np.random.default_rng(0).normal(size=(rows, DIM)) * size
+    return Arrival(1, features.astype(np.float32), labels, 2)
+
+
+def test_a_choice_at_the_edge_of_the_grid_is_told_of() -> None:
+    form = Ranpac(RanpacConfig(width=8), np.zeros(DIM), seed=SEED)
+    labels = np.arange(40) % 2
+    features = 1e-6 * (labels[:, None] + np.eye(2, DIM)[labels])  # small: so is the best lambda
+    solution = form.learn(Arrival(1, features.astype(np.float32), labels, 2))
+    assert solution.lam == 1e-8
+    assert solution.notes == (
+        "task 1: lambda 1e-08 is at the edge of the grid; give one with --ranpac-lambda to look"
+        " beyond",
+    )
+
+
+def test_a_lambda_that_rounding_would_drown_is_not_chosen() -> None:
+    form = Ranpac(RanpacConfig(width=60), np.zeros(DIM), seed=SEED)
+    rng = np.random.default_rng(0)
+    labels = np.arange(40) % 2
+    features = (1e3 * rng.normal(size=(2, DIM))[labels]).astype(np.float32)
+    solution = form.learn(Arrival(1, features, labels, 2))  # no noise: the least would be best
+    assert solution.curve is not None
+    assert solution.lam is not None
+    assert solution.lam > solution.curve.best
+    assert "is singular in double precision" in solution.notes[0]
+    assert form.scores(features).argmax(1).tolist() == labels.tolist()
+
+
+def test_a_given_lambda_that_rounding_would_drown_is_an_error() -> None:
+    form = Ranpac(RanpacConfig(width=60, lam=1e-12), np.zeros(DIM), seed=SEED)
+    with pytest.raises(StatisticsError) as error:
+        form.learn(far_apart(1e3))
+    assert str(error.value) == (
+        "the Gram matrix of 60 random features is singular at lambda = 1e-12, with 40 rows"
+    )
+    assert "--ranpac-lambda" in error.value.remedy
+
+
+def test_features_beyond_every_lambda_are_an_error() -> None:
+    form = Ranpac(RanpacConfig(width=60), np.zeros(DIM), seed=SEED)
+    with pytest.raises(StatisticsError, match=r"singular at lambda = 1e\+08"):
+        form.learn(far_apart(1e13))
+
+
+def test_a_single_row_leaves_nothing_to_judge_by() -> None:
+    form = Ranpac(RanpacConfig(width=6), np.zeros(DIM), seed=SEED)
+    solution = form.learn(Arrival(1, queries(1), np.zeros(1, np.int64), 1))
+    assert solution.curve is None
+    assert solution.lam == 1
+    assert solution.notes == ("task 1 has too few rows to hold any out: lambda is 1",)
+
+
+def test_a_class_without_rows_has_a_row_of_zeros() -> None:
+    assert (learnt().head().rows.weight[2] == 0).all()

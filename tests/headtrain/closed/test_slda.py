@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from sklearn.covariance import OAS
+
+from clinit.headtrain.closed import slda as module
+from clinit.headtrain.closed.interface import Arrival
+from clinit.headtrain.closed.slda import Slda, oracle_approximating
+from clinit.headtrain.least_squares import moments
+from clinit.headtrain.study import SldaConfig
+from tests.headtrain.closed.made import COUNTS, DIM, STOPS, queries, rows_of, stream
+
+
+class Transcribed:
+    """The recursion as its authors write it, one row at a time."""
+
+    def __init__(self, shrinkage: float) -> None:
+        self.means = np.zeros((len(COUNTS), DIM))
+        self.counts = np.zeros(len(COUNTS))
+        self.covariance = np.ones((DIM, DIM))
+        self.updates = 0
+        self.shrinkage = shrinkage
+
+    def fit(self, row: np.ndarray, label: int) -> None:
+        apart = row - self.means[label]
+        delta = np.outer(apart, apart) * self.updates / (self.updates + 1)
+        self.covariance = (self.updates * self.covariance + delta) / (self.updates + 1)
+        self.means[label] += apart / (self.counts[label] + 1)
+        self.counts[label] += 1
+        self.updates += 1
+
+    def fit_base(self, features: np.ndarray, labels: np.ndarray) -> None:
+        for label in np.unique(labels):
+            self.means[label] = features[labels == label].mean(0)
+            self.counts[label] = (labels == label).sum()
+        self.updates = len(labels)
+        found = OAS(assume_centered=True).fit(features - self.means[labels])
+        self.covariance = found.covariance_
+
+    def scores(self, features: np.ndarray) -> np.ndarray:
+        eye = np.eye(DIM)
+        precision = np.linalg.pinv((1 - self.shrinkage) * self.covariance + self.shrinkage * eye)
+        weight = self.means @ precision
+        return np.asarray(features @ weight.T - 0.5 * (weight * self.means).sum(1))
+
+
+@pytest.mark.parametrize("block", [1, 3, 1000])
+@pytest.mark.parametrize("shrinkage", [1e-4, 0.3])
+def test_blocks_of_rows_give_what_the_recursion_gives_row_by_row(
+    block: int, shrinkage: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(features, labels):  # type: ignore[no-untyped-def]
+        for start in range(0, len(labels), block):
+            yield features[start : start + block], labels[start : start + block]
+
+    monkeypatch.setattr(module, "cut", cut)
+    form, naive = Slda(SldaConfig(shrinkage=shrinkage), np.zeros(DIM)), Transcribed(shrinkage)
+    stream(form)
+    features, labels = rows_of(0, 4)
+    naive.fit_base(features.astype(float), labels)
+    for start, stop in pairwise(STOPS):
+        for row, label in zip(*rows_of(start, stop), strict=True):
+            naive.fit(row.astype(float), label)
+    np.testing.assert_allclose(form.covariance, naive.covariance, rtol=1e-9, atol=1e-12)
+    seen = np.array(COUNTS) > 0
+    found, expected = form.scores(queries()), naive.scores(queries().astype(float))
+    np.testing.assert_allclose(found[:, seen], expected[:, seen], rtol=1e-4, atol=1e-3)
+    assert (found[:, ~seen] < found[:, seen].min(axis=1, keepdims=True)).all()
+
+
+def test_rows_may_come_mixed_among_classes() -> None:
+    form, naive = Slda(SldaConfig(), np.zeros(DIM)), Transcribed(1e-4)
+    features, labels = rows_of(0, len(COUNTS))
+    order = np.random.default_rng(1).permutation(len(labels))
+    form.learn(Arrival(1, features[order], labels[order], len(COUNTS)))
+    for row, label in zip(features[order].astype(float), labels[order], strict=True):
+        naive.fit(row, label)
+    np.testing.assert_allclose(form.covariance, naive.covariance, rtol=1e-9, atol=1e-12)
+
+
+def test_without_a_row_of_the_base_the_stream_begins_with_the_first_task() -> None:
+    features, labels = rows_of(4, 6)
+    empty = np.empty((0, DIM), np.float32), np.empty(0, dtype=np.int64)
+    begun, plain = Slda(SldaConfig(), np.zeros(DIM)), Slda(SldaConfig(), np.zeros(DIM))
+    begun.learn(Arrival(0, *empty, 4))
+    for form in (begun, plain):
+        form.learn(Arrival(1, features, labels, 6))
+    np.testing.assert_array_equal(begun.covariance, plain.covariance)
+
+
+@pytest.mark.parametrize("rows", [2, 5, 40])
+def test_the_shrinkage_of_the_base_is_that_of_scikit_learn(rows: int) -> None:
+    features = np.random.default_rng(rows).normal(size=(rows, DIM)) * np.arange(1, DIM + 1)
+    peer = OAS(assume_centered=True).fit(features)
+    found = oracle_approximating(features.T @ features / rows, rows)
+    np.testing.assert_allclose(found, peer.covariance_, rtol=1e-10)
+
+
+def test_equal_variances_are_shrunk_all_the_way() -> None:
+    np.testing.assert_allclose(oracle_approximating(np.eye(1), 3), np.eye(1))
+
+
+def test_many_rows_of_a_class_come_in_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.random.default_rng(0).normal(size=(700, DIM)).astype(np.float32)
+    labels = np.repeat([0, 1], [600, 100])
+    whole, blocks = Slda(SldaConfig(), np.zeros(DIM)), Slda(SldaConfig(), np.zeros(DIM))
+    whole.learn(Arrival(1, rows, labels, 2))
+    monkeypatch.setattr(moments, "CPU_BLOCK_BYTES", 1)  # 256 rows, the least that there is
+    blocks.learn(Arrival(1, rows, labels, 2))
+    np.testing.assert_allclose(blocks.covariance, whole.covariance, rtol=1e-11, atol=1e-13)
