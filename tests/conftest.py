@@ -129,6 +129,14 @@ def tiny_run(make_run: Callable[..., Path], tmp_path_factory: pytest.TempPathFac
     return make_run(tmp_path_factory.mktemp("tiny"))
 
 
+@pytest.fixture(scope="session")
+def tiny_onnx(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The export of that run as a folder with an ONNX form; not to be changed."""
+    from clinit.headtrain.export.run import export_run
+
+    return export_run(tiny_run, tmp_path_factory.mktemp("onnx") / "scenes", onnx=True)
+
+
 @pytest.fixture
 def make_tree(tmp_path: Path) -> Callable[..., Path]:
     """Write `root/<split>/<class>/<number>.png`, seeded noise of 40 x 36 pixels."""

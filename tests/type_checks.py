@@ -20,7 +20,7 @@ from beartype import beartype
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 
 
-def names_arrays(function: FunctionType) -> bool:
+def names_arrays(function: Any) -> bool:
     """Return whether an annotation has a type of jaxtyping, or a name not yet known."""
     known = vars(builtins) | function.__globals__
     names = {
@@ -45,4 +45,4 @@ def install() -> None:
 
         return decorate
 
-    jaxtyping.jaxtyped = check
+    jaxtyping.jaxtyped = check  # type: ignore[assignment]

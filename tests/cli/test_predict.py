@@ -24,7 +24,7 @@ from clinit.headtrain.export.memory_file import write_memory
 from clinit.headtrain.export.model_file import ModelFacts, write_model
 from clinit.headtrain.export.model_folder import MEMORY_FILE, write_model_folder
 from clinit.headtrain.export.rejection import Rejection
-from clinit.headtrain.export.run import export_run
+from clinit.headtrain.export.run import Export, export_run
 
 app = typer.Typer()
 app.command()(predict)
@@ -330,10 +330,8 @@ def test_options_that_mean_nothing_are_refused(
     assert message in " ".join(result.output.replace("│", " ").split())
 
 
-def test_an_onnx_file_and_a_folder_name_the_same(
-    tiny_run: Path, images: list[Path], tmp_path: Path
-) -> None:
-    folder = export_run(tiny_run, tmp_path / "model", onnx=True).path
+def test_an_onnx_file_and_a_folder_name_the_same(tiny_onnx: Export, images: list[Path]) -> None:
+    folder = tiny_onnx.path
     reject = ("--reject", "energy", "--threshold", 0, "--json")
     by_torch, by_onnx = (
         json.loads(invoke(path, *images, *reject).stdout)

@@ -23,8 +23,8 @@ from clinit.headtrain.record.format import read_info
 
 
 @pytest.fixture(scope="module")
-def exported(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Export:
-    return export_run(tiny_run, tmp_path_factory.mktemp("model") / "scenes", onnx=True)
+def exported(tiny_onnx: Export) -> Export:
+    return tiny_onnx
 
 
 @pytest.fixture(scope="module")
