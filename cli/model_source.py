@@ -212,6 +212,13 @@ def open_source(paths: Sequence[Path], network: NetworkOptions) -> tuple[Model, 
         return open_model(paths[0], device=network.device), paths[1]
 
 
+def check_apart(writes: Path, reads: Path, option: str) -> None:
+    """Check that nothing is written into what the command reads."""
+    place, other = writes.resolve(), reads.resolve()
+    if place == other or other in place.parents:
+        raise typer.BadParameter(f"{option} would write into {reads}, which is only read: {writes}")
+
+
 def features_of(
     model: Model, images: Path, out: Path, network: NetworkOptions, check: Callable[..., object]
 ) -> tuple[Source, Path]:
@@ -227,6 +234,9 @@ def features_of(
     from clinit.headtrain.deployed.images import extract_images, list_images
 
     folder = network.features or out.with_name(f"{out.name}-features")
+    for reads in (images, Path(model.origin)):
+        check_apart(out, reads, "--out")
+        check_apart(folder, reads, "--features")
     with err.status("Listing the images …"):
         manifests = list_images(images)
     check(next(iter(manifests.values())).class_names)
