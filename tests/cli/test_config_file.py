@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -25,6 +26,8 @@ from clinit.headtrain.sweep.run import distinct, runs_of
 ROOT: Any = typer.main.get_command(app)
 PLACES = {
     "extract": ["--root=r", "--out=o"],
+    "add": ["model", "images", "--out=o"],
+    "remember": ["model", "images", "--out=o"],
     "align": ["cache", "--out=o"],
     "train-head": ["--base=b", "--new=n", "--out=o"],
     "train-top": ["--base=b", "--new=n", "--out=o"],
@@ -228,7 +231,7 @@ def test_the_nearer_of_two_options_that_exclude_each_other_wins(
         (
             "[train-top]\ntransform = 'paper'",
             "sets 'transform' in [train-top], which is not an option of train-top",
-            "It is one of extract.",
+            "It is one of extract, add and remember.",
         ),
         (
             "[train-top.ewc]\newc-lamda = 1",
@@ -377,7 +380,10 @@ def test_a_shell_that_completes_a_word_is_not_told_of_a_bad_file(text: str) -> N
 
 
 def test_the_commands_with_a_file_are_those_of_the_documentation() -> None:
-    assert set(commands_with_files(ROOT)) == set(PLACES)
+    page = (DOCS / "train-head.md").read_text(encoding="utf-8")
+    (line,) = (each for each in page.splitlines() if "take `--config FILE`" in each)
+    said = line.split(" take ")[0].replace("clinit ", "")
+    assert set(commands_with_files(ROOT)) == set(PLACES) == set(re.findall("`([^`]+)`", said))
 
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -391,10 +397,11 @@ def example(page: str) -> str:
 def test_the_file_of_the_documentation_is_read_by_every_command() -> None:
     text = example("train-head.md")
     assert str(options("extract", text)["transform"]) == "paper"
+    assert str(options("add", text)["transform"]) == "timm"
     assert options("train-head", text)["lr"] == 1e-3
     assert options("train-top", text)["lr"] == 1.5e-3
     assert options("train-top", text, "--method=ewc")["lr"] == 8e-4
-    for command in ("align", "sweep"):
+    for command in ("align", "remember", "sweep"):
         options(command, text)
 
 

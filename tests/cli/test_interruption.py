@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import subprocess
@@ -202,7 +203,12 @@ KEPT = {
     "sweep": "Recorded runs are kept",
     "rerun": "The recorded run is as it was",
     "align": "No half of a file is left",
-    "export": "No half of a file is left",
+    "probe": "No half of a file is left",
+    "add": "The features computed so far are kept",
+    "remember": "The features computed so far are kept",
+    "remove": "No half of a model is left",
+    "rename": "No half of a model is left",
+    "export": "No half of a model is left",
     "predict": "No half of a file is left",
     "report": "No half of a file is left",
     "demo": "The demo starts anew",
@@ -212,7 +218,7 @@ KEPT = {
 }
 READING = {
     *("clinit cache show", "clinit cache verify", "clinit manifest show", "clinit manifest list"),
-    *("clinit recipe list", "clinit recipe show", "clinit diagnose"),
+    *("clinit recipe list", "clinit recipe show", "clinit diagnose", "clinit model show"),
 }
 COMMANDS = dict(walk(typer.main.get_command(command_line.app)))
 
@@ -236,6 +242,10 @@ def test_every_command_that_writes_says_what_it_keeps() -> None:
     assert said.keys() == KEPT.keys()
     assert all(said[name].startswith(words) for name, words in KEPT.items())
     assert {path for path, text in found.items() if not text} == READING
+    page = Path(__file__).parents[2] / "docs" / "terminal.md"
+    table = page.read_text(encoding="utf-8").split("| what is kept |")[1].split("\n\n")[0]
+    listed = {words.split(" --")[0] for words in re.findall("`([^`]+)`", table)}
+    assert listed - {"--checkpoint-every"} == KEPT.keys()
 
 
 def test_a_terminated_extraction_leaves_no_draft_and_goes_on(
