@@ -25,8 +25,8 @@ NEW = features((6, 6), ("x", "y"), seed=1)
 
 def test_the_best_rows_of_each_class_are_taken() -> None:
     """Class a is in the cache, b is kept, of c there are statistics, of d the head alone."""
-    memory = Memory.of(features((0, 9, 5, 0), NAMES), {}, keep=8)
-    assert memory.kept.counts().tolist() == [0, 8, 5, 0]  # five are fewer than would be drawn
+    memory = Memory.of(features((0, 14, 5, 0), NAMES), {}, keep=12)
+    assert memory.kept.counts().tolist() == [0, 12, 5, 0]  # five are fewer than would be drawn
     kept_b = memory.kept.features[memory.kept.labels == 1]
     given = features((3, 4), ("other", "a"), seed=2)
     found = old_rows("auto", HEAD, memory, NEW, given=given)
@@ -36,7 +36,7 @@ def test_the_best_rows_of_each_class_are_taken() -> None:
     np.testing.assert_allclose(c.mean(axis=0), memory.means[2], atol=1e-5)
     assert len(d) >= 2
     assert found.kind == (
-        f"4 real rows of the cache, 8 real rows that the model keeps, {len(c)} rows drawn from the"
+        f"4 real rows of the cache, 12 real rows that the model keeps, {len(c)} rows drawn from the"
         f" statistics of old classes, {len(d)} rows drawn from what the head says of old classes"
     )
 
