@@ -239,8 +239,8 @@ def features_of(
         check_apart(folder, reads, "--features")
     with err.status("Listing the images …"):
         manifests = list_images(images)
-    check(next(iter(manifests.values())).class_names)
-    _say_few(manifests["train"])
+    check(manifests["train"].class_names)
+    note_single_images(manifests["train"])
     with progress_bars() as on_progress:
         source = extract_images(
             model,
@@ -257,13 +257,14 @@ def features_of(
     return source, folder
 
 
-def _say_few(train: Manifest) -> None:
+def note_single_images(train: Manifest) -> None:
+    """Say which classes have a single image."""
     from clinit.headtrain.examples import examples
 
     single = train.class_counts().filter(images=1)["class_name"].to_list()
     if single:
         note(
             f"{len(single):,} of {len(train.class_names):,} classes"
-            f" {'has' if len(single) == 1 else 'have'} a single image ({examples(single)}): a row"
-            " from it is a guess, and nothing is kept aside to measure it on"
+            f" {'has' if len(single) == 1 else 'have'} a single image ({examples(single)}): what"
+            " is computed from it is a guess, and nothing is kept aside to measure it on"
         )

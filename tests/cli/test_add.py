@@ -10,6 +10,7 @@ import typer
 from PIL import Image
 from typer.testing import CliRunner, Result
 
+import clinit
 from clinit.cli.add import add
 from clinit.cli.model import show
 from clinit.cli.remember import remember
@@ -236,7 +237,7 @@ def test_what_is_no_pair_of_names_is_refused(
 def test_one_image_of_a_class_is_enough_and_is_told(remembering: Path, tmp_path: Path) -> None:
     single = draw(tmp_path / "single", "f", 1)
     printed = done("add", remembering, single, "--out", tmp_path / "out", "--device", "cpu")
-    assert "1 of 1 classes has a single image (f): a row from it is a guess" in printed
+    assert "1 of 1 classes has a single image (f): what is computed from it is a guess" in printed
     assert "1 class added" in printed
     assert "added classes 0 - -" in printed
 
@@ -497,6 +498,21 @@ def test_the_same_command_goes_on_with_the_features_that_are_there(
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("features/*/*.h5")} == shards
     one, two = (head_of(tmp_path / name) for name in ("one", "two"))
     np.testing.assert_array_equal(one.weight, two.weight)
+
+
+def test_python_gives_the_same_model(
+    remembering: Path, grown: tuple[Path, str], images: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    added = clinit.add_classes(remembering, images, out, {"keep": 2}, device="cpu")
+    one, two = head_of(grown[0]), head_of(out)
+    np.testing.assert_array_equal(one.weight, two.weight)
+    np.testing.assert_array_equal(one.bias, two.bias)
+    assert (added.old.total, added.new.total) == (5, 4)
+    with pytest.raises(ModelError, match="there is already something at"):
+        clinit.add_classes(remembering, images, out, device="cpu")
+    with pytest.raises(ValueError, match="iterations must be at least 0"):
+        clinit.add_classes(remembering, images, tmp_path / "no", {"iterations": -1})
 
 
 @pytest.mark.slow
