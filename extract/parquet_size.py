@@ -22,6 +22,10 @@ _DELTA_BYTE_ARRAY = 7
 _MAX_VALUES = 2**20
 """Most values in a footer, and in the headers of all pages."""
 _MAX_DEPTH = 12
+_MAX_DIGITS = 10
+"""Most bytes of a number, each with seven of its 64 bits."""
+_INTEGER = 6
+_TRUNCATED = "its footer or a page header is truncated"
 _FREE_ROWS, _ROWS_PER_BYTE = 2**20, 8
 _FREE_BYTES, _EXPANSION = 2**28, 256
 """What any file may declare, and what a larger one may by its size. Manifests of names in a
@@ -109,7 +113,10 @@ def _page_bytes(headers: _Thrift, place: range, *, rows: int) -> int:
 
 
 class _Thrift:
-    """Reads structures of the compact protocol as dictionaries by field number."""
+    """Reads structures of the compact protocol as dictionaries by field number.
+
+    In few calls per value: every table that is read has hundreds of values in its footer.
+    """
 
     def __init__(self, content: bytes, start: int, stop: int) -> None:
         self.place = start
@@ -121,10 +128,15 @@ class _Thrift:
         """Read the structure at `place`, and go behind it."""
         fields: dict[int, Any] = {}
         number = 0
-        while (head := self._byte()) & 15:
-            number = number + (head >> 4) if head >> 4 else self._signed()
+        content, stop = self._content, self._stop
+        while self.place < stop:
+            head = content[self.place]
+            self.place += 1
+            if head & 15 == 0:
+                return fields
+            number = number + (head >> 4) if head >> 4 else self._value(_INTEGER, depth)
             fields[number] = self._value(head & 15, depth)
-        return fields
+        raise ValueError(_TRUNCATED)
 
     def _value(self, kind: int, depth: int) -> Any:
         self._values += 1
@@ -136,9 +148,10 @@ class _Thrift:
             case 1 | 2:
                 return kind == 1
             case 3:
-                return self._byte()
+                return self._bytes(1)[0]
             case 4 | 5 | 6:
-                return self._signed()
+                number = self._unsigned()
+                return (number >> 1) ^ -(number & 1)
             case 7:
                 return self._bytes(8)
             case 8:
@@ -150,7 +163,7 @@ class _Thrift:
         raise ValueError(f"its headers hold a value of the unknown kind {kind}")
 
     def _list(self, depth: int) -> list[Any]:
-        head = self._byte()
+        (head,) = self._bytes(1)
         length = head >> 4 if head >> 4 < 15 else self._unsigned()
         if length > self._stop - self.place:  # each takes a byte or more
             raise ValueError("a list is longer than the footer")
@@ -159,27 +172,20 @@ class _Thrift:
             return list(self._bytes(length))
         return [self._value(kind, depth + 1) for _ in range(length)]
 
-    def _byte(self) -> int:
-        (byte,) = self._bytes(1)
-        return byte
-
     def _bytes(self, length: int) -> bytes:
         start, self.place = self.place, self.place + length
         if self.place > self._stop:
-            raise ValueError("its footer or a page header is truncated")
+            raise ValueError(_TRUNCATED)
         return self._content[start : self.place]
 
     def _unsigned(self) -> int:
         number, shift = 0, 0
-        while True:
-            byte = self._byte()
+        for byte in self._content[self.place : min(self.place + _MAX_DIGITS, self._stop)]:
             number |= (byte & 127) << shift
             shift += 7
             if byte < 128:
+                self.place += shift // 7
                 return number
-            if shift > 63:
-                raise ValueError("its footer holds a number of more than 64 bits")
-
-    def _signed(self) -> int:
-        number = self._unsigned()
-        return (number >> 1) ^ -(number & 1)
+        if shift < 7 * _MAX_DIGITS:
+            raise ValueError(_TRUNCATED)
+        raise ValueError("its footer holds a number of more than 64 bits")
