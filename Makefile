@@ -24,9 +24,11 @@ demo: $(READY) ## The whole pipeline on handwritten digits, offline, in about a 
 	@$(BIN)/clinit demo --out demo
 
 # One thread in each process: the tensors of the tests are too small to share, and idle threads
-# spin. A file stays in one process, for what its tests share.
+# spin. A file stays in one process, for what its tests share; files with slow tests come first,
+# not those with many.
 test: $(READY) ## All tests (GPU tests where there is a GPU)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile \
+		--no-loadscope-reorder
 
 # One command for a day with a GPU; the time limit is that of the script.
 gpu: $(READY) ## GPU tests, then speeds beside the GPU's limits: at most ten minutes

@@ -11,7 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
-from clinit.extract.document import content_sha256
+from tests.type_checks import install
+
+install()
+
+from clinit.extract.document import content_sha256  # noqa: E402 - checked as it is imported
 
 # Processes of these tests may write no large file: Python would leave half of the bytecode of a
 # module, and every later import of it would fail.

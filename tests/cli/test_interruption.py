@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from clinit.cli import interruption
 from clinit.cli import main as command_line
@@ -274,5 +275,6 @@ def test_a_terminated_extraction_leaves_no_draft_and_goes_on(
     assert err.endswith("Finished shards are kept: the same command goes on after them.\n")
     assert list((tmp_path / "cache").rglob("*.tmp-*")) == []
     assert 0 < len(list(shards.glob("*.h5"))) < 60
-    again = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "found from an earlier run" in again.stdout
+    again = CliRunner().invoke(command_line.app, command[3:])
+    assert again.exit_code == 0, again.output
+    assert "found from an earlier run" in again.output

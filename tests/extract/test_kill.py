@@ -8,6 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from clinit.cli.main import app
 
 ARGUMENTS = [
     "--dataset=folder",
@@ -51,55 +54,35 @@ def summary(folder: Path) -> dict[str, object]:
 
 
 @pytest.mark.slow
-def test_an_extraction_killed_at_several_moments_ends_bit_identical(
-    make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path
-) -> None:
-    root = make_tree(train=40, val=3)
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(command(root, whole, tiny_weights), check=True, capture_output=True)
-    # In the middle of a shard, and where a draft lies in the folder.
-    moments: list[Callable[[], bool]] = [
-        lambda: len(list((killed / "train").glob("shard-*.h5"))) >= 4,
-        lambda: any((killed / "train").glob(".shard-*.tmp-*")),
-    ]
-    survivors = []
-    for moment in moments:
-        kill_at(moment, command(root, killed, tiny_weights))
-        survivors.append(len(list((killed / "train").glob("shard-*.h5"))))
-    assert survivors == sorted(survivors)
-    assert survivors[0] < 24, "the process was meant to die before it had finished"
-    assert not (killed / "train" / "cache.json").exists()
-    done = subprocess.run(
-        command(root, killed, tiny_weights), check=True, capture_output=True, text=True
-    )
-    assert "found from an earlier run" in done.stdout
-    assert contents(killed) == contents(whole)  # no draft is left either
-    assert all(summary(killed / s) == summary(whole / s) for s in ("train", "val"))
-
-
-@pytest.mark.slow
-def test_views_killed_at_several_moments_end_bit_identical(
+def test_an_extraction_with_views_killed_at_several_moments_ends_bit_identical(
     make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path
 ) -> None:
     root = make_tree(train=30, val=3)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    command_whole = command(root, whole, tiny_weights, "--views=2")
-    subprocess.run(command_whole, check=True, capture_output=True)
+    made = CliRunner().invoke(app, command(root, whole, tiny_weights, "--views=2")[3:])
+    assert made.exit_code == 0, made.output
     views = killed / "views"
+    # In the middle of a split, where a draft lies in the folder, and in the middle of the end.
     moments: list[Callable[[], bool]] = [
+        lambda: len(list((killed / "train").glob("shard-*.h5"))) >= 4,
         lambda: any((views / "0").glob(".shard-*.tmp-*")),
         lambda: len(list((views / "1").glob("shard-*.h5"))) >= 2,
     ]
     survivors = []
     for moment in moments:
         kill_at(moment, command(root, killed, tiny_weights, "--views=2"))
-        survivors.append(len(list(views.rglob("shard-*.h5"))))
+        survivors.append(len(list(killed.rglob("shard-*.h5"))))
+        if len(survivors) == 1:
+            assert 4 <= survivors[0] < 18, "the process was meant to die within the split"
+            assert not (killed / "train" / "cache.json").exists()
     assert survivors == sorted(survivors)
-    assert survivors[-1] < 36, "the process was meant to die before it had finished"
+    assert survivors[-1] < 18 + 2 + 2 * 18, "the process was meant to die before it had finished"
     assert not (views / "1" / "cache.json").exists()
-    command_killed = command(root, killed, tiny_weights, "--views=2")
-    done = subprocess.run(command_killed, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        command(root, killed, tiny_weights, "--views=2"), check=True, capture_output=True, text=True
+    )
     assert "train, view 0: already complete, every shard verified" in done.stdout
     assert "found from an earlier run" in done.stdout
-    assert contents(killed) == contents(whole)
-    assert all(summary(views / k) == summary(whole / "views" / k) for k in ("0", "1"))
+    assert contents(killed) == contents(whole)  # no draft is left either
+    parts = ("train", "val", "views/0", "views/1")
+    assert all(summary(killed / part) == summary(whole / part) for part in parts)

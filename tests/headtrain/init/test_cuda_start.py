@@ -58,15 +58,21 @@ def run(device: str, *heads: Mapping[str, Any], **changes: Any) -> list[RunRecor
     )
 
 
+@pytest.fixture(scope="module")
+def on_the_cpu() -> list[RunRecord]:
+    """Runs from every start; not to be changed."""
+    return run("cpu", *HEADS)
+
+
 @pytest.mark.parametrize("share", [0.25, 0.0])
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_start_is_that_of_the_cpu(
-    monkeypatch: pytest.MonkeyPatch, device: str, share: float
+    on_the_cpu: list[RunRecord], monkeypatch: pytest.MonkeyPatch, device: str, share: float
 ) -> None:
     """With rows on the device, and with rows streamed to it."""
     monkeypatch.setattr(residency, "DEVICE_SHARE", share)
     library = "cupy" if device == "cuda" else "numpy"
-    for near, far in zip(run("cpu", *HEADS), run(device, *HEADS), strict=True):
+    for near, far in zip(on_the_cpu, run(device, *HEADS), strict=True):
         for one, other in zip(near.info["tasks"], far.info["tasks"], strict=True):
             ours, theirs = one["initialisation"], other["initialisation"]
             assert theirs["library"] == (library if ours["library"] else None)
