@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -101,7 +102,13 @@ def add(
                 config,
                 old=known,
                 replacing=replace,
-                data={"model": model.origin, "images": str(images), **digests(source)},
+                data={
+                    "command": ["clinit", *sys.argv[1:]],
+                    "model": model.origin,
+                    "images": str(images),
+                    **digests(source),
+                    **({} if known is None else {"old": known.description}),
+                },
                 observer=_without_notes(observe),
             )
         with err.status("Putting backbone and head together …"):
@@ -129,11 +136,18 @@ def _extra(
 
 def _old_classes(path: Path, model: Model) -> Source:
     from clinit.headtrain.deployed.model import check_features
+    from clinit.headtrain.examples import examples
     from clinit.headtrain.stream.source import read_source
 
     with err.status("Reading the features of old classes …"):
         source = read_source(path)
     check_features(model, source)
+    known = set(model.facts.class_names)
+    if unknown := [name for name in source.class_names if name not in known]:
+        note(
+            f"{len(unknown):,} of {len(source.class_names):,} classes in {path} are none of the"
+            f" model ({examples(unknown)}): they are left out"
+        )
     return source
 
 

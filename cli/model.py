@@ -61,7 +61,11 @@ def _show(path: Path, facts: ModelFacts, memory: Memory | None) -> None:
     if memory is None:
         say("It remembers nothing of their images")
     else:
-        exact = "" if memory.is_exact else " (its covariance is of removed classes too)"
+        exact = (
+            ""
+            if memory.exact
+            else " (their covariance is also of images that were removed or replaced)"
+        )
         say(
             f"It remembers {int(memory.known.sum()):,} of them{exact},"
             f" {len(memory.held_out.labels):,} features kept aside and"
@@ -114,7 +118,7 @@ def _as_json(facts: ModelFacts, memory: Memory | None) -> dict[str, Any]:
         if memory is None
         else {
             "classes": int(memory.known.sum()),
-            "exact": memory.is_exact,
+            "exact": memory.exact,
             "held_out": len(memory.held_out.labels),
             "kept": len(memory.kept.labels),
             "bytes": memory.num_bytes,

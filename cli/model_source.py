@@ -212,6 +212,13 @@ def open_source(paths: Sequence[Path], network: NetworkOptions) -> tuple[Model, 
         return open_model(paths[0], device=network.device), paths[1]
 
 
+def check_apart(writes: Path, reads: Path, option: str) -> None:
+    """Check that nothing is written into what the command reads."""
+    place, other = writes.resolve(), reads.resolve()
+    if place == other or other in place.parents:
+        raise typer.BadParameter(f"{option} would write into {reads}, which is only read: {writes}")
+
+
 def features_of(
     model: Model, images: Path, out: Path, network: NetworkOptions, check: Callable[..., object]
 ) -> tuple[Source, Path]:
@@ -227,10 +234,13 @@ def features_of(
     from clinit.headtrain.deployed.images import extract_images, list_images
 
     folder = network.features or out.with_name(f"{out.name}-features")
+    for reads in (images, Path(model.origin)):
+        check_apart(out, reads, "--out")
+        check_apart(folder, reads, "--features")
     with err.status("Listing the images …"):
         manifests = list_images(images)
-    check(next(iter(manifests.values())).class_names)
-    _say_few(manifests["train"])
+    check(manifests["train"].class_names)
+    note_single_images(manifests["train"])
     with progress_bars() as on_progress:
         source = extract_images(
             model,
@@ -247,13 +257,14 @@ def features_of(
     return source, folder
 
 
-def _say_few(train: Manifest) -> None:
+def note_single_images(train: Manifest) -> None:
+    """Say which classes have a single image."""
     from clinit.headtrain.examples import examples
 
     single = train.class_counts().filter(images=1)["class_name"].to_list()
     if single:
         note(
             f"{len(single):,} of {len(train.class_names):,} classes"
-            f" {'has' if len(single) == 1 else 'have'} a single image ({examples(single)}): a row"
-            " from it is a guess, and nothing is kept aside to measure it on"
+            f" {'has' if len(single) == 1 else 'have'} a single image ({examples(single)}): what"
+            " is computed from it is a guess, and nothing is kept aside to measure it on"
         )

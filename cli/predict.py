@@ -166,7 +166,7 @@ def _show(facts: ModelFacts, predictions: Sequence[Prediction]) -> None:
     if above:
         out.print(Text(visible(above), style="bold"), soft_wrap=True)
     out.print(_table(good, folder))
-    if (warning := caution(facts.record)) is not None:
+    if (warning := caution(facts.record, facts.history)) is not None:
         note(warning)
 
 

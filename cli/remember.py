@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,12 @@ def remember(
     with claimed_file(out):
         model, images = open_source(paths, network)
         source, folder = features_of(model, images, out, network, partial(check_own, model.facts))
-        data = {"model": model.origin, "images": str(images), **digests(source)}
+        data = {
+            "command": ["clinit", *sys.argv[1:]],
+            "model": model.origin,
+            "images": str(images),
+            **digests(source),
+        }
         found = remember_classes(model, source, config, data=data)
         with err.status("Putting backbone and head together …"):
             write_classes(model, found.classes, out)

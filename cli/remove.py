@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from clinit.cli.claim import claimed_file
 from clinit.cli.console import err, note, say
 from clinit.cli.interruption import keeps
-from clinit.cli.model_source import ModelArgument, ModelOut, check_out
+from clinit.cli.model_source import ModelArgument, ModelOut, check_apart, check_out
 
 
 @keeps("No half of a model is left: it is written whole or not at all.")
@@ -35,10 +36,12 @@ def remove(
     check_out(out)
     with claimed_file(out), err.status("Putting backbone and head together …"):
         opened = open_model(model, device="cpu")
-        left = removed(Classes.of(opened), classes, origin=opened.origin)
+        check_apart(out, model, "--out")
+        data = {"command": ["clinit", *sys.argv[1:]], "model": opened.origin}
+        left = removed(Classes.of(opened), classes, data=data)
         facts = write_classes(opened, left, out)
     say(f"{len(set(classes)):,} removed: {facts.backbone} knows {facts.num_classes:,} classes now")
-    if left.memory is not None and not left.memory.is_exact and left.memory.averaged:
+    if left.memory is not None and not left.memory.exact:
         note(
             "the covariance that all classes share is still that of the removed ones too:"
             " `clinit remember` computes it anew from images"

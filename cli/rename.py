@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from clinit.cli.claim import claimed_file
 from clinit.cli.console import err, say
 from clinit.cli.interruption import keeps
-from clinit.cli.model_source import ModelArgument, ModelOut, check_out
+from clinit.cli.model_source import ModelArgument, ModelOut, check_apart, check_out
 
 
 @keeps("No half of a model is left: it is written whole or not at all.")
@@ -39,7 +40,9 @@ def rename(
     check_out(out)
     with claimed_file(out), err.status("Putting backbone and head together …"):
         opened = open_model(model, device="cpu")
-        write_classes(opened, renamed(Classes.of(opened), pairs, origin=opened.origin), out)
+        check_apart(out, model, "--out")
+        data = {"command": ["clinit", *sys.argv[1:]], "model": opened.origin}
+        write_classes(opened, renamed(Classes.of(opened), pairs, data=data), out)
     say(f"{len(pairs):,} renamed. Model at {out}")
 
 

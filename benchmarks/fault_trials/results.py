@@ -26,6 +26,7 @@ _DIGESTS = ("sha256", "files", "digests")
 _CODE = "git_commit"
 _LOCK = re.compile(r"^\.?[\w-]*\.?lock$")
 _DRAFT = re.compile(r"\.tmp-|\.draft|~$|\.part$|-journal$|-wal$|-shm$")
+_DATE = re.compile(r"\d{4}-\d\d-\d\dT[0-9:+]+")
 
 
 def results(folder: Path, *places: Path) -> Results:
@@ -81,6 +82,9 @@ def _content(path: Path, places: Sequence[Path]) -> bytes:
         return _safetensors(path.read_bytes(), places)
     if path.suffix == ".db":
         return _study(path)
+    if path.suffix == ".md":  # a model card says when
+        text = _DATE.sub("@", path.read_text(encoding="utf-8"))
+        return _unplaced(text, places).encode()
     return _unplaced(path.read_bytes().decode("latin-1"), places).encode("latin-1")
 
 

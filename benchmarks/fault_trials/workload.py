@@ -43,7 +43,7 @@ class Command:
     @property
     def sees_images(self) -> bool:
         """Whether it decodes any."""
-        return self.words[0] in ("extract", "train-top", "predict")
+        return self.words[0] in ("extract", "train-top", "predict", "add")
 
     def argv(self, work: Path, out: Path) -> list[str]:
         """Return the words with the folders filled in."""
@@ -136,6 +136,13 @@ COMMANDS: Mapping[str, Command] = {
             "export, folder",
             *("export", "{work}/runs/random", "--out", "{out}/scenes"),
             target="scenes",
+        ),
+        _command(
+            "add",
+            *("add", "{work}/model.safetensors", "{work}/images/new", "--replace"),
+            *("--out", "{out}/grown", "--features", "{out}/features", "--device", "cpu"),
+            *("--workers", "1"),
+            target="grown",
         ),
         _command(
             "report --plot",

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from clinit.errors import ModelError
+from clinit.errors import BackboneError, ModelError
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head, Top1, top1
 from clinit.headtrain.deployed.edit import Classes
@@ -24,7 +24,7 @@ from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.examples import examples
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.export.change import Change, now
-from clinit.headtrain.export.memory import Memory
+from clinit.headtrain.export.memory import Memory, without_rows_of
 from clinit.headtrain.export.model_file import ModelFacts
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.stream.source import Source
@@ -72,16 +72,19 @@ def add(
 
     Raises:
         ModelError: If the model has one of the classes already, or lacks what is asked for.
+        BackboneError: If its classifier has no biases.
     """
-    arriving = measured(images, config.hold_out, config.seed)
+    _check_bias(model)
+    arriving = measured(images, config.hold_out)
     before = Classes.of(model)
     places = replaced_rows(before.facts, images.class_names, allowed=replacing)
     left = before.without([before.facts.class_names[row] for row in places]) if places else before
-    known = None if old is None else in_rows_of(left.head, old.train)
+    given = None if old is None else _given(left, old, config.hold_out)
+    known = None if given is None else given.train
     rows = old_rows(
         config.old_rows, left.head, left.memory, arriving.train, given=known, seed=config.seed
     )
-    tested = _tested(left, old)
+    tested = _tested(left, given)
     study = _study(config, len(rows.rows.labels), arriving, model.backbone.config.device)
     base = Source(train=rows.rows, val=tested)
     new = Source(train=arriving.train, val=arriving.held_out)
@@ -89,13 +92,13 @@ def add(
     (record,) = run_experiment(base, new, plain, [study], observer=observer)
     head = record.head
     assert head is not None
-    memory = _memory(model, left, arriving, config, known, tested)
+    memory = _memory(model, left, arriving, config, given)
     facts = replace(
         left.facts,
         class_names=head.class_names or (),
         tasks=(
             *left.facts.tasks,
-            *(max(before.facts.tasks) + 1 for _ in arriving.train.class_names),
+            *(_next_task(before.facts) for _ in arriving.train.class_names),
         ),
     )
     grown = Classes(facts, head, memory)
@@ -104,7 +107,8 @@ def add(
         arriving.held_out.labels + left.head.num_classes,
         facts.class_names,
     )
-    old_before, old_after = _accuracy(left.head, tested), _accuracy(head, tested)
+    old_before = _accuracy(before.head, in_rows_of(before.head, tested))
+    old_after = _accuracy(head, tested)
     new_after = _accuracy(head, held)
     change = Change(
         action="replace" if places else "add",
@@ -145,6 +149,12 @@ def replaced_rows(facts: ModelFacts, names: Sequence[str], *, allowed: bool) -> 
     """
     row_of = {name: row for row, name in enumerate(facts.class_names)}
     known = [name for name in names if name in row_of]
+    if len(known) == len(row_of):
+        raise ModelError(
+            f"the images are of all {len(known):,} classes of the model: nothing would be left of"
+            " it",
+            remedy="Leave one class out, or start from a network of timm: `clinit add --backbone`.",
+        )
     if known and not allowed:
         raise ModelError(
             f"the model has {len(known):,} of these classes already ({examples(known)})",
@@ -153,10 +163,46 @@ def replaced_rows(facts: ModelFacts, names: Sequence[str], *, allowed: bool) -> 
     return {row_of[name]: name for name in known}
 
 
-def _tested(left: Classes, old: Source | None) -> FeatureSet:
+def _check_bias(model: Model) -> None:
+    classifier = model.backbone.network.get_classifier()  # type: ignore[operator]
+    if classifier.bias is None:
+        raise BackboneError(
+            f"the classifier of {model.facts.backbone} has no biases, the rows of added classes"
+            " need some",
+            remedy="Train heads on cached features instead: `clinit train-head`.",
+        )
+
+
+def _next_task(facts: ModelFacts) -> int:
+    """Return a number that no task of the model has had, not even one that was removed."""
+    return 1 + max([*facts.tasks, *(change.task or 0 for change in facts.history)])
+
+
+def _given(left: Classes, old: Source, share: float) -> Measured:
+    """Return given features of old classes, and others of them that are held out.
+
+    No row that the model remembers as held out is among those to compute rows from.
+
+    Raises:
+        ModelError: If none of their classes is one of the model.
+    """
+    parts = measured(old, share)
+    train, held_out = (in_rows_of(left.head, each) for each in (parts.train, parts.held_out))
+    if not len(train.labels):
+        raise ModelError(
+            f"no class of {old.path or 'the given features'} ({examples(old.class_names)}) is a"
+            " class of the model that stays",
+            remedy="Give a cache of the model's own classes, named as the model names them.",
+        )
+    if left.memory is not None:
+        train = without_rows_of(train, left.memory.held_out)
+    return Measured(train, held_out)
+
+
+def _tested(left: Classes, given: Measured | None) -> FeatureSet:
     """Return held-out rows of old classes: those that are given, or else remembered."""
-    if old is not None and len(old.val.labels):
-        return in_rows_of(left.head, old.val)
+    if given is not None and len(given.held_out.labels):
+        return given.held_out
     if left.memory is not None:
         return left.memory.held_out
     names = left.facts.class_names
@@ -186,23 +232,34 @@ def _memory(
     left: Classes,
     arriving: Measured,
     config: AddConfig,
-    known: FeatureSet | None,
-    tested: FeatureSet,
+    given: Measured | None,
 ) -> Memory:
-    """Return what the new model remembers: what the old one did, or the given rows, and the new."""
-    depends_on = model.depends_on
-    memory = left.memory
+    """Return what the new model remembers.
+
+    That is what the old one did, the given rows where it knew nothing of a class, and the new ones.
+    """
+    depends_on, memory = model.depends_on, left.memory
+    variances = config.variances or (memory is not None and memory.variances is not None)
+    if given is not None:
+        found = Memory.of(
+            given.train,
+            depends_on,
+            held_out=given.held_out,
+            keep=config.keep,
+            with_variances=variances,
+        )
+        memory = found if memory is None else found.updated(memory)
     if memory is None:
         nothing = FeatureSet(
             arriving.train.features[:0], arriving.train.labels[:0], left.facts.class_names
         )
-        memory = Memory.of(nothing if known is None else known, depends_on, held_out=tested)
+        memory = Memory.of(nothing, depends_on)
     new = Memory.of(
         arriving.train,
         depends_on,
         held_out=arriving.held_out,
         keep=config.keep,
-        with_variances=config.variances,
+        with_variances=variances,
     )
     return memory.joined(new)
 

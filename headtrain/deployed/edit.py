@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.metadata import version
 from typing import Any
 
 from clinit.errors import ModelError
+from clinit.extract.class_names import is_text
 from clinit.extract.head import Head
+from clinit.extract.visible import visible
 from clinit.headtrain.deployed.model import Model
 from clinit.headtrain.examples import examples
 from clinit.headtrain.export.change import Action, Change, now
@@ -69,6 +71,7 @@ class Classes:
             ModelError: If there is no class of a name, or two would have the same.
         """
         check_known(self.facts, list(new_names))
+        _check_names(new_names.values())
         names = tuple(new_names.get(name, name) for name in self.facts.class_names)
         if twice := sorted({name for name in new_names.values() if names.count(name) > 1}):
             raise ModelError(
@@ -83,23 +86,23 @@ class Classes:
         )
 
 
-def removed(classes: Classes, names: Sequence[str], *, origin: str) -> Classes:
+def removed(classes: Classes, names: Sequence[str], *, data: Mapping[str, Any]) -> Classes:
     """Return the classes without those of some names, and with that in their history.
 
     Raises:
         ModelError: If there is no class of a name, or none would be left.
     """
-    return _told(classes.without(names), "remove", tuple(dict.fromkeys(names)), {}, origin)
+    return _told(classes.without(names), "remove", tuple(dict.fromkeys(names)), {}, data)
 
 
-def renamed(classes: Classes, new_names: Mapping[str, str], *, origin: str) -> Classes:
+def renamed(classes: Classes, new_names: Mapping[str, str], *, data: Mapping[str, Any]) -> Classes:
     """Return the classes under other names, and with that in their history.
 
     Raises:
         ModelError: If there is no class of a name, or two would have the same.
     """
     changed = classes.renamed(new_names)
-    return _told(changed, "rename", tuple(new_names.values()), {"names": dict(new_names)}, origin)
+    return _told(changed, "rename", tuple(new_names.values()), {"names": dict(new_names)}, data)
 
 
 def _told(
@@ -107,7 +110,7 @@ def _told(
     action: Action,
     names: tuple[str, ...],
     settings: Mapping[str, Any],
-    origin: str,
+    data: Mapping[str, Any],
 ) -> Classes:
     change = Change(
         action=action,
@@ -116,12 +119,22 @@ def _told(
         task=None,
         classes=names,
         images={},
-        data={"model": origin},
+        data=dict(data),
         settings=settings,
         accuracy={},
     )
     facts = replace(classes.facts, history=(*classes.facts.history, change))
     return replace(classes, facts=facts)
+
+
+def _check_names(names: Iterable[str]) -> None:
+    bad = [name for name in names if not name.strip() or not is_text(name) or visible(name) != name]
+    if bad:
+        raise ModelError(
+            f"{visible(bad[0])!r} cannot be the name of a class: it is blank or holds characters"
+            " that cannot be printed",
+            remedy="Choose a name of letters that can be seen.",
+        )
 
 
 def check_known(facts: ModelFacts, names: Sequence[str]) -> None:

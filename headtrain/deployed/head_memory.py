@@ -54,6 +54,7 @@ def memory_of_head(head: Head, new: FeatureSet) -> Memory:
         covariance=_widened(covariance).astype(np.float32),
         averaged=head.num_classes,
         freedom=1.0,
+        exact=False,
         held_out=empty,
         kept=no_rows(empty),
         backbone={},

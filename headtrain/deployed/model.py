@@ -109,6 +109,12 @@ def open_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
             f" {classifier.facts.num_classes:,} of the model",
             remedy="Remember the classes anew: `clinit remember MODEL IMAGES --out NEW`.",
         )
+    if memory.dim != model.head.dim:
+        raise ModelError(
+            f"{path / MEMORY_FILE} remembers features of width {memory.dim}, the model's are"
+            f" {model.head.dim} wide",
+            remedy="Remember the classes anew: `clinit remember MODEL IMAGES --out NEW`.",
+        )
     check_backbone(model.depends_on, memory.backbone)
     return model
 

@@ -39,8 +39,8 @@ def old_rows(
 ) -> OldRows:
     """Return rows of the old classes, the best there are unless `choice` asks for others.
 
-    `auto` takes given rows; else, for each class, kept rows, or rows drawn from its statistics, or
-    rows drawn from what the head says of it.
+    `auto` takes, for each class, given rows; or kept rows, if they are at least as many as would be
+    drawn; or rows drawn from its statistics; or rows drawn from what the head says of it.
 
     Args:
         choice: Which rows.
@@ -63,7 +63,8 @@ def old_rows(
         if given is not None:
             parts.add(in_rows_of(head, given), "real rows of the cache")
         if memory is not None:
-            parts.add(memory.kept, "real rows that the model keeps")
+            least = 1 if choice == "kept" else _per_class(memory)
+            parts.add(_of_classes(memory.kept, least), "real rows that the model keeps")
     if choice in ("auto", "pseudo") and memory is not None:
         parts.draw(memory, seed, "rows drawn from the statistics of old classes")
     if choice in ("auto", "head") and not parts.complete:
@@ -86,6 +87,12 @@ def in_rows_of(head: Head, rows: FeatureSet) -> FeatureSet:
     labels = head_rows(head, rows.class_names)[rows.labels]
     known = labels >= 0
     return FeatureSet(rows.features[known], labels[known], head.class_names)
+
+
+def _of_classes(rows: FeatureSet, least: int) -> FeatureSet:
+    """Return the rows of the classes that have at least so many."""
+    enough = (rows.counts() >= least)[rows.labels]
+    return FeatureSet(rows.features[enough], rows.labels[enough], rows.class_names)
 
 
 class _Parts:

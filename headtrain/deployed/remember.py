@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -45,8 +45,8 @@ def remember(
 ) -> Remembered:
     """Let a model remember the classes of `images`, which it knows by name.
 
-    What it remembers of other classes stays; the shared covariance becomes that of the images that
-    are given now and of the classes that were remembered before.
+    What it remembers of other classes stays; the shared covariance becomes the average of that of
+    the images given now and that of the other classes, each weighing as many classes as it has.
 
     Args:
         model: The model; it is not changed.
@@ -59,7 +59,7 @@ def remember(
     """
     head = model.head
     check_own(model.facts, images.class_names)
-    parts = measured(images, config.hold_out, config.seed)
+    parts = measured(images, config.hold_out)
     train, held_out = in_rows_of(head, parts.train), in_rows_of(head, parts.held_out)
     fresh = Memory.of(
         train,
@@ -68,7 +68,7 @@ def remember(
         keep=config.keep,
         with_variances=config.variances,
     )
-    found = fresh if model.memory is None else _merged(model.memory, fresh)
+    found = fresh if model.memory is None else model.memory.updated(fresh)
     accuracy = top1(head, held_out.features, held_out.labels, np.arange(head.num_classes))
     named = tuple(name for name in model.facts.class_names if name in set(images.class_names))
     counts = train.counts()
@@ -81,7 +81,7 @@ def remember(
         classes=named,
         images={name: int(counts[row_of[name]]) for name in named},
         data=dict(data or {}),
-        settings={"hold_out": config.hold_out, "keep": config.keep, "seed": config.seed},
+        settings=asdict(config),
         accuracy={"old": {"correct": accuracy.correct, "total": accuracy.total}}
         if accuracy.total
         else {},
@@ -108,14 +108,3 @@ def check_own(facts: ModelFacts, names: Sequence[str]) -> None:
             remedy="Name the folders as the classes of the model (`clinit model show MODEL`), or"
             " add these classes: `clinit add MODEL IMAGES --out NEW`.",
         )
-
-
-def _merged(old: Memory, fresh: Memory) -> Memory:
-    """Return the fresh memory with what the old one knows of other classes."""
-    names = old.class_names
-    others = [row for row in range(len(names)) if not fresh.known[row]]
-    given = [row for row in range(len(names)) if fresh.known[row]]
-    both = old.of_rows(others).joined(fresh.of_rows(given))
-    place = np.empty(len(names), dtype=np.int64)
-    place[[*others, *given]] = np.arange(len(names))
-    return both.of_rows(place.tolist())

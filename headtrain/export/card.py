@@ -105,7 +105,7 @@ def _use(facts: ModelFacts) -> Iterator[str]:
         " clinit uint8 tensors: a value may differ by a grey level or two. `label_names` in"
         " `config.json` names the rows."
     )
-    if (warning := caution(facts.record)) is not None:
+    if (warning := caution(facts.record, facts.history)) is not None:
         yield ""
         yield f"{warning[0].upper()}{escaped(warning[1:])}."
 

@@ -93,7 +93,7 @@ class Classifier:
     @property
     def caution(self) -> str | None:
         """Why the probabilities are not to be taken at their word, None where they are."""
-        return caution(self.facts.record)
+        return caution(self.facts.record, self.facts.history)
 
 
 def load_model(path: str | os.PathLike[str], *, device: str = "auto") -> Classifier:

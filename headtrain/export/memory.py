@@ -37,10 +37,12 @@ class Memory:
     covariance: Float[np.ndarray, "dim dim"]
     """Sigma."""
     averaged: int
-    """Number of classes that Sigma is the average of: classes that were removed stay in it."""
+    """Number of classes by which Sigma weighs when it is averaged with that of others."""
     freedom: float
     """The average of 1 - 1 / n_c over these classes: Sigma is expected to be as much smaller than
     the covariance of their populations."""
+    exact: bool
+    """Whether Sigma is of the images that the means are of: not, once some were removed."""
     held_out: FeatureSet
     """Of images that no row of the head was computed from, in the type they are cached in."""
     kept: FeatureSet
@@ -97,6 +99,7 @@ class Memory:
             means=statistics.class_means.astype(np.float32),
             covariance=statistics.within_covariance.astype(np.float32),
             averaged=len(present),
+            exact=True,
             freedom=float((1 - 1 / present).mean()) if len(present) else 0.0,
             held_out=no_rows(rows) if held_out is None else held_out,
             kept=first_rows(rows, keep),
@@ -113,11 +116,6 @@ class Memory:
     def known(self) -> Bool[np.ndarray, " classes"]:
         """Whether the mean of each class is known."""
         return self.counts > 0
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether Sigma is the average over exactly the classes whose means are known."""
-        return self.averaged == int(self.known.sum())
 
     @property
     def num_bytes(self) -> int:
@@ -173,8 +171,8 @@ class Memory:
         shares = np.array([self.averaged, new.averaged]) / max(1, averaged)
         offset = len(self.class_names)
         both = None
-        if self.variances is not None and new.variances is not None:
-            both = np.concatenate([self.variances, new.variances])
+        if self.variances is not None or new.variances is not None:
+            both = np.concatenate([self._variances_or_shared(), new._variances_or_shared()])
         return replace(
             self,
             class_names=names,
@@ -185,6 +183,7 @@ class Memory:
             ),
             averaged=averaged,
             freedom=float(shares @ [self.freedom, new.freedom]),
+            exact=self.exact and new.exact,
             held_out=_appended(self.held_out, new.held_out, offset, names),
             kept=_appended(self.kept, new.kept, offset, names),
             variances=both,
@@ -193,10 +192,11 @@ class Memory:
     def of_rows(self, rows: Sequence[int]) -> Memory:
         """Return the memory of some classes, in another order: `rows` are their numbers here.
 
-        Sigma is shared: it stays that of all classes that were averaged.
+        Sigma is shared: it stays as it is, and weighs as much as there are known classes left.
         """
         picked = np.asarray(rows, dtype=np.int64)
         names = tuple(self.class_names[row] for row in rows)
+        left = int(self.known[picked].sum())
         place = np.full(len(self.class_names), -1)
         place[picked] = np.arange(len(picked))
         return replace(
@@ -204,10 +204,29 @@ class Memory:
             class_names=names,
             counts=self.counts[picked],
             means=self.means[picked],
+            averaged=min(self.averaged, left),
+            exact=not left or (self.exact and left == int(self.known.sum())),
             held_out=_placed(self.held_out, place, names),
             kept=_placed(self.kept, place, names),
             variances=None if self.variances is None else self.variances[picked],
         )
+
+    def updated(self, fresh: Memory) -> Memory:
+        """Return the memory with what another one of the same classes knows in place of this one's.
+
+        What is known here of other classes stays.
+        """
+        given = np.flatnonzero(fresh.known)
+        others = np.flatnonzero(~fresh.known)
+        both = self.of_rows(others.tolist()).joined(fresh.of_rows(given.tolist()))
+        order = np.argsort(np.concatenate([others, given]))
+        return both.of_rows(order.tolist())
+
+    def _variances_or_shared(self) -> Float[np.ndarray, "classes dim"]:
+        if self.variances is not None:
+            return self.variances
+        shared = np.diag(self.covariance) * self.known[:, None]
+        return np.asarray(shared, dtype=np.float32)
 
     def renamed(self, class_names: tuple[str, ...]) -> Memory:
         """Return the same memory of classes of other names."""
@@ -273,3 +292,10 @@ def _placed(
     labels = place[rows.labels]
     there = labels >= 0
     return FeatureSet(rows.features[there], labels[there], names)
+
+
+def without_rows_of(rows: FeatureSet, others: FeatureSet) -> FeatureSet:
+    """Return the rows that are not, bit for bit in float16, among others."""
+    held = {row.tobytes() for row in others.features.astype(np.float16)}
+    left = np.array([row.tobytes() not in held for row in rows.features.astype(np.float16)], bool)
+    return FeatureSet(rows.features[left], rows.labels[left], rows.class_names)

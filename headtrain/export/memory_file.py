@@ -39,6 +39,7 @@ class _Facts:
     class_names: tuple[str, ...]
     averaged: Count
     freedom: Share
+    exact: bool
     backbone: dict[str, str]
     tensors: str
 
@@ -54,10 +55,13 @@ def write_memory(memory: Memory, path: Path) -> None:
         "class_names": memory.class_names,
         "averaged": memory.averaged,
         "freedom": memory.freedom,
+        "exact": memory.exact,
         "backbone": dict(memory.backbone),
         "tensors": _digest(tensors),
     }
-    content = save(tensors, metadata={_KEY: _DOCUMENT.text(facts, indent=None)})
+    # A name that is no UTF-8 has half characters, which JSON can hold escaped alone.
+    text = _DOCUMENT.text(facts, indent=None).encode(errors="backslashreplace").decode()
+    content = save(tensors, metadata={_KEY: text})
     commit_file(path, lambda draft: draft.write_bytes(content))
 
 
@@ -93,25 +97,49 @@ def read_memory(path: Path) -> Memory:
         raise ModelError(f"{path} is damaged: {error}", remedy=_REMEDY) from error
 
 
+_KINDS = {
+    "counts": ("i", 1),
+    "means": ("f", 2),
+    "covariance": ("f", 2),
+    "variances": ("f", 2),
+    **dict.fromkeys(("held_out", "kept"), ("f", 2)),
+    **{f"{name}_labels": ("i", 1) for name in ("held_out", "kept")},
+}
+"""Kind of the numbers and number of axes of each tensor."""
+_LEAST_FREEDOM = 1e-9
+
+
+def _check(facts: _Facts, tensors: Mapping[str, np.ndarray]) -> None:
+    """Refuse what no memory holds, before anything is computed with it."""
+    for name, tensor in tensors.items():
+        if (tensor.dtype.kind, tensor.ndim) != _KINDS[name]:
+            raise ValueError(f"{name} is of type {tensor.dtype} with {tensor.ndim} axes")
+        if not np.isfinite(tensor).all():
+            raise ValueError(f"{name} holds values that are not finite")
+    if (tensors["counts"] < 0).any():
+        raise ValueError("counts holds negative numbers")
+    if 0 < facts.freedom < _LEAST_FREEDOM:
+        raise ValueError(f"freedom is {facts.freedom}")
+
+
 def _memory(facts: _Facts, tensors: Mapping[str, np.ndarray]) -> Memory:
     def rows(name: str) -> FeatureSet:
         return FeatureSet(tensors[name], tensors[f"{name}_labels"], facts.class_names)
 
-    memory = Memory(
+    _check(facts, tensors)
+    return Memory(
         class_names=facts.class_names,
         counts=tensors["counts"],
         means=tensors["means"],
         covariance=tensors["covariance"],
         averaged=facts.averaged,
         freedom=facts.freedom,
+        exact=facts.exact,
         held_out=rows("held_out"),
         kept=rows("kept"),
         backbone=facts.backbone,
         variances=tensors.get("variances"),
     )
-    if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
-        raise ValueError("it holds values that are not finite")
-    return memory
 
 
 def _digest(tensors: Mapping[str, np.ndarray]) -> str:

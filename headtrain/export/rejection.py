@@ -59,7 +59,7 @@ class Rejection:
             memory: Of the same classes and features.
 
         Raises:
-            ModelError: If no image was held out, or fewer than the share speaks of.
+            ModelError: If no image was held out.
         """
         if not 0 <= rate < 1:
             raise ValueError(f"rate must lie in [0, 1), got {rate}")

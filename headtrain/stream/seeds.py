@@ -22,7 +22,7 @@ the class order, the buffer and the random rows as they were.
     BANDWIDTH     index 0            rows whose distances set the width of a kernel
     RIDGE         index = task       training rows on which a closed form chooses its lambda
     PSEUDO_ROWS   index 0            features drawn from what a deployed model remembers
-    ASIDE         index 0            new images kept aside to measure an added class
+    ASIDE         index = name       new images kept aside to measure an added class
 """
 
 import enum

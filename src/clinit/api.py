@@ -13,7 +13,7 @@ from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import open_cache
 from clinit.extract.device import choose_device
 from clinit.extract.head import Head, read_head
-from clinit.extract.lock import claim_folder
+from clinit.extract.lock import claim_file, claim_folder
 from clinit.extract.run import ExtractConfig
 from clinit.extract.run import extract as extract_splits
 from clinit.extract.scan import available_splits, scan
@@ -269,10 +269,29 @@ def add_classes(
             something at `out`.
     """
     config, path, root = AddConfig(**(settings or {})), Path(out), Path(images)
+    with claim_file(path, on_busy=lambda: None):
+        return _add_classes(
+            model, root, path, config, old=old, replacing=replace, features=features,
+            device=device, observer=observer,
+        )  # fmt: skip
+
+
+def _add_classes(
+    model: str | Path,
+    root: Path,
+    path: Path,
+    config: AddConfig,
+    *,
+    old: Cache | None,
+    replacing: bool,
+    features: str | Path | None,
+    device: str,
+    observer: Observer,
+) -> Addition:
     check_free(path)
     opened = open_model(model, device=device)
     manifests = list_images(root)
-    replaced_rows(opened.facts, manifests["train"].class_names, allowed=replace)
+    replaced_rows(opened.facts, manifests["train"].class_names, allowed=replacing)
     folder = path.with_name(f"{path.name}-features") if features is None else Path(features)
     extraction = ExtractConfig(backbone=opened.backbone.config)
     source = extract_images(opened, manifests, root, folder, extraction)
@@ -280,7 +299,9 @@ def add_classes(
     if known is not None:
         check_features(opened, known)
     data = {"model": opened.origin, "images": str(root), **digests(source)}
-    added = add(opened, source, config, old=known, replacing=replace, data=data, observer=observer)
+    added = add(
+        opened, source, config, old=known, replacing=replacing, data=data, observer=observer
+    )
     write_classes(opened, added.classes, path)
     return added
 

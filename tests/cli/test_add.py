@@ -10,6 +10,7 @@ import typer
 from PIL import Image
 from typer.testing import CliRunner, Result
 
+import clinit
 from clinit.cli.add import add
 from clinit.cli.model import show
 from clinit.cli.remember import remember
@@ -141,6 +142,11 @@ def test_a_model_that_was_added_to_is_added_to_again(
 ) -> None:
     more = draw(tmp_path / "more", "hi", 6)
     printed = done("add", grown[0], more, "--out", tmp_path / "out", "--device", "cpu")
+    assert "real rows" not in printed  # two of f are fewer than would be drawn of it
+    printed = done(
+        *("add", grown[0], more, "--out", tmp_path / "kept", "--old-rows", "kept"),
+        *("--features", tmp_path / "out-features", "--device", "cpu"),
+    )
     assert "4 real rows that the model keeps" in printed  # two of f, two of g
     memory = read_memory(tmp_path / "out" / "memory.safetensors")
     assert memory.class_names == tuple("abcdefghi")
@@ -191,7 +197,7 @@ def test_classes_are_removed_with_what_is_remembered_of_them(
     np.testing.assert_array_equal(after.weight, before.weight[[0, 2, 3, 4, 6]])
     memory = read_memory(tmp_path / "out" / "memory.safetensors")
     assert memory.class_names == tuple("acdeg")
-    assert not memory.is_exact
+    assert not memory.exact
 
 
 def test_a_name_that_is_not_there_is_refused_with_similar_ones(
@@ -231,7 +237,7 @@ def test_what_is_no_pair_of_names_is_refused(
 def test_one_image_of_a_class_is_enough_and_is_told(remembering: Path, tmp_path: Path) -> None:
     single = draw(tmp_path / "single", "f", 1)
     printed = done("add", remembering, single, "--out", tmp_path / "out", "--device", "cpu")
-    assert "1 of 1 classes has a single image (f): a row from it is a guess" in printed
+    assert "1 of 1 classes has a single image (f): what is computed from it is a guess" in printed
     assert "1 class added" in printed
     assert "added classes 0 - -" in printed
 
@@ -301,6 +307,116 @@ def test_remembering_more_classes_keeps_what_was_remembered(
     assert after.counts.tolist() == [5, 5, 8, 8, 5]
     np.testing.assert_array_equal(after.means[[0, 1, 4]], before.means[[0, 1, 4]])
     assert (after.means[2:4] != before.means[2:4]).any()
+
+
+def test_given_rows_that_the_model_holds_out_are_not_trained_on(
+    model: Path, images: Path, tmp_path: Path
+) -> None:
+    old = draw(tmp_path / "old", "abcde", 10, start=300)
+    done("remember", model, old, "--out", tmp_path / "remembers", "--device", "cpu")
+    features = tmp_path / "remembers-features"
+    printed = done(
+        *("add", tmp_path / "remembers", images, "--out", tmp_path / "out", "--old", features),
+        *("--device", "cpu"),
+    )
+    assert "40 real rows of the cache" in printed  # of 50, ten are held out
+    assert "old classes 10 " in printed
+    memory = read_memory(tmp_path / "out" / "memory.safetensors")
+    assert memory.counts.tolist() == [8] * 5 + [6, 6]
+    assert memory.held_out.counts().tolist() == [2] * 7
+
+
+def test_the_same_images_are_held_out_in_other_company(
+    grown: tuple[Path, str], images: Path, tmp_path: Path
+) -> None:
+    together = draw(tmp_path / "all", "ab", 6, start=100)
+    shutil.copytree(images, together, dirs_exist_ok=True)
+    options = ("--seed", 9, "--device", "cpu")
+    done("remember", grown[0], together, "--out", tmp_path / "out", *options)
+    before, after = (
+        read_memory(folder / "memory.safetensors") for folder in (grown[0], tmp_path / "out")
+    )
+    for row in (5, 6):
+        one, other = (
+            each.held_out.features[each.held_out.labels == row].astype(np.float32)
+            for each in (before, after)
+        )
+        np.testing.assert_allclose(one, other, atol=2e-2)
+
+
+def test_what_was_removed_is_forgotten_once_all_is_remembered_anew(
+    remembering: Path, tmp_path: Path
+) -> None:
+    done("remove", remembering, "e", "--out", tmp_path / "fewer")
+    assert not read_memory(tmp_path / "fewer" / "memory.safetensors").exact
+    again = draw(tmp_path / "again", "abcd", 6, start=100)
+    options = ("--out", tmp_path / "out", "--device", "cpu")
+    done("remember", tmp_path / "fewer", again, *options)
+    assert read_memory(tmp_path / "out" / "memory.safetensors").exact
+
+
+def test_variances_once_remembered_stay(remembering: Path, images: Path, tmp_path: Path) -> None:
+    wide = ("--variances", "--device", "cpu")
+    done("add", remembering, images, "--out", tmp_path / "one", *wide)
+    more = draw(tmp_path / "more", "h", 6)
+    done("add", tmp_path / "one", more, "--out", tmp_path / "two", "--device", "cpu")
+    one, two = (read_memory(tmp_path / n / "memory.safetensors").variances for n in ("one", "two"))
+    assert one is not None
+    assert two is not None
+    np.testing.assert_array_equal(two[:7], one)
+    assert (two[7] > 0).all()
+    shared = np.diag(read_memory(remembering / "memory.safetensors").covariance)
+    np.testing.assert_allclose(one[:5], np.tile(shared, (5, 1)))
+
+
+def test_a_cache_of_none_of_the_classes_is_refused(
+    model: Path, images: Path, tmp_path: Path
+) -> None:
+    done("add", model, images, "--out", tmp_path / "one", "--device", "cpu")
+    more = draw(tmp_path / "more", "h", 3)
+    message = refused(
+        ModelError,
+        *("add", model, more, "--out", tmp_path / "out", "--old", tmp_path / "one-features"),
+        *("--device", "cpu"),
+    )
+    assert "one-features (f, g) is a class of the model that stays" in message
+
+
+@pytest.mark.parametrize("option", ["--features", "--out"])
+@pytest.mark.parametrize("into", ["model", "images"])
+def test_nothing_is_written_into_what_is_read(
+    model: Path, images: Path, tmp_path: Path, option: str, into: str
+) -> None:
+    own = Path(shutil.copytree(model, tmp_path / "model"))
+    shown = Path(shutil.copytree(images, tmp_path / "images"))
+    before = sorted(tmp_path.rglob("*"))
+    options = {"--out": tmp_path / "out"} | {option: tmp_path / into / "below"}
+    flat = [each for pair in options.items() for each in pair]
+    result = invoke("add", own, shown, *flat, "--device", "cpu")
+    assert result.exit_code == 2
+    assert "which is only read" in " ".join(result.output.replace("│", " ").split())
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_task_number_is_used_once(grown: tuple[Path, str], tmp_path: Path) -> None:
+    done("remove", grown[0], "f", "g", "--out", tmp_path / "fewer")
+    more = draw(tmp_path / "more", "h", 3)
+    done("add", tmp_path / "fewer", more, "--out", tmp_path / "out", "--device", "cpu")
+    assert read_facts(tmp_path / "out" / "model.safetensors").tasks == (0, 0, 0, 1, 2, 4)
+
+
+@pytest.mark.parametrize("name", [" ", "a\nb", "\x1b[31m"])
+def test_names_that_cannot_be_read_are_refused(
+    grown: tuple[Path, str], tmp_path: Path, name: str
+) -> None:
+    message = refused(ModelError, "rename", grown[0], f"a={name}", "--out", tmp_path / "out")
+    assert "cannot be the name of a class" in message
+
+
+def test_all_classes_cannot_be_replaced_at_once(model: Path, tmp_path: Path) -> None:
+    everything = draw(tmp_path / "all", "abcde", 2)
+    message = refused(ModelError, "add", model, everything, "--replace", "--out", tmp_path / "out")
+    assert "the images are of all 5 classes of the model" in message
 
 
 def test_a_file_remembers_nothing(model: Path, images: Path, tmp_path: Path) -> None:
@@ -382,6 +498,21 @@ def test_the_same_command_goes_on_with_the_features_that_are_there(
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("features/*/*.h5")} == shards
     one, two = (head_of(tmp_path / name) for name in ("one", "two"))
     np.testing.assert_array_equal(one.weight, two.weight)
+
+
+def test_python_gives_the_same_model(
+    remembering: Path, grown: tuple[Path, str], images: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    added = clinit.add_classes(remembering, images, out, {"keep": 2}, device="cpu")
+    one, two = head_of(grown[0]), head_of(out)
+    np.testing.assert_array_equal(one.weight, two.weight)
+    np.testing.assert_array_equal(one.bias, two.bias)
+    assert (added.old.total, added.new.total) == (5, 4)
+    with pytest.raises(ModelError, match="there is already something at"):
+        clinit.add_classes(remembering, images, out, device="cpu")
+    with pytest.raises(ValueError, match="iterations must be at least 0"):
+        clinit.add_classes(remembering, images, tmp_path / "no", {"iterations": -1})
 
 
 @pytest.mark.slow

@@ -25,27 +25,18 @@ NEW = features((6, 6), ("x", "y"), seed=1)
 
 def test_the_best_rows_of_each_class_are_taken() -> None:
     """Class a is in the cache, b is kept, of c there are statistics, of d the head alone."""
-    known = features((0, 5, 5, 0), NAMES)
-    memory = Memory.of(known, {}, keep=2)
-    only_b = FeatureSet(memory.kept.features[:2], memory.kept.labels[:2], NAMES)
-    memory = Memory(
-        **{
-            name: getattr(memory, name)
-            for name in ("class_names", "counts", "means", "covariance", "averaged", "freedom")
-        },
-        held_out=memory.held_out,
-        kept=only_b,
-        backbone={},
-    )
+    memory = Memory.of(features((0, 14, 5, 0), NAMES), {}, keep=12)
+    assert memory.kept.counts().tolist() == [0, 12, 5, 0]  # five are fewer than would be drawn
+    kept_b = memory.kept.features[memory.kept.labels == 1]
     given = features((3, 4), ("other", "a"), seed=2)
     found = old_rows("auto", HEAD, memory, NEW, given=given)
     a, b, c, d = (found.rows.features[found.rows.labels == row] for row in range(4))
     np.testing.assert_array_equal(a, given.features[given.labels == 1])
-    np.testing.assert_array_equal(b, only_b.features)
+    np.testing.assert_array_equal(b, kept_b)
     np.testing.assert_allclose(c.mean(axis=0), memory.means[2], atol=1e-5)
     assert len(d) >= 2
     assert found.kind == (
-        f"4 real rows of the cache, 2 real rows that the model keeps, {len(c)} rows drawn from the"
+        f"4 real rows of the cache, 12 real rows that the model keeps, {len(c)} rows drawn from the"
         f" statistics of old classes, {len(d)} rows drawn from what the head says of old classes"
     )
 

@@ -1,13 +1,17 @@
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from clinit.errors import ModelError
 from clinit.extract.features import FeatureSet
-from clinit.headtrain.export.memory import Memory, check_backbone, first_rows
+from clinit.headtrain.export import memory_file
+from clinit.headtrain.export.memory import Memory, check_backbone, first_rows, without_rows_of
 from clinit.headtrain.export.memory_file import read_memory, write_memory
 from clinit.headtrain.init.lda import discriminants
 from clinit.headtrain.least_squares.solve import least_squares_head
@@ -91,8 +95,51 @@ def test_classes_in_another_order_take_all_that_is_theirs_along(rows: FeatureSet
 
 def test_it_knows_when_the_covariance_is_of_removed_classes_too(rows: FeatureSet) -> None:
     memory = in_two_parts(rows)
-    assert memory.is_exact
-    assert not memory.of_rows([0, 1]).is_exact
+    assert memory.exact
+    assert memory.of_rows([4, 3, 2, 1, 0]).exact
+    fewer = memory.of_rows([0, 1])
+    assert not fewer.exact
+    assert fewer.averaged == 2
+    np.testing.assert_array_equal(fewer.covariance, memory.covariance)
+
+
+def test_classes_remembered_anew_take_the_place_of_what_was_known(rows: FeatureSet) -> None:
+    memory, again = in_two_parts(rows), Memory.of(rows, BACKBONE)
+    found = memory.updated(again)
+    assert found.exact
+    assert found.averaged == 5
+    np.testing.assert_array_equal(found.covariance, again.covariance)
+    np.testing.assert_array_equal(found.means, again.means)
+
+
+def test_other_classes_stay_and_weigh_as_many_as_there_are(rows: FeatureSet) -> None:
+    memory = in_two_parts(rows)
+    moved = FeatureSet(rows.features + 1, rows.labels, rows.class_names)
+    given = moved.labels >= 3
+    two = FeatureSet(moved.features[given], moved.labels[given], moved.class_names)
+    fresh = Memory.of(two, BACKBONE)
+    found = memory.updated(fresh)
+    np.testing.assert_array_equal(found.means[:3], memory.means[:3])
+    np.testing.assert_allclose(found.means[3:], memory.means[3:] + 1, atol=1e-5)
+    expected = 3 / 5 * memory.covariance + 2 / 5 * fresh.covariance
+    np.testing.assert_allclose(found.covariance, expected, atol=1e-6)
+    assert not found.exact
+
+
+def test_variances_of_some_classes_are_kept_beside_shared_ones_of_others(rows: FeatureSet) -> None:
+    old, new = part(rows, 0, 3), part(rows, 3, 5)
+    one, other = Memory.of(old, BACKBONE, with_variances=True), Memory.of(new, BACKBONE)
+    found = one.joined(other).variances
+    assert found is not None
+    np.testing.assert_array_equal(found[:3], one.variances)
+    np.testing.assert_allclose(found[3:], np.tile(np.diag(other.covariance), (2, 1)))
+
+
+def test_rows_that_are_held_out_can_be_left_out(rows: FeatureSet) -> None:
+    held = first_rows(rows, 2)
+    left = without_rows_of(rows, held)
+    assert len(left.labels) == len(rows.labels) - len(held.labels)
+    assert not {row.tobytes() for row in left.features} & {row.tobytes() for row in held.features}
 
 
 def test_the_first_rows_of_each_class_are_kept(rows: FeatureSet) -> None:
@@ -153,6 +200,36 @@ def test_a_file_of_tensors_alone_is_refused(rows: FeatureSet, tmp_path: Path) ->
     write_memory(in_two_parts(rows), path)
     save_file(load_file(path), path)
     with pytest.raises(ModelError, match="does not say what it remembers"):
+        read_memory(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"counts": np.array([1, 2, 3, 4, -5])}, "counts holds negative numbers"),
+        ({"counts": np.ones(5)}, "counts is of type float64 with 1 axes"),
+        ({"covariance": np.eye(6, dtype=np.int64)}, "covariance is of type int64 with 2 axes"),
+        ({"held_out": np.ones((5, 6, 2), np.float32)}, "held_out is of type float32 with 3 axes"),
+        ({"means": np.full((5, 6), np.nan, np.float32)}, "means holds values that are not finite"),
+        ({"kept_labels": np.full(9, 7)}, "labels must lie in"),
+        ({"freedom": 1e-320}, "freedom is 1e-320"),
+    ],
+)
+def test_a_sealed_file_of_what_no_memory_holds_is_refused(
+    rows: FeatureSet, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    path, memory = tmp_path / "memory.safetensors", in_two_parts(rows)
+    write_memory(memory, path)
+    with safe_open(path, framework="numpy") as file:
+        document = json.loads(file.metadata()[memory_file._KEY])
+    content = {k: v for k, v in document.items() if k not in ("format", "sha256")}
+    tensors = {n: np.ascontiguousarray(t) for n, t in memory.tensors().items()}
+    for name, value in change.items():
+        (tensors if name in tensors else content)[name] = value
+    content["tensors"] = memory_file._digest(tensors)
+    text = memory_file._DOCUMENT.text(content, indent=None)
+    save_file(tensors, path, metadata={memory_file._KEY: text})
+    with pytest.raises(ModelError, match=message):
         read_memory(path)
 
 
