@@ -65,7 +65,7 @@ class Fecam:
         """None before the first rows."""
         self._means = namespace(zeros).astype(zeros[None, :][:0, :], namespace(zeros).float32)
         self._metrics: dict[int, Metric] = {}
-        """Of the classes that have one of their own."""
+        """Metrics of the classes that have a covariance of their own."""
         self._pooled = _Pooled(beside(zeros, np.zeros((dim, dim))).T)
         self._shared_by: list[int] = []
         """Classes with rows, but without a covariance."""

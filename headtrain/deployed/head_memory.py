@@ -27,7 +27,7 @@ from clinit.extract.head import Head
 from clinit.headtrain.export.memory import Memory, no_rows
 
 RIDGE = 0.1
-"""Of the centre, relative to the mean eigenvalue of the rows."""
+"""Ridge in the search for the centre, relative to the mean eigenvalue of the rows."""
 WIDENING, ROUNDING = 8.0, 0.5
 """Factor of the covariance, and share of it that is the same in all directions: chosen on
 photographs with ViT-tiny, where 4 and 0, 4 and 0.5, 8 and 0.1, 16 and 0.1 harm old classes more."""

@@ -37,7 +37,7 @@ INPUT, OUTPUT = "images", "logits"
 TOLERANCE = 1e-3
 """Between the logits of both, relative to the largest: float32 added up in another order."""
 MAX_BYTES = 2**31 - 2**20
-"""Of the parameters: a protocol buffer holds no more in one file."""
+"""Largest size of the parameters: a protocol buffer holds no more in one file."""
 _BATCH = 16
 _DIGEST = "clinit_sha256"
 _NO_DIGEST = "0" * 64

@@ -48,7 +48,7 @@ class Probe:
     notes: tuple[str, ...]
     """What the user should know about the data, the grid and the result."""
     seconds: Mapping[str, float]
-    """Of the grid, of the last training, and of all."""
+    """Seconds of the grid, of the last training, and of all."""
     facts: Mapping[str, Any]
     """The data and the versions."""
 
