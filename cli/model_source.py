@@ -249,7 +249,6 @@ def features_of(
             folder,
             network.extraction(),
             on_progress=on_progress,
-            on_note=note,
         )
     for text in source.notes:
         if "val split" not in text:

@@ -3,12 +3,13 @@
 The rename is the only commit: the content is written under a name that nobody else has, flushed
 to the disk and renamed; then the folder is flushed, so that the new name survives a power cut
 too. A writer removes its own draft alone; what a killed one leaves is removed by the next
-process that claims the folder or the file (`lock`).
+process that claims the folder or the file (`lock`, `claims`).
 """
 
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -23,6 +24,8 @@ _NAME_BYTES = 255
 """Longest name of Linux and macOS."""
 _STEM_BYTES = _NAME_BYTES - len("..tmp-0123456789abcdef")
 _DIGEST_DIGITS = 16
+DRAFT = re.compile(r"\.(?P<stem>.+)\.tmp-[0-9a-f]{16}")
+"""Names of drafts; the stem is that of `hidden_stem`."""
 
 
 def draft_of(path: Path) -> Path:

@@ -12,9 +12,9 @@ import numpy as np
 from clinit.errors import CacheError, ManifestError
 from clinit.extract.features import FeatureSet
 from clinit.extract.manifest import Manifest
+from clinit.extract.progress import Progress
 from clinit.extract.run import ExtractConfig, extract
 from clinit.extract.scan import available_splits, scan
-from clinit.extract.split_run import Progress
 from clinit.headtrain.deployed.model import Model
 from clinit.headtrain.examples import examples
 from clinit.headtrain.stream.seeds import Draw, generator
@@ -64,7 +64,6 @@ def extract_images(
     config: ExtractConfig,
     *,
     on_progress: Callable[[Progress], None] = lambda progress: None,
-    on_note: Callable[[str], None] = lambda note: None,
 ) -> Source:
     """Return the features of images as the network of `model` sees them; what is there is kept.
 
@@ -75,16 +74,13 @@ def extract_images(
         cache: Folder of the feature cache.
         config: Batch size, threads, type of the stored features.
         on_progress: Called after every batch.
-        on_note: Called with what the user may want to know of the storage.
 
     Raises:
         ClinitError: If the images cannot be read, or the cache is of another model or of others.
         CacheError: If no image of a class can be read.
     """
     network = model.network(config.dtype)
-    for _ in extract(
-        manifests, root, cache, config, network=network, on_progress=on_progress, on_note=on_note
-    ):
+    for _ in extract(manifests, root, cache, config, network=network, on_progress=on_progress):
         pass
     source = read_source(cache)
     counts = source.train.counts()

@@ -18,9 +18,9 @@ from clinit.errors import ImageError
 from clinit.extract.backbone import BackboneConfig, load_backbone
 from clinit.extract.loader import ImageBatch
 from clinit.extract.pipeline import Compute, in_turn, overlapped
+from clinit.extract.progress import Progress
 from clinit.extract.run import ExtractConfig, extract
 from clinit.extract.scan import scan
-from clinit.extract.split_run import Progress
 from clinit.extract.timing import Timing
 from clinit.extract.transform import Transform
 
