@@ -38,6 +38,7 @@ STALE_S = 90.0
 POLL_S = 1.0
 """Seconds between two looks at the claims of others."""
 _MOST_BYTES = 4096
+_SUFFIX = ".claim"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +99,21 @@ class Claims:
         self._heart: threading.Thread | None = None
 
     def __enter__(self) -> Claims:
-        """Remove what killed workers left half written."""
+        """Remove what killed workers left: their claims, and drafts that nobody will finish."""
         with os.scandir(self._folder) as entries:
-            drafts = [match for entry in entries if (match := DRAFT.fullmatch(entry.name))]
-        for draft in drafts:
-            # A draft is written under a claim. Without one nobody will finish it: had its writer
-            # finished between these two looks, it would bear another name by now.
-            if not os.path.lexists(self._folder / f".{draft['stem']}.claim"):
-                _remove(self._folder / draft[0])
+            names = [entry.name for entry in entries]
+        for name in names:
+            if name.endswith(_SUFFIX) and (found := _look(self._folder / name)) is not None:
+                state, holder = found
+                if holder is not None and holder.is_gone():
+                    _break(self._folder / name, _Seen(state, 0.0, holder))
+        for name in names:
+            # A draft is written under a claim. Had its writer finished between these two looks,
+            # it would bear another name by now.
+            if (draft := DRAFT.fullmatch(name)) is not None:
+                claim = self._folder / f".{draft['stem']}{_SUFFIX}"
+                if not os.path.lexists(claim):
+                    _remove(self._folder / name)
         return self
 
     def __exit__(
@@ -160,7 +168,7 @@ class Claims:
         time.sleep(POLL_S)
 
     def _path(self, name: str) -> Path:
-        return self._folder / f".{hidden_stem(name)}.claim"
+        return self._folder / f".{hidden_stem(name)}{_SUFFIX}"
 
     def _create(self, name: str, path: Path, *, sweep: bool = False) -> bool:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

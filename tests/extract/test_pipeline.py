@@ -220,7 +220,7 @@ def test_overlapped_extraction_writes_the_bytes_of_a_plain_one(
     plain = [progress.rows_done for progress in seen]
     seen.clear()
     device = LateDevice(monkeypatch)
-    monkeypatch.setattr("clinit.extract.split_run.features_of", overlapped)
+    monkeypatch.setattr("clinit.extract.shard_work.features_of", overlapped)
     list(extract(manifests, root, tmp_path / "late", config, on_progress=seen.append))
     assert [progress.rows_done for progress in seen] == plain
     shards = sorted(path.relative_to(tmp_path / "plain") for path in tmp_path.glob("plain/*/*.h5"))
