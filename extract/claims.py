@@ -6,8 +6,9 @@ locks. Its holder touches it every ten seconds. A claim is stale, and is taken o
 process is seen to be gone, or once it has not been touched for ninety seconds by the clock of the
 one who waits: clocks of hosts differ.
 
-A claim only saves work. Whoever loses one while it sleeps computes the same bits as its successor;
-that no reader sees half a shard and no finished one is lost rests on the renames of `commit`.
+A claim only saves work. Whoever loses one while it sleeps computes the same bits as its successor,
+and writes its draft again where that was swept; that no reader sees half a shard and no finished
+one is lost rests on the renames of `commit`.
 """
 
 from __future__ import annotations
@@ -99,7 +100,12 @@ class Claims:
         self._heart: threading.Thread | None = None
 
     def __enter__(self) -> Claims:
-        """Remove what killed workers left: their claims, and drafts that nobody will finish."""
+        """Remove what killed workers left."""
+        self.sweep()
+        return self
+
+    def sweep(self) -> None:
+        """Remove the claims of killed workers, and drafts that nobody will finish."""
         with os.scandir(self._folder) as entries:
             names = [entry.name for entry in entries]
         for name in names:
@@ -114,7 +120,6 @@ class Claims:
                 claim = self._folder / f".{draft['stem']}{_SUFFIX}"
                 if not os.path.lexists(claim):
                     _remove(self._folder / name)
-        return self
 
     def __exit__(
         self,
@@ -243,6 +248,8 @@ def _break(path: Path, stale: _Seen) -> None:
     """Remove a stale claim, unless it is another one by now."""
     aside = draft_of(path)
     with suppress(FileNotFoundError):  # somebody was faster
+        if _look(path) != (stale.state, stale.holder):
+            return
         path.rename(aside)
         if _look(aside) != (stale.state, stale.holder):
             with suppress(OSError):  # it was another worker's new one: back to its place
@@ -256,8 +263,11 @@ def _remove(draft: Path) -> None:
 
 
 def _myself() -> Holder:
-    pid = os.getpid()
-    return Holder(socket.gethostname(), _processes(), pid, _begun(pid) or "", secrets.token_hex(8))
+    pid, token = os.getpid(), secrets.token_hex(8)
+    begun = _begun(pid)
+    # A process that does not see itself is not to be looked for by others.
+    processes = _processes() if begun is not None else f"hidden {token}"
+    return Holder(socket.gethostname(), processes, pid, begun or "", token)
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -31,6 +31,8 @@ from clinit.extract.summary import FILE as SUMMARY_FILE
 from clinit.extract.summary import UNKNOWN, RunFacts, write_summary
 
 MANIFEST_FILE = "manifest.parquet"
+_State = tuple[int, int, int] | None
+"""What changes when a file is written anew; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,8 @@ class SplitRun:
         meter = Meter(self.work, self.part, self.on_progress)
         with Claims(self.folder, on_wait=meter.wait) as claims:
             self._begin(claims)
+            # Looked at before their content is, so that what another worker writes is seen.
+            states = {shard: _state(self.folder / shard_name(shard)) for shard in self._shards}
             finished = self._finished()
             missing, replaced = self._missing_shards(finished)
             retried = self._invalid_rows(missing) if self.retry_invalid else {}
@@ -121,7 +125,9 @@ class SplitRun:
                 judged = self._judged_again(finished, claims)
                 return SplitResult(judged, 0, (), retried_rows)
             started, summary = datetime.now(UTC), _state(self.folder / SUMMARY_FILE)
-            computed = self._work_through(todo, retried.keys(), claims, meter)
+            computed = self._work_through(
+                {shard: states[shard] for shard in todo}, retried.keys(), claims, meter
+            )
             there = sum((self.folder / shard_name(k)).exists() for k in range(self.plan.num_shards))
             if there < self.plan.num_shards:
                 return PartResult(
@@ -166,19 +172,22 @@ class SplitRun:
             return False
 
     def _work_through(
-        self, shards: Sequence[int], retried: Collection[int], claims: Claims, meter: Meter
+        self,
+        left: dict[int, _State],
+        retried: Collection[int],
+        claims: Claims,
+        meter: Meter,
     ) -> int:
         """Compute shards until all of them are there; return how many rows were computed here.
 
         Args:
-            shards: Which ones.
+            left: Which ones, each with its state at the beginning; empty at the end.
             retried: Those of them that are whole, and get other content.
             claims: Claims of this worker.
             meter: Told of what is done.
         """
-        left = {shard: _state(self.folder / shard_name(shard)) for shard in shards}
         rows = 0
-        meter.begin(shards)
+        meter.begin(list(left))
 
         def free() -> Iterator[int]:
             """Claim, one after the other, the shards that nobody works on."""
@@ -205,7 +214,7 @@ class SplitRun:
                 claims.wait([shard_name(shard) for shard in left])
         return rows
 
-    def _is_there(self, shard: int, before: object) -> bool:
+    def _is_there(self, shard: int, before: _State) -> bool:
         """Return whether another worker has written a shard since its state was `before`."""
         path = self.folder / shard_name(shard)
         return _state(path) != before and shard_problem(path, self.plan, shard) is None
@@ -309,8 +318,7 @@ class SplitRun:
         )
 
 
-def _state(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes when a file is written anew; None where there is none."""
+def _state(path: Path) -> _State:
     try:
         status = path.stat()
     except FileNotFoundError:

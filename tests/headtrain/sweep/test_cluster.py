@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from clinit.errors import CacheError, ClusterError
-from clinit.headtrain.record.format import find_records, read_record
 from clinit.extract.ray_cluster import Refusal
+from clinit.headtrain.record.format import find_records, read_record
 from clinit.headtrain.sweep.cluster import train_on_ray
 from clinit.headtrain.sweep.folder import SweepData
 
