@@ -27,7 +27,7 @@ from clinit.cli.model_source import (
 )
 from clinit.cli.study_options import takes
 from clinit.cli.training_progress import training_progress
-from clinit.headtrain.study import AddConfig
+from clinit.headtrain.deployed.settings import AddConfig
 
 if TYPE_CHECKING:
     from torch import nn

@@ -20,7 +20,7 @@ from clinit.cli.model_source import (
     takes_network,
 )
 from clinit.cli.study_options import takes
-from clinit.headtrain.study import RememberConfig
+from clinit.headtrain.deployed.settings import RememberConfig
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,6 +20,7 @@ from clinit.headtrain.deployed.edit import Classes
 from clinit.headtrain.deployed.images import Measured, measured
 from clinit.headtrain.deployed.model import Model
 from clinit.headtrain.deployed.old_rows import in_rows_of, old_rows
+from clinit.headtrain.deployed.settings import AddConfig
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.examples import examples
 from clinit.headtrain.experiment import run_experiment
@@ -28,7 +29,7 @@ from clinit.headtrain.export.memory import Memory, without_rows_of
 from clinit.headtrain.export.model_file import ModelFacts
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import AddConfig, Start, Stream, Study, Training
+from clinit.headtrain.study import Start, Stream, Study, Training
 
 
 @dataclass(frozen=True, slots=True, eq=False)

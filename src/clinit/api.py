@@ -20,28 +20,22 @@ from clinit.extract.scan import available_splits, scan
 from clinit.headtrain.deployed.add import Addition, add, replaced_rows
 from clinit.headtrain.deployed.images import digests, extract_images, list_images
 from clinit.headtrain.deployed.model import check_features, open_model
+from clinit.headtrain.deployed.settings import AddConfig
 from clinit.headtrain.deployed.write import write_classes
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.export.classifier import load_model
 from clinit.headtrain.export.model_folder import check_free
 from clinit.headtrain.least_squares.api import least_squares
-from clinit.headtrain.probe import Probe
-from clinit.headtrain.probe import probe as probe_source
+from clinit.headtrain.probe.protocol import probe as probe_source
+from clinit.headtrain.probe.result import Probe
+from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.record.finished import is_finished
 from clinit.headtrain.record.format import RunRecord, write_records
 from clinit.headtrain.setting import fields_of
 from clinit.headtrain.stream.base_head import starting_head
 from clinit.headtrain.stream.source import Source, read_source
-from clinit.headtrain.study import (
-    PAPER_INITS,
-    PER_HEAD,
-    AddConfig,
-    ProbeConfig,
-    Study,
-    names_of,
-    refusals,
-)
+from clinit.headtrain.study import PAPER_INITS, PER_HEAD, Study, names_of, refusals
 from clinit.headtrain.top.images import open_side, reload_backbone
 from clinit.headtrain.top.inputs import Side, Storage, prepare_inputs
 from clinit.headtrain.top.resume import finish_run, unfinished
@@ -256,7 +250,7 @@ def add_classes(
         model: Folder or file of a model; it is not changed.
         images: A folder of images for each class, or `train` and `val` with such folders.
         out: Folder of the new model, or a file that ends in .safetensors.
-        settings: Those of `clinit.headtrain.study.AddConfig`, by name.
+        settings: Those of `clinit.headtrain.deployed.settings.AddConfig`, by name.
         old: Features of old classes, in place of what the model remembers.
         replace: Whether classes that the model has are replaced.
         features: Folder of the features of the images; default: `out` with `-features`.

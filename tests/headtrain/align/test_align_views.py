@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from clinit.errors import CacheError
+from clinit.extract.cache import CacheSplit, open_cache
+from clinit.extract.features import FeatureSet
+from clinit.extract.fingerprint import Fingerprint
+from clinit.extract.head import Head
+from clinit.extract.manifest import Manifest, write_manifest
+from clinit.extract.plan import Plan, settle_plan, shard_name
+from clinit.extract.shard import assemble, write_shard
+from clinit.extract.summary import RunFacts, write_summary
+from clinit.headtrain.align.alignment import align, choose_views
+from clinit.headtrain.align.settings import AlignConfig
+from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.stream.source import Source, read_source
+
+DIM, CLASSES, ROWS = 6, 4, 44
+NAMES = tuple("abcd")
+CENTRES = 2 * np.random.default_rng(0).normal(size=(CLASSES, DIM))
+CONFIG = AlignConfig(loss="ce", epochs=5, batch_size=16, device="cpu")
+HEAD = Head(
+    np.random.default_rng(3).normal(size=(CLASSES, DIM)).astype(np.float32),
+    np.zeros(CLASSES, np.float32),
+    NAMES,
+    "",
+)
+
+
+def write_split(
+    cache: Path, folder: str, *, view: int | None = None, bad: tuple[int, ...] = ()
+) -> np.ndarray:
+    """Write Gaussian classes as an extraction would have; return the features of all rows."""
+    labels = np.repeat(np.arange(CLASSES), ROWS // CLASSES)
+    table = pl.DataFrame(
+        {
+            "path": [f"{NAMES[label]}/{row:03}.png" for row, label in enumerate(labels)],
+            "label": labels,
+            "class_name": [NAMES[label] for label in labels],
+            "size_bytes": np.full(ROWS, 7, dtype=np.int64),
+        }
+    )
+    split = "train" if view is not None else folder
+    manifest = Manifest("made", split, NAMES, table)
+    fingerprint = Fingerprint({"backbone": "made"}).of_rows(manifest.digest)
+    if view is not None:
+        fingerprint = fingerprint.of_view("cropped", seed=8, number=view)
+    plan = Plan(
+        dataset="made",
+        split=split,
+        num_rows=ROWS,
+        dim=DIM,
+        dtype="float16",
+        shard_rows=20,
+        batch_size=10,
+        fingerprint=fingerprint,
+    )
+    noise = np.random.default_rng([len(folder), view or 0]).normal(size=(ROWS, DIM))
+    features = (CENTRES[labels] + noise).astype(np.float16).astype(np.float32)
+    settle_plan(plan, cache / folder)
+    write_manifest(manifest, cache / folder / "manifest.parquet")
+    for index in range(plan.num_shards):
+        rows = list(plan.rows(index))
+        reasons = {row - rows[0]: "truncated" for row in bad if row in rows}
+        shard = assemble(features[rows], labels[rows], reasons, dtype="float16")
+        path = cache / folder / shard_name(index)
+        write_shard(shard, path, plan=plan, index=index)
+    write_summary(cache / folder, plan, manifest, head=None, head_classes="none", run=RunFacts())
+    return features
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    for split in ("train", "val"):
+        write_split(tmp_path, split)
+    return tmp_path
+
+
+def views_of(cache: Path, number: int | None = None) -> tuple[CacheSplit, ...]:
+    return choose_views(open_cache(cache), number)
+
+
+def linear_layer(blocks: list[np.ndarray], rows: list[np.ndarray], epochs: int) -> np.ndarray:
+    """Train a linear layer with AdamW and a cosine, an epoch on a block; return its weight."""
+    layer = torch.nn.Linear(DIM, CLASSES)
+    with torch.no_grad():
+        layer.weight.copy_(torch.from_numpy(HEAD.weight))
+        layer.bias.copy_(torch.from_numpy(HEAD.bias))
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-3, weight_decay=0.05)
+    labels = np.repeat(np.arange(CLASSES), ROWS // CLASSES)
+    steps = sum(len(rows[epoch % len(rows)]) // 16 for epoch in range(epochs))
+    step = 0
+    for epoch in range(epochs):
+        kept = rows[epoch % len(rows)]
+        features = torch.from_numpy(blocks[epoch % len(blocks)][kept])
+        targets = torch.from_numpy(labels[kept])
+        order = generator(0, Draw.ALIGNMENT, epoch).permutation(len(kept))
+        for start in range(0, len(kept) - 15, 16):
+            batch = order[start : start + 16]
+            for group in optimizer.param_groups:
+                group["lr"] = 1e-3 * (1 + np.cos(np.pi * step / steps)) / 2
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(layer(features[batch]), targets[batch])
+            loss.backward()
+            optimizer.step()
+            step += 1
+    weight: np.ndarray = layer.weight.detach().numpy()
+    return weight
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_epochs_train_on_the_views_in_turn(cache: Path, number: int) -> None:
+    blocks = [write_split(cache, f"views/{view}", view=view) for view in range(number)]
+    found = align(read_source(cache), HEAD, CONFIG, views_of(cache))
+    expected = linear_layer(blocks, [np.arange(ROWS)] * number, 5)
+    np.testing.assert_allclose(found.head.weight, expected, atol=1e-5)
+    told = {name: found.facts[name] for name in ("views", "view_seed", "augmentation")}
+    assert told == {"views": number, "view_seed": 8, "augmentation": "cropped"}
+    assert found.facts["train_rows"] == ROWS
+    assert len(found.facts["loss_by_epoch"]) == 5
+
+
+def test_views_of_different_numbers_of_readable_images_are_each_used_whole(cache: Path) -> None:
+    bad = tuple(range(12, 25))
+    blocks = [
+        write_split(cache, "views/0", view=0),
+        write_split(cache, "views/1", view=1, bad=bad),
+    ]
+    rows = [np.arange(ROWS), np.setdiff1d(np.arange(ROWS), bad)]
+    found = align(read_source(cache), HEAD, CONFIG, views_of(cache))
+    np.testing.assert_allclose(found.head.weight, linear_layer(blocks, rows, 5), atol=1e-5)
+
+
+def test_without_views_the_plain_features_are_trained_on_and_that_is_said(cache: Path) -> None:
+    plain = align(read_source(cache), HEAD, CONFIG)
+    write_split(cache, "views/0", view=0)
+    ignored = align(read_source(cache), HEAD, CONFIG, views_of(cache, 0))
+    np.testing.assert_array_equal(plain.head.weight, ignored.head.weight)
+    assert ignored.facts["views"] == 0
+    assert ignored.facts["view_seed"] is None
+    assert ignored.facts["augmentation"] == "none: the plain images"
+
+
+def test_views_that_no_epoch_comes_to_are_not_counted(cache: Path) -> None:
+    for view in range(3):
+        write_split(cache, f"views/{view}", view=view)
+    found = align(read_source(cache), HEAD, replace(CONFIG, epochs=2), views_of(cache))
+    assert found.facts["views"] == 2
+
+
+def test_one_view_at_a_time_is_in_memory(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import gc
+    import weakref
+
+    for view in range(3):
+        write_split(cache, f"views/{view}", view=view)
+    alive: list[int] = []
+    loaded: list[weakref.ref[Any]] = []
+    load = CacheSplit.load
+
+    def watched(split: CacheSplit) -> FeatureSet:
+        gc.collect()
+        alive.append(sum(reference() is not None for reference in loaded))
+        data = load(split)
+        loaded.append(weakref.ref(data.features))
+        return data
+
+    source, views = read_source(cache), views_of(cache)
+    monkeypatch.setattr(CacheSplit, "load", watched)
+    align(source, HEAD, CONFIG, views)
+    assert alive == [0] * 5
+
+
+def test_a_view_is_verified_as_it_is_read(cache: Path) -> None:
+    for view in range(2):
+        write_split(cache, f"views/{view}", view=view)
+    path = cache / "views" / "1" / shard_name(1)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"\x03\x00\x00\x00\x00\x00\x00\x00" * 3)] = 2  # a label
+    path.write_bytes(content)
+    with pytest.raises(CacheError, match=r"views/1/shard-00001\.h5 has changed since"):
+        align(read_source(cache), HEAD, CONFIG, views_of(cache))
+
+
+def test_more_views_than_there_are_are_refused(cache: Path) -> None:
+    write_split(cache, "views/0", view=0)
+    assert [len(views_of(cache, number)) for number in (0, 1, None)] == [0, 1, 1]
+    with pytest.raises(CacheError, match="holds 1 of the 2 views that were asked for") as caught:
+        views_of(cache, 2)
+    assert "--views 2" in caught.value.remedy
+
+
+def test_a_view_or_a_cache_without_a_row_is_refused(cache: Path) -> None:
+    write_split(cache, "views/0", view=0, bad=tuple(range(ROWS)))
+    with pytest.raises(CacheError, match="no row of features to align with"):
+        align(read_source(cache), HEAD, CONFIG, views_of(cache))
+    nothing = FeatureSet(np.empty((0, DIM), np.float16), np.empty(0, np.int64), NAMES)
+    with pytest.raises(CacheError, match="no row of features to align with"):
+        align(Source(nothing, nothing), HEAD, CONFIG)

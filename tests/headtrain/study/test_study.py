@@ -1,0 +1,351 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from clinit.headtrain.align.settings import AlignConfig
+from clinit.headtrain.setting import fields_of
+from clinit.headtrain.study import (
+    CLOSED,
+    DERPP,
+    EWC,
+    HEAD_METHODS,
+    LOW_RANK,
+    PARTS,
+    PER_HEAD,
+    RULES,
+    SCALES,
+    TOP_METHODS,
+    EwcConfig,
+    KldaConfig,
+    Start,
+    Stream,
+    Study,
+    Top,
+    Training,
+    identity_of,
+    names_of,
+    refusals,
+    settings_of,
+)
+
+ROOMS = ("align", "deployed", "probe")
+
+
+def study(top: bool = False, /, **settings: Any) -> Study:
+    return Study.of(settings, top=top)
+
+
+@pytest.mark.parametrize("module", ["study", *(f"{room}.settings" for room in ROOMS)])
+def test_settings_need_neither_torch_nor_numpy(module: str) -> None:
+    code = (
+        f"import sys; import clinit.headtrain.{module};"
+        "print(sorted({'torch', 'numpy', 'h5py', 'polars'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_every_setting_has_one_name_and_a_help_text_of_its_own() -> None:
+    every = [each for owner in PARTS.values() for each in fields_of(owner).values()]
+    assert len({each.name for each in every}) == len(every)
+    assert {each.name for each in every} == {*settings_of(), *settings_of(top=True)}
+    assert len({each.option for each in every}) == len(every)
+    assert len({each.setting.help for each in every}) == len(every)
+    assert all(each.setting.help.endswith(".") for each in every)
+
+
+def test_values_go_in_and_come_out_by_name() -> None:
+    values = {"seed": 3, "init": "zero", "lr": 0.5, "rank": 7, "ewc_lam": 2.0}
+    found = Study.of(values, top=True)
+    assert found.stream.seed == 3
+    assert found.top is not None
+    assert found.top.ewc == EwcConfig(lam=2.0)
+    assert found == Study(
+        stream=Stream(seed=3),
+        start=Start(init="zero"),
+        training=Training(lr=0.5),
+        top=Top(rank=7, ewc=EwcConfig(lam=2.0)),
+    )
+    assert Study.of(found.values(), top=True) == found
+
+
+def test_names_of_runs_begin_with_what_is_of_the_head() -> None:
+    assert [*study().values()][: len(PER_HEAD)] == list(PER_HEAD)
+    assert study().values().keys() == settings_of().keys()
+
+
+def test_an_unknown_setting_is_named() -> None:
+    with pytest.raises(ValueError, match="there is no setting 'rnak'"):
+        study(rnak=3)
+    with pytest.raises(ValueError, match="there is no setting 'rank'"):
+        study(rank=3)
+    with pytest.raises(ValueError, match="there is no setting 'correct'"):
+        study(True, correct="wa")
+
+
+def test_heads_are_named_by_initialisation_and_scale() -> None:
+    heads = [study(init="random"), study(), study(init="class-mean", scale="none")]
+    assert names_of([each.resolved() for each in heads]) == [
+        "random",
+        "least-square-calibrated",
+        "class-mean-none",
+    ]
+
+
+def test_a_setting_that_varies_becomes_part_of_the_name() -> None:
+    heads = [study(lr=lr, weight_decay=0.1).resolved() for lr in (1e-3, 1e-4)]
+    assert names_of(heads) == [
+        "least-square-calibrated-lr=0.001",
+        "least-square-calibrated-lr=0.0001",
+    ]
+
+
+def test_random_rows_have_no_scale() -> None:
+    random = study(init="random", scale="norm").resolved()
+    assert random.start.scale == "none"
+    assert random == study(init="random", scale="none").resolved()
+
+
+def test_two_equal_heads_and_none_are_refused() -> None:
+    with pytest.raises(ValueError, match="two heads of a bank are the same"):
+        names_of([study(), study()])
+    with pytest.raises(ValueError, match="a bank needs at least one head"):
+        names_of([])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"tasks": 0}, "tasks must be at least 1, got 0"),
+        ({"tasks": "5"}, "tasks takes an integer, got '5'"),
+        ({"tasks": 2.0}, "tasks takes an integer, got 2.0"),
+        ({"tasks": True}, "tasks takes an integer, got True"),
+        ({"iterations": -1}, "iterations must be at least 0"),
+        ({"buffer": -1}, "buffer must be at least 0"),
+        ({"batch_size": 1}, "batch_size must be at least 2"),
+        ({"eval_every": 0}, "eval_every must be at least 1"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"seed": 2**32}, "seed must be at most 4,294,967,295"),
+        ({"head_width": "wide"}, "head_width must be one of"),
+        ({"mix": "half"}, "mix must be one of"),
+        ({"buffer_split": "fair"}, "buffer_split must be one of"),
+        ({"buffer_per_class": -1}, "buffer_per_class must be at least 0"),
+        ({"buffer": 5, "buffer_per_class": 5}, "exclude each other"),
+        ({"stop_after": 0}, "stop_after must be at least 1"),
+        ({"stop_after": 6}, "stop_after must be at most the number of tasks, 5, got 6"),
+        ({"buffer_per_class": 5, "buffer_split": "sgm"}, "needs a total buffer"),
+        ({"device": "tpu"}, "device must be one of"),
+        ({"buffer": 10**30}, "buffer must be at most 1,000,000,000,000"),
+        ({"batch_size": 10**7}, "batch_size must be at most 1,000,000"),
+        ({"lr": 0.0}, "lr must be positive, got 0.0"),
+        ({"lr": float("nan")}, "lr must be finite, got nan"),
+        ({"weight_decay": -0.1}, "weight_decay must be at least 0"),
+        ({"init": "zeros"}, "init must be one of .*, got 'zeros'"),
+        ({"scale": "big"}, "scale must be one of .*, got 'big'"),
+        ({"loss": "hinge"}, "loss must be one of .*, got 'hinge'"),
+        ({"lam": "best"}, "lam takes a number or 'auto' or 'held-out', got 'best'"),
+        ({"class_order": "a"}, "class_order takes a list of words, got 'a'"),
+        ({"method": "ewc"}, "method must be one of .*, got 'ewc'"),
+        ({"correct": "bias"}, "correct must be one of .*, got 'bias'"),
+        ({"correct": "bic", "buffer": 0}, "correct 'bic' needs old rows to correct by"),
+        ({"correct": "bic", "buffer_per_class": 0}, "needs old rows to correct by: keep a buffer"),
+    ],
+)
+def test_a_wrong_setting_is_named(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        study(**wrong).resolved()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"method": "ncm"}, "method must be one of .*, got 'ncm'"),
+        ({"precision": "tf32"}, "precision must be float32 or bf16 for top blocks"),
+        ({"rank": 0}, "rank must be at least 1"),
+        ({"rank": 10**9}, "rank must be at most 100,000"),
+        ({"alpha": 0.0}, "alpha must be positive"),
+        ({"layer_decay": 1.5}, "layer_decay must be at most 1"),
+        ({"ewc_gamma": 0.0}, "ewc_gamma must be positive"),
+        ({"derpp_alpha": -1.0}, "derpp_alpha must be at least 0"),
+        ({"full_rank": 1}, "full_rank takes true or false, got 1"),
+    ],
+)
+def test_a_wrong_setting_of_top_blocks_is_named(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        study(True, **wrong).resolved()
+
+
+@pytest.mark.parametrize(
+    ("iterations", "eval_every", "points"),
+    [(100, 50, (0, 50, 100)), (120, 50, (0, 50, 100, 120)), (0, 50, (0,)), (20, 50, (0, 20))],
+)
+def test_evaluation_points_begin_before_the_first_step_and_end_after_the_last(
+    iterations: int, eval_every: int, points: tuple[int, ...]
+) -> None:
+    assert Stream(iterations=iterations, eval_every=eval_every).evaluation_points == points
+
+
+@pytest.mark.parametrize(
+    ("top", "method", "lr", "batch_size", "rows", "buffer"),
+    [
+        (False, "rehearsal", 1e-3, 256, "buffer", 24_000),
+        (False, "naive", 1e-3, 256, "new", None),
+        (False, "ridge", 1e-3, 256, "buffer", None),
+        (True, "rehearsal", 1.5e-3, 256, "buffer", 24_000),
+        (True, "ewc", 8e-4, 128, "buffer", 24_000),
+        (True, "derpp", 1.5e-3, 256, "buffer", 24_000),
+        (True, "joint", 1.5e-3, 256, "buffer", None),
+    ],
+)
+def test_defaults_follow_the_method(
+    top: bool, method: str, lr: float, batch_size: int, rows: str, buffer: int | None
+) -> None:
+    found = study(top, method=method).resolved()
+    assert (found.training.rate, found.stream.rows_per_batch) == (lr, batch_size)
+    assert (found.start.init_rows, found.stream.buffer) == (rows, buffer)
+    assert found.resolved() == found
+
+
+@pytest.mark.parametrize("top", [False, True])
+def test_resolving_twice_changes_nothing_and_keeps_the_identity(top: bool) -> None:
+    for method in TOP_METHODS if top else HEAD_METHODS:
+        for init in ("random", "least-square", "lda"):
+            asked = study(top, method=method, init=init, lam=0.3, weighting="sample", lr=0.1)
+            assert asked.resolved().resolved() == asked.resolved()
+            assert asked.reduced().reduced() == asked.reduced()
+            assert asked.identity == asked.resolved().identity == asked.reduced().identity
+            assert identity_of(asked.resolved().settings()) == asked.identity
+
+
+def test_a_record_names_what_its_method_reads() -> None:
+    every = settings_of(top=True).keys() - {"probe"}
+    low_rank = study(True).resolved().settings()
+    assert low_rank.keys() == every - {*EWC, *DERPP}
+    assert study(True, method="ewc").resolved().settings().keys() == every - {*LOW_RANK, *DERPP}
+    full = study(True, full_rank=True, method="derpp").resolved().settings()
+    assert full.keys() == every - {*LOW_RANK, *EWC}
+    ridge = study(method="ridge").resolved().settings()
+    absent = {*PER_HEAD, *CLOSED} - {"lam", "weighting", "loss"}
+    assert settings_of().keys() - ridge.keys() == absent
+    klda = study(method="klda").resolved().settings()
+    assert klda.keys() & {*CLOSED} == {f"klda_{name}" for name in fields_of(KldaConfig)}
+
+
+def test_what_is_shared_leaves_out_only_what_heads_of_a_bank_may_differ_in() -> None:
+    some = study(init="zero", lr=0.1, loss="mse", seed=2).resolved()
+    assert some.shared == study(seed=2).resolved().shared
+    assert some.shared != study(seed=3).resolved().shared
+
+
+REFUSED = [
+    (
+        False,
+        {"method": "ncm", "lr": 1e-2},
+        "--lr does not go with --method ncm: its head",
+    ),
+    (
+        False,
+        {"method": "lda", "lam": 0.1},
+        "--lambda does not go with --method lda: its",
+    ),
+    (False, {"method": "ncm", "weighting": "sample"}, "--weighting does not go with --method ncm"),
+    (
+        False,
+        {"method": "naive", "mix": "sgm"},
+        "--mix does not go with --method naive: its",
+    ),
+    (
+        False,
+        {"method": "naive", "buffer": 5},
+        "--buffer does not go with --method naive: it",
+    ),
+    (False, {"method": "joint", "buffer": 5}, "--buffer does not go with --method joint: it"),
+    (False, {"method": "ncm", "correct": "wa"}, "--correct does not go with --method ncm: its"),
+    (False, {"method": "naive", "correct": "bic"}, "--correct does not go with --method naive: it"),
+    (False, {"iterations": 0, "correct": "wa"}, "--correct does not go with --iterations 0: there"),
+    (True, {"method": "ewc", "rank": 5}, "--rank does not go with --method ewc: it trains the"),
+    (True, {"full_rank": True, "alpha": 5.0}, "--alpha does not go with --full-rank: the blocks"),
+    (True, {"ewc_lam": 5.0}, "--ewc-lambda does not go with --method rehearsal: it does not hold"),
+    (True, {"method": "joint", "derpp_teacher": "stored"}, "--teacher does not go with --method j"),
+]
+
+
+@pytest.mark.parametrize(("top", "settings", "message"), REFUSED)
+def test_what_a_method_does_not_read_is_refused(
+    top: bool, settings: dict[str, Any], message: str
+) -> None:
+    (found,) = refusals(settings.keys(), [study(top, **settings)])
+    assert found.startswith(message)
+
+
+def test_what_one_of_several_runs_reads_is_not_refused() -> None:
+    both = [study(method="ncm", lr=1e-2), study(lr=1e-2)]
+    assert refusals(["lr"], both) == []
+    assert refusals(["lr"], both[:1]) != []
+
+
+def test_a_buffer_for_initialisation_alone_is_read() -> None:
+    assert refusals(["buffer"], [study(method="naive", init_rows="buffer", buffer=5)]) == []
+
+
+def test_every_rule_names_settings_that_there_are() -> None:
+    for rule in RULES:
+        assert set(rule.names) <= settings_of().keys() | settings_of(top=True).keys()
+        assert rule.why.format(method="x")
+
+
+def test_an_alignment_is_checked_as_a_study_is() -> None:
+    with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
+        AlignConfig(epochs=0)
+    with pytest.raises(ValueError, match="lr must be positive"):
+        AlignConfig(lr=-1.0)
+    for name, wrong in (("loss", "hinge"), ("device", "tpu"), ("precision", "fp8")):
+        with pytest.raises(ValueError, match=f"{name} must be one of .*, got '{wrong}'"):
+            fields_of(AlignConfig)[name].check(wrong)
+
+
+def test_runs_of_earlier_versions_are_those_of_what_their_settings_meant() -> None:
+    then = {"init": "least-square", "scale": "calibrated", "lam": 0.05, "seed": 3}
+    now = Study.of({**then, "calibration": "in-sample"})
+    assert identity_of(then) == now.identity
+    assert identity_of(then) != Study.of(then).identity
+    chosen = {**then, "lam": "auto"}
+    held_out = Study.of({**chosen, "lam": "held-out", "calibration": "in-sample"})
+    assert identity_of(chosen) == held_out.identity
+    # A setting without an effect tells no runs apart.
+    assert identity_of({**then, "scale": "norm"}) == Study.of({**then, "scale": "norm"}).identity
+    assert identity_of({"method": "ridge", "lam": "auto"}) == (
+        Study.of({"method": "ridge", "lam": "auto"}).identity
+    )
+
+
+def test_runs_of_earlier_versions_were_not_corrected() -> None:
+    now = study().resolved().settings()
+    assert now["correct"] == "none"
+    then = {name: value for name, value in now.items() if name != "correct"}
+    assert identity_of(then) == study().identity != study(correct="wa").identity
+    assert study(correct="wa", method="ridge").identity == study(method="ridge").identity
+
+
+def test_heads_of_top_blocks_are_not_corrected() -> None:
+    asked = Study(training=Training(correct="wa"), top=Top())
+    with pytest.raises(ValueError, match="correct must be none for top blocks, got 'wa'"):
+        asked.resolved()
+    assert "correct" not in study(True).resolved().settings()
+
+
+def test_weight_aligning_goes_with_naive_training_and_bias_correction_with_joint() -> None:
+    assert study(method="naive", correct="wa").resolved().training.correct == "wa"
+    assert study(method="joint", correct="bic").resolved().training.correct == "bic"
+
+
+def test_fitted_rows_start_from_calibrated_ones_whatever_the_scale() -> None:
+    studies = {Study.of({"init": "fitted", "scale": scale}).resolved() for scale in SCALES}
+    assert [study.start.scale for study in studies] == ["calibrated"]
+    assert "scale" in Study.of({"init": "fitted"}).idle("start")
+    assert "fit_ridge" not in Study.of({"init": "fitted"}).idle()
+    assert "fit_ridge" in Study().idle("start")
