@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,9 @@ Commands = Mapping[str, Mapping[str, Any]]
 NOT_SHARED = frozenset({"batch-size", "head", "loss", "lr", "method", "out", "precision", "views"})
 """Options that differ between the commands that have them, in their defaults, choices or files.
 They are refused outside of a section."""
+APART = ("add", "remember")
+"""Commands of a model in use. What a file says outside of its sections is for the study that it
+describes, and never reaches them: `iterations` of a training are not those of `clinit add`."""
 RIVALS = {
     "buffer": "buffer-per-class",
     "buffer-per-class": "buffer",
@@ -127,14 +130,21 @@ def section_of(file: ConfigFile, command: str, commands: Commands) -> Section:
 def _shared(file: ConfigFile, command: str, commands: Commands) -> dict[str, Any]:
     """Return the options outside of all sections that the command takes."""
     found = {}
+    of_study = {name: options for name, options in commands.items() if name not in APART}
     for key, value in file.content.items():
         if key in (*commands, GRID):
             continue
-        readers = [name for name, options in commands.items() if key in options]
+        if not any(key in options for options in commands.values()):
+            raise _unknown(file, key, value, command, commands)
+        if command in APART and key in commands[command] and key not in file.own(command):
+            raise ConfigFileError(
+                f"{file.name} sets {key!r} outside of a section, where it is for a study:"
+                f" {command} reads its own section alone",
+                remedy=f"Write the value for {command} under [{command}].",
+            )
+        readers = [name for name, options in of_study.items() if key in options]
         if key in OF_IMAGES and command != "sweep":  # a sweep has them for runs of train-top
             readers = [name for name in readers if name != "sweep"]
-        if not readers:
-            raise _unknown(file, key, value, command, commands)
         if key in NOT_SHARED:
             places = [f"[{each}]" for each in ([command] if command in readers else readers)]
             raise ConfigFileError(
@@ -147,12 +157,17 @@ def _shared(file: ConfigFile, command: str, commands: Commands) -> dict[str, Any
             found[key] = value
         elif command == "sweep" and readers in ([RUNS], [TOP_RUNS]):
             continue  # of its runs
-        elif len(readers) == 1:
-            raise ConfigFileError(
-                f"{file.name} sets {key!r} outside of a section, but only {readers[0]} has it",
-                remedy=f"Write it under [{readers[0]}].",
-            )
+        elif len(readers) < 2:
+            raise _of_few(file, key, readers or [name for name in APART if key in commands[name]])
     return found
+
+
+def _of_few(file: ConfigFile, key: str, names: Sequence[str]) -> ConfigFileError:
+    has = "has" if len(names) == 1 else "have"
+    return ConfigFileError(
+        f"{file.name} sets {key!r} outside of a section, but only {_listed(names)} {has} it",
+        remedy=f"Write it under {_listed([f'[{name}]' for name in names], 'or')}.",
+    )
 
 
 def _unknown(
