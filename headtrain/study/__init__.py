@@ -16,7 +16,7 @@ From the ground up:
     words       words that settings take; settings that are the same for several commands
     stream, start, training, closed, top
                 one part each
-    settings    all of them by name, and their groups
+    settings    all of them by name, and their groups; parts: all of them as one value
     rules       which mean nothing to which run; checks: which exclude each other, and defaults
     study       one run
     recorded    the run that recorded settings identify; names: what tells runs apart

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from clinit.headtrain.study.parts import Parts, default_init_rows
 from clinit.headtrain.study.words import HEAD_METHODS, TOP_METHODS
-
-if TYPE_CHECKING:
-    from clinit.headtrain.study.study import Study
 
 DEFAULT_BUFFER = 24_000
 
 
-def default_init_rows(method: str) -> str:
-    """Return the default of `init_rows`: what initialisation sees beside new rows."""
-    return "new" if method == "naive" else "buffer"
-
-
-def defaults(study: Study) -> dict[str, Any]:
+def defaults(study: Parts) -> dict[str, Any]:
     """Return the defaults that depend on other settings, by name."""
     ewc, top = study.stream.method == "ewc", study.top is not None
     found: dict[str, Any] = {
@@ -30,7 +23,7 @@ def defaults(study: Study) -> dict[str, Any]:
     return found
 
 
-def check(study: Study) -> None:
+def check(study: Parts) -> None:
     """Check that no settings exclude each other.
 
     Raises:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, get_args
 
 from clinit.headtrain.setting import fields_of
 from clinit.headtrain.study.closed import FecamConfig, KldaConfig, RanpacConfig, SldaConfig
+from clinit.headtrain.study.parts import Parts
 from clinit.headtrain.study.settings import BUFFER, DERPP, EWC, LOW_RANK, settings_of
 from clinit.headtrain.study.words import CLOSED_METHODS, SOLVED_METHODS
-
-if TYPE_CHECKING:
-    from clinit.headtrain.study.study import Study
 
 _OF_TRAINED_HEADS = (
     *("init", "scale", "calibration", "fit_ridge", "class_mean", "bias", "init_rows", "head_width"),
@@ -20,20 +18,24 @@ _OF_TRAINED_HEADS = (
 )
 
 
+By = Literal["method", "start"]
+"""What makes settings mean nothing: the method, or the start of new rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """Settings that mean nothing to some runs."""
 
     names: tuple[str, ...]
-    holds: Callable[[Study], bool]
+    holds: Callable[[Parts], bool]
     """Whether they mean nothing to a run."""
     why: str
     """The reason; `{method}` stands for the name of the method."""
-    by: Literal["method", "start"] = "method"
+    by: By = "method"
     """What makes them idle. A user who gives those that the method makes idle is refused."""
 
 
-def _method(*methods: str) -> Callable[[Study], bool]:
+def _method(*methods: str) -> Callable[[Parts], bool]:
     return lambda study: study.stream.method in methods
 
 
@@ -173,17 +175,34 @@ RULES = (
 """Which settings mean nothing to which run; the more specific reason comes first."""
 
 
-def refusals(asked: Iterable[str], studies: Sequence[Study]) -> list[str]:
+def idle(study: Parts, *by: By) -> dict[str, str]:
+    """Return the settings that change nothing in the run, each with the reason why.
+
+    Args:
+        study: What the run is asked to do.
+        by: Only settings that the method makes idle, or the start of new rows; default: both.
+    """
+    every = settings_of(top=study.top is not None)
+    return {
+        name: rule.why.format(method=study.stream.method)
+        for rule in reversed(RULES)
+        if rule.by in (by or get_args(By)) and rule.holds(study)
+        for name in rule.names
+        if name in every
+    }
+
+
+def refusals(asked: Iterable[str], studies: Sequence[Parts]) -> list[str]:
     """Return a sentence for each setting that was asked for and that no study reads.
 
     Args:
         asked: Names of the settings that a user gave.
         studies: The studies that were asked for, not resolved.
     """
-    idle = [study.idle("method") for study in studies]
+    unread = [idle(study, "method") for study in studies]
     every = settings_of(top=studies[0].top is not None)
     return [
-        f"{every[name].option} does not go with {idle[0][name]}"
+        f"{every[name].option} does not go with {unread[0][name]}"
         for name in asked
-        if all(name in each for each in idle)
+        if all(name in each for each in unread)
     ]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
-from clinit.headtrain.study.checks import check, default_init_rows, defaults
-from clinit.headtrain.study.closed import Closed
-from clinit.headtrain.study.rules import RULES
+from clinit.headtrain.study.checks import check, defaults
+from clinit.headtrain.study.parts import Parts
+from clinit.headtrain.study.rules import By, idle
 from clinit.headtrain.study.settings import (
     CLOSED,
     DERPP,
@@ -20,22 +20,12 @@ from clinit.headtrain.study.settings import (
     PLACES,
     settings_of,
 )
-from clinit.headtrain.study.start import Start
-from clinit.headtrain.study.stream import Stream
 from clinit.headtrain.study.top import Top
-from clinit.headtrain.study.training import Training
-from clinit.headtrain.study.words import CLOSED_METHODS, SOLVED_METHODS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Study:
+class Study(Parts):
     """One run: which classes arrive, how their rows start, how they are trained."""
-
-    stream: Stream = field(default_factory=Stream)
-    start: Start = field(default_factory=Start)
-    training: Training = field(default_factory=Training)
-    closed: Closed = field(default_factory=Closed)
-    top: Top | None = None
 
     @classmethod
     def of(cls, settings: Mapping[str, Any] | None = None, /, *, top: bool = False) -> Study:
@@ -85,28 +75,6 @@ class Study:
         return found
 
     @property
-    def is_solved(self) -> bool:
-        """Whether heads are solved instead of trained."""
-        return self.stream.method in SOLVED_METHODS or self.is_closed
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether heads are closed forms of statistics that rows are added to as they arrive."""
-        return self.stream.method in CLOSED_METHODS
-
-    @property
-    def rehearses(self) -> bool:
-        """Whether batches hold rows of a buffer."""
-        return self.stream.method in ("rehearsal", "derpp")
-
-    @property
-    def keeps_buffer(self) -> bool:
-        """Whether old rows are kept in a buffer: for rehearsal, or for initialisation alone."""
-        method = self.stream.method
-        rows = self.start.init_rows or default_init_rows(method)
-        return self.rehearses or (method in ("naive", "ewc") and rows == "buffer")
-
-    @property
     def shared(self) -> Study:
         """The study with the settings in which heads of one bank may differ at their default."""
         return self.changed({name: settings_of()[name].default for name in PER_HEAD})
@@ -143,20 +111,13 @@ class Study:
             {name: every[name].default for name in self.resolved().idle()}
         ).resolved()
 
-    def idle(self, *by: Literal["method", "start"]) -> dict[str, str]:
+    def idle(self, *by: By) -> dict[str, str]:
         """Return the settings that change nothing in the run, each with the reason why.
 
         Args:
             by: Only settings that the method makes idle, or the start of new rows; default: both.
         """
-        every = settings_of(top=self.top is not None)
-        return {
-            name: rule.why.format(method=self.stream.method)
-            for rule in reversed(RULES)
-            if rule.by in (by or ("method", "start")) and rule.holds(self)
-            for name in rule.names
-            if name in every
-        }
+        return idle(self, *by)
 
     def values(self) -> dict[str, Any]:
         """Return all settings by name, those first in which heads of one bank may differ.
