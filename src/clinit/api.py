@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,11 @@ from clinit.extract.lock import claim_file, claim_folder
 from clinit.extract.run import ExtractConfig
 from clinit.extract.run import extract as extract_splits
 from clinit.extract.scan import available_splits, scan
-from clinit.headtrain.deployed.add import Addition, add, replaced_rows
-from clinit.headtrain.deployed.images import digests, extract_images, list_images
-from clinit.headtrain.deployed.model import check_features, open_model
+from clinit.headtrain.deployed.add import Addition
+from clinit.headtrain.deployed.add_images import AddRequest, add_images
+from clinit.headtrain.deployed.listener import Listener
+from clinit.headtrain.deployed.model import open_model
 from clinit.headtrain.deployed.settings import AddConfig
-from clinit.headtrain.deployed.write import write_classes
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.export.classifier import load_model
@@ -262,41 +263,21 @@ def add_classes(
         ClinitError: If the model, the images or the features cannot be used, or there is
             something at `out`.
     """
-    config, path, root = AddConfig(**(settings or {})), Path(out), Path(images)
+    config, path = AddConfig(**(settings or {})), Path(out)
+    listener = Listener(training=lambda: nullcontext(observer))
     with claim_file(path, on_busy=lambda: None):
-        return _add_classes(
-            model, root, path, config, old=old, replacing=replace, features=features,
-            device=device, observer=observer,
-        )  # fmt: skip
-
-
-def _add_classes(
-    model: str | Path,
-    root: Path,
-    path: Path,
-    config: AddConfig,
-    *,
-    old: Cache | None,
-    replacing: bool,
-    features: str | Path | None,
-    device: str,
-    observer: Observer,
-) -> Addition:
-    check_free(path)
-    opened = open_model(model, device=device)
-    manifests = list_images(root)
-    replaced_rows(opened.facts, manifests["train"].class_names, allowed=replacing)
-    folder = path.with_name(f"{path.name}-features") if features is None else Path(features)
-    extraction = ExtractConfig(backbone=opened.backbone.config)
-    source = extract_images(opened, manifests, root, folder, extraction)
-    known = None if old is None else _loaded(old)
-    if known is not None:
-        check_features(opened, known)
-    data = {"model": opened.origin, "images": str(root), **digests(source)}
-    added = add(
-        opened, source, config, old=known, replacing=replacing, data=data, observer=observer
-    )
-    write_classes(opened, added.classes, path)
+        check_free(path)
+        opened = open_model(model, device=device)
+        request = AddRequest(
+            images=Path(images),
+            out=path,
+            config=config,
+            extraction=ExtractConfig(backbone=opened.backbone.config),
+            replacing=replace,
+            old=Path(old) if isinstance(old, str) else old,
+            features=None if features is None else Path(features),
+        )
+        added, _ = add_images(opened, request, listener=listener)
     return added
 
 
