@@ -496,6 +496,45 @@ def test_a_memory_of_another_backbone_is_refused(
     assert "of another backbone: it differs in body" in message
 
 
+@pytest.mark.parametrize("target", ["nowhere", "memory.safetensors"])
+def test_a_memory_behind_a_link_that_leads_nowhere_is_not_one_that_never_was(
+    remembering: Path, images: Path, tmp_path: Path, target: str
+) -> None:
+    linked = Path(shutil.copytree(remembering, tmp_path / "model"))
+    (linked / "memory.safetensors").unlink()
+    (linked / "memory.safetensors").symlink_to(target)
+    out = ("--out", tmp_path / "out")
+    for words in (["show", linked], ["add", linked, images, *out], ["remove", linked, "a", *out]):
+        message = refused(ModelError, *words)
+        assert f"the link leads nowhere at {linked / 'memory.safetensors'} | Let it" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_memory_of_other_classes_is_refused_by_all_that_read_it(
+    remembering: Path, tmp_path: Path
+) -> None:
+    named = tmp_path / "named"
+    done("rename", remembering, "a=z", "--out", named)
+    shutil.copy(remembering / "memory.safetensors", named)
+    message = f"{named / 'memory.safetensors'} remembers 5 classes that are not the 5 of the model"
+    assert message in refused(ModelError, "show", named)
+    assert message in refused(ModelError, "remove", named, "b", "--out", tmp_path / "out")
+
+
+def test_a_model_folder_may_hold_links(remembering: Path, images: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    for file in remembering.iterdir():
+        (linked / file.name).symlink_to(file)
+    before = {path: path.read_bytes() for path in remembering.iterdir()}
+    done("add", linked, images, "--out", tmp_path / "one", "--device", "cpu")
+    done("add", remembering, images, "--out", tmp_path / "two", "--device", "cpu")
+    one, two = (head_of(tmp_path / name) for name in ("one", "two"))
+    np.testing.assert_array_equal(one.weight, two.weight)
+    assert {path: path.read_bytes() for path in remembering.iterdir()} == before
+    assert not any(path.is_symlink() for path in (tmp_path / "one").iterdir())
+
+
 def test_the_arguments_must_fit_each_other(model: Path, images: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out")
     for arguments, message in (
