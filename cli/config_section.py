@@ -138,8 +138,7 @@ def _shared(file: ConfigFile, command: str, commands: Commands) -> dict[str, Any
             raise _unknown(file, key, value, command, commands)
         if command in APART and key in commands[command] and key not in file.own(command):
             raise ConfigFileError(
-                f"{file.name} sets {key!r} outside of a section, where it is for a study:"
-                f" {command} reads its own section alone",
+                f"{file.name} sets {key!r} outside of a section, but {command} reads its own alone",
                 remedy=f"Write the value for {command} under [{command}].",
             )
         readers = [name for name, options in of_study.items() if key in options]

@@ -204,8 +204,7 @@ def test_no_option_at_the_top_reaches_a_command_of_a_model_in_use(command: str) 
     for key in commands_with_files(ROOT)[command]:
         error = refused(command, f"{key} = 1\n")
         assert str(error) == (
-            f"study.toml sets '{key}' outside of a section, where it is for a study: {command}"
-            " reads its own section alone"
+            f"study.toml sets '{key}' outside of a section, but {command} reads its own alone"
         )
         assert error.remedy == f"Write the value for {command} under [{command}]."
 
