@@ -31,7 +31,7 @@ from clinit.headtrain.least_squares.api import least_squares
 from clinit.headtrain.probe.protocol import probe as probe_source
 from clinit.headtrain.probe.result import Probe
 from clinit.headtrain.probe.settings import ProbeConfig
-from clinit.headtrain.record.finished import is_finished
+from clinit.headtrain.record.finished import unrecorded
 from clinit.headtrain.record.format import RunRecord, write_records
 from clinit.headtrain.setting import fields_of
 from clinit.headtrain.stream.base_head import starting_head
@@ -142,14 +142,9 @@ def train_heads(
         return runs_of(train())
     folders = [Path(out) / name for name in names_of(studies)]
     with claim_folder(Path(out)):
-        there = [
-            is_finished(folder, each, old, arriving, first)
-            for each, folder in zip(studies, folders, strict=True)
-        ]
-        if not all(there):
-            fresh = [i for i, found in enumerate(there) if not found]
+        if left := unrecorded(studies, folders, old, arriving, first):
             records = train()
-            write_records([records[i] for i in fresh], [folders[i] for i in fresh])
+            write_records([records[i] for i in left], [folders[i] for i in left])
     return load_runs(*folders)
 
 
