@@ -125,7 +125,7 @@ def test_a_worker_that_cannot_be_seen_is_given_up_after_it_was_silent(
     tmp_path: Path, elsewhere: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr(claims_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     with Claims(tmp_path) as claims:
         path = elsewhere()
         assert not claims.take(NAME)
@@ -142,7 +142,7 @@ def test_a_claim_whose_holder_was_killed_before_it_wrote_its_name_becomes_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr(claims_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     with Claims(tmp_path) as claims:
         (tmp_path / f".{NAME}.claim").touch()
         assert not claims.take(NAME)
@@ -177,7 +177,7 @@ def test_a_claim_that_was_renewed_in_the_last_moment_is_put_back(
     tmp_path: Path, elsewhere: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr(claims_module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     with Claims(tmp_path) as claims:
         path = elsewhere()
         assert not claims.take(NAME)

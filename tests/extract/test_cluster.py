@@ -26,7 +26,7 @@ from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cluster import Share, hire, shares_of, workers_device
 from clinit.extract.part import Part
 from clinit.extract.ray_cluster import Refusal
-from clinit.extract.run import ExtractConfig, extract, extract_part
+from clinit.extract.run import ExtractConfig, extract, extract_part, load_network
 from clinit.extract.scan import scan
 
 
@@ -234,7 +234,7 @@ def test_workers_that_never_come_up_are_not_waited_for(
 
 def test_what_a_worker_refuses_is_refused_here(on_ray: Extract, tmp_path: Path) -> None:
     ray = FakeRay({"CPU": 1})
-    load = module.load_network
+    load = load_network
 
     def other(config: ExtractConfig) -> Any:
         network = load(config)
