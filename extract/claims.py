@@ -84,13 +84,22 @@ class _Seen:
 class Claims:
     """The claims of one worker on files of a folder, which exists; all end with the context."""
 
-    def __init__(self, folder: Path, *, on_wait: Callable[[str], None] = lambda who: None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        of: str | None = None,
+        on_wait: Callable[[str], None] = lambda who: None,
+    ) -> None:
         """Claim nothing yet.
 
         Args:
             folder: Where the files are.
+            of: The one file that this worker writes there; None for any, in a folder that holds
+                nothing but what is claimed so.
             on_wait: Told every second whom this worker waits for.
         """
+        self._stem = None if of is None else hidden_stem(of)
         self._folder = folder
         self._on_wait = on_wait
         self._held: dict[str, _Held] = {}
@@ -107,7 +116,8 @@ class Claims:
     def sweep(self) -> None:
         """Remove the claims of killed workers, and drafts that nobody will finish."""
         with os.scandir(self._folder) as entries:
-            names = [entry.name for entry in entries]
+            start = "." if self._stem is None else f".{self._stem}."
+            names = [entry.name for entry in entries if entry.name.startswith(start)]
         for name in names:
             if name.endswith(_SUFFIX) and (found := _look(self._folder / name)) is not None:
                 state, holder = found

@@ -198,7 +198,7 @@ def store_head(head: Head, path: Path) -> None:
         ClinitError: If it cannot be written.
     """
     make_folder(path.parent)
-    with Claims(path.parent) as claims, claims.holding(path.name):
+    with Claims(path.parent, of=path.name) as claims, claims.holding(path.name):
         write_head(head, path)
 
 
