@@ -91,6 +91,6 @@ def processor() -> str:
 
 def has_bf16() -> bool:
     """Return whether clinit trains in bfloat16 here."""
-    from clinit.headtrain.bank.precision import cpu_has_bf16
+    from clinit.extract.device import cpu_has_bf16
 
     return cpu_has_bf16()

@@ -216,6 +216,7 @@ def test_overlapped_extraction_writes_the_bytes_of_a_plain_one(
     backbone = BackboneConfig(name=MODEL, weights=tiny_weights, model_args=ARGS)
     config = ExtractConfig(backbone=backbone, input_size=32, batch_size=2, shard_rows=7)
     seen: list[Progress] = []
+    monkeypatch.setattr("clinit.extract.shard_work.features_of", in_turn)
     list(extract(manifests, root, tmp_path / "plain", config, on_progress=seen.append))
     plain = [progress.rows_done for progress in seen]
     seen.clear()
