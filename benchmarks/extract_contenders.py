@@ -3,8 +3,8 @@
     python extract_contenders.py CONTENDER '{"root": …, "weights": …, "backbone": …, …}'
 
 Everybody computes the penultimate features of all images with the same network, weights and
-preprocessing, and keeps them in float16. Not counted: loading the network, and a first pass over a
-few images.
+preprocessing, and keeps them in float16. Not counted: loading the network and its first forward
+pass.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,8 @@ class Job:
     """Folder that holds `train/<class>/<image>.jpg`."""
     weights: str
     backbone: str
+    model_args: dict[str, Any]
+    input_size: int
     autocast: str
     images: int
     out: str
@@ -57,9 +59,12 @@ class Contender:
         self.job = job
         self.root = Path(job.root)
         backbone = BackboneConfig(
-            name=job.backbone, weights=Path(job.weights), autocast=job.autocast
+            name=job.backbone,
+            weights=Path(job.weights),
+            model_args={name: tuple(value) for name, value in job.model_args.items()},
+            autocast=job.autocast,
         )
-        self.config = ExtractConfig(backbone=backbone)
+        self.config = ExtractConfig(backbone=backbone, input_size=job.input_size)
         self.loaded: Network = load_network(self.config)
         self.data: dict[str, Any] = dict(self.loaded.backbone.data_config)
 
@@ -95,7 +100,7 @@ def of_clinit(job: Job) -> Callable[[], int]:
 def of_clinit_in_turn(job: Job, batch_size: int) -> Callable[[], int]:
     """Return the same with all threads on one batch after the other, as it was before."""
     contender = Contender(job)
-    contender.config = ExtractConfig(backbone=contender.config.backbone, batch_size=batch_size)
+    contender.config = replace(contender.config, batch_size=batch_size)
     shard_work.features_of = in_turn
     return _extraction(contender, Path(job.out))
 
@@ -121,7 +126,7 @@ def of_timm(job: Job, batch_size: int) -> Callable[[], int]:
     data = contender.data
     loader = create_loader(
         ImageDataset(str(contender.root / "train")),
-        input_size=data["input_size"],
+        input_size=(3, job.input_size, job.input_size),
         batch_size=batch_size,
         is_training=False,
         use_prefetcher=False,
@@ -237,7 +242,6 @@ def main() -> None:
     options = parser.parse_args()
     divert_prints()
     run = CONTENDERS[options.contender](options.job)
-    run()
     say(ready=True)
     for _ in sys.stdin:
         started, before = time.perf_counter(), cpu_seconds()

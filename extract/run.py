@@ -32,7 +32,6 @@ from clinit.extract.split_run import Crew, PartResult, SplitResult, SplitRun
 from clinit.extract.transform import Transform, make_transform
 from clinit.extract.views import VIEWS_FOLDER
 
-
 BATCH_SIZES = {"cpu": 32, "cuda": 64}
 """Images per forward pass where nobody says, by kind of device: on a CPU, activations of more leave
 the cache. Measured by `benchmarks/extract.py`."""
