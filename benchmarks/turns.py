@@ -62,7 +62,8 @@ class Process:
     def stop(self) -> None:
         """End it."""
         self._process.terminate()
-        self._process.wait()
+        with self._process:  # closes its pipes and waits for it
+            pass
 
 
 def peer_python(folder: Path) -> str:
