@@ -189,11 +189,11 @@ def sweep_lines(folder: Path, size: Size) -> Iterator[tuple[str, Cost]]:
         for split in ("train", "val"):
             measured(*import_words(folder, f"{side}-{split}", side, split))
     (folder / "short.toml").write_text(
-        "[train-head]\ntasks = 2\niterations = 10\neval-every = 5\nbuffer = 200\n"
+        '[train-head]\ntasks = 2\niterations = 10\neval-every = 5\nbuffer = 200\ndevice = "cpu"\n'
     )
     swept = measured(
         *("sweep", "--base", folder / "base", "--new", folder / "new", "--out", folder / "runs"),
-        *("--config", folder / "short.toml", "--device", "cpu"),
+        *("--config", folder / "short.toml"),
         *(f"lr=1e-4..1e-2:log{size.runs // 5}", "seed=0:5"),
     )
     yield f"sweep, {size.runs:,} runs of 20 iterations", swept
