@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clinit.cli.cache_export import export
 from clinit.cli.cache_import import import_
 from clinit.cli.console import err, out, say
 from clinit.cli.extract_output import size_megabytes
@@ -25,6 +26,7 @@ CacheArgument = Annotated[
 
 
 app.command("import")(import_)
+app.command()(export)
 
 
 @app.command()
