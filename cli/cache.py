@@ -10,6 +10,7 @@ import typer
 
 from clinit.cli.cache_export import export
 from clinit.cli.cache_import import import_
+from clinit.cli.cache_merge import merge
 from clinit.cli.console import err, out, say
 from clinit.cli.extract_output import size_megabytes
 from clinit.extract.visible import visible
@@ -27,6 +28,7 @@ CacheArgument = Annotated[
 
 app.command("import")(import_)
 app.command()(export)
+app.command()(merge)
 
 
 @app.command()

@@ -47,7 +47,8 @@ class ExportedRows:
     @property
     def labels(self) -> Int[np.ndarray, " exported"]:
         """Their labels; int64."""
-        return self.split.labels[self.rows]
+        labels: np.ndarray = self.split.labels[self.rows]
+        return labels
 
     @property
     def metadata(self) -> dict[str, str]:
