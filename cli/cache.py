@@ -11,6 +11,7 @@ import typer
 from clinit.cli.cache_export import export
 from clinit.cli.cache_import import import_
 from clinit.cli.cache_merge import merge
+from clinit.cli.cache_repair import repair
 from clinit.cli.console import err, out, say
 from clinit.cli.extract_output import size_megabytes
 from clinit.extract.visible import visible
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from clinit.extract.cache import CacheSplit
     from clinit.extract.summary import HeadFacts, RunFacts
 
-app = typer.Typer(no_args_is_help=True, help="Show, import and verify feature caches.")
+app = typer.Typer(
+    no_args_is_help=True, help="Show, verify, repair, import, export and merge feature caches."
+)
 
 CacheArgument = Annotated[
     Path, typer.Argument(help="Folder written by `clinit extract --out`.", show_default=False)
@@ -29,6 +32,7 @@ CacheArgument = Annotated[
 app.command("import")(import_)
 app.command()(export)
 app.command()(merge)
+app.command()(repair)
 
 
 @app.command()

@@ -89,7 +89,9 @@ class Commands(LazyGroup):
         "rename": Lazy("clinit.cli.rename:rename", "Give classes of a model other names."),
         "model": Lazy("clinit.cli.model:app", "Show a model: its classes, history and memory."),
         "manifest": Lazy("clinit.cli.manifest:app", "Build and show manifests of data sets."),
-        "cache": Lazy("clinit.cli.cache:app", "Show, import and verify feature caches."),
+        "cache": Lazy(
+            "clinit.cli.cache:app", "Show, verify, repair, import, export and merge feature caches."
+        ),
         "recipe": Lazy(
             "clinit.cli.recipe:app",
             "Settings of the paper's tables and of the comparison of starts, for --config.",

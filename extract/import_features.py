@@ -49,6 +49,8 @@ class ImportConfig:
     classes: Path | None = None
     """A file with one class name per line; default: the names in the file of the labels, or the
     labels themselves."""
+    class_names: tuple[str, ...] | None = None
+    """The class names themselves, where there is no such file."""
     head: Path | None = None
     """A head file, to be stored as the pretrained head."""
     features_name: str | None = None
@@ -182,7 +184,9 @@ class _Files:
         """Return labels from 0 and class names: of `--classes`, of the file, or the labels."""
         rows = self.features_file.features(self.features_name).shape[0]
         given = self.config.classes
-        names = read_class_names(given) if given else self.labels_file.class_names()
+        names = self.config.class_names or self.labels_file.class_names()
+        if given is not None:
+            names = read_class_names(given)
         origin = f"`{self.labels_name}` of " if self.labels_name else ""
         labels = self.labels_file.labels(self.labels_name)
         return number_labels(labels, rows, names, f"{origin}{self.labels_path}")

@@ -36,6 +36,7 @@ def merge(
     paths: Sequence[Path],
     out: Path,
     *,
+    splits: Sequence[str] = SPLITS,
     on_rows: Callable[[str, int, int], None] = lambda title, done, total: None,
     on_note: Callable[[str], None] = lambda note: None,
 ) -> Iterator[CacheSplit]:
@@ -47,6 +48,7 @@ def merge(
     Args:
         paths: Two caches or more.
         out: The folder of the new one.
+        splits: Which of their splits to merge.
         on_rows: Called with a split's title, the rows written so far and their number.
         on_note: Called with what the user may want to know.
 
@@ -66,7 +68,7 @@ def merge(
                 f"the views of {cache.path} are not merged: what happens to an image follows from"
                 " its row, and rows have other numbers now"
             )
-    for name in SPLITS:
+    for name in splits:
         parts = [
             _Part(cache.path, cache.splits[name], prefix)
             for cache, prefix in zip(caches, prefixes, strict=True)

@@ -1,0 +1,177 @@
+"""Extract again what is damaged, with the images and the network that the cache records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import timm
+
+from clinit.errors import CacheError
+from clinit.extract.decode import decoder_version
+from clinit.extract.fingerprint import Fingerprint
+from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.machine import cpu_count
+from clinit.extract.plan import Plan, read_plan
+from clinit.extract.reload import rebuild
+from clinit.extract.repair.parts import DamagedCache, Mended, RepairConfig
+from clinit.extract.run import ExtractConfig, Network, extract
+from clinit.extract.split_run import Progress
+from clinit.extract.summary import RunFacts
+from clinit.extract.views import VIEWS_FOLDER
+
+_DATASET = "the classes of the data set"
+"""How a summary says that the head's rows are named after the classes of the data set."""
+
+
+def extract_again(
+    cache: DamagedCache,
+    config: RepairConfig,
+    *,
+    on_progress: Callable[[Progress], None],
+    on_note: Callable[[str], None],
+) -> Iterator[Mended]:
+    """Run the extraction of each damaged split again; yield what has been written.
+
+    Raises:
+        CacheError: If images, weights or manifest are not known any more, or the features here
+            would be others.
+        ClinitError: If the extraction fails.
+    """
+    names = list(cache.names)
+    if cache.views and "train" not in names:
+        names.append("train")
+    facts = next((cache.summaries[name].run for name in cache.summaries), RunFacts())
+    root = _root(cache.path, config.root, facts)
+    plan = cache.plans[names[0]]
+    network = rebuild_network(
+        plan, _weights(cache.path, config.weights, facts), config.device, origin=str(cache.path)
+    )
+    for name in names:
+        settings = _settings(cache, name, network, facts, config.workers)
+        manifests = {name: cache.manifest(name)}
+        for result in extract(
+            manifests,
+            root,
+            cache.path,
+            settings,
+            network=network,
+            on_progress=on_progress,
+            on_note=on_note,
+        ):
+            if result.split.path in cache.damaged or result.computed_rows:
+                yield Mended(result.split.plan.title, result.computed_rows)
+
+
+def rebuild_network(
+    plan: Plan, weights: Path | None, device: str | None, *, origin: str
+) -> Network:
+    """Return the network of a plan, and the fingerprint of what it computes here and now.
+
+    Args:
+        plan: That of a split.
+        weights: The file of the weights; None takes timm's pretrained weights.
+        device: `auto`, `cpu`, `cuda`, `cuda:<index>`; None takes the kind of the plan.
+        origin: What holds the plan, for messages.
+
+    Raises:
+        CacheError: If no network of ours computed the features, these are other weights, or a
+            library has another version.
+        ClinitError: If the backbone does not serve.
+    """
+    told = plan.fingerprint
+    backbone, transform = rebuild(told, weights, origin=origin, device=device or plan.device)
+    here = Fingerprint.of_network(
+        backbone=backbone.config.name,
+        weights=backbone.weights_sha256,
+        model_args=backbone.config.model_args,
+        timm=timm.__version__,
+        transform=transform.describe(),
+        decoder=decoder_version(),
+        dtype=plan.dtype,
+        autocast=backbone.config.autocast,
+    )
+    for each in told.without_rows.differences(here):
+        raise CacheError(
+            f"the features of {origin} were computed with {each.name} = {each.one}, here it is"
+            f" {each.other}: they would be others",
+            remedy="Install that version, or run the `clinit extract` command of this cache into a"
+            " new folder.",
+        )
+    return Network(backbone, transform, here)
+
+
+def _settings(
+    cache: DamagedCache, name: str, network: Network, facts: RunFacts, workers: int | None
+) -> ExtractConfig:
+    """Return the settings that a split was extracted with."""
+    plan = cache.plans[name]
+    views = cache.views if name == "train" else ()
+    seed = None
+    if views:
+        view = read_plan(cache.path / VIEWS_FOLDER / str(views[0]))
+        seed = view.fingerprint.view_seed
+    return ExtractConfig(
+        backbone=network.backbone.config,
+        batch_size=plan.batch_size,
+        workers=workers or cpu_count(),
+        dtype=plan.dtype,
+        shard_rows=plan.shard_rows,
+        max_pixels=facts.max_pixels or MAX_PIXELS,
+        head_classes=_head_classes(cache),
+        views=max(views, default=-1) + 1,
+        view_seed=int(seed or 0),
+    )
+
+
+def _head_classes(cache: DamagedCache) -> str | None:
+    """Return what named the rows of the head, as `--head-classes` has it.
+
+    Raises:
+        CacheError: If it was a file that is gone.
+    """
+    told = next((summary.head.class_names for summary in cache.summaries.values()), None)
+    if told == _DATASET:
+        return "dataset"
+    if told is None or "/" not in told:
+        return None
+    if not Path(told).is_file():
+        raise CacheError(
+            f"the rows of the head in {cache.path} were named by {told}, where nothing is now",
+            remedy="Put the file back, or run the `clinit extract` command of this cache with"
+            " `--head-classes FILE`.",
+        )
+    return told
+
+
+def _root(path: Path, given: Path | None, facts: RunFacts) -> Path:
+    if given is not None:
+        return given
+    if facts.root is None:
+        raise CacheError(
+            f"nothing whole in {path} says where its images were",
+            remedy="Say where they are with `--root DIR`.",
+        )
+    if not Path(facts.root).is_dir():
+        raise CacheError(
+            f"the images of {path} were in {facts.root}, where nothing is now",
+            remedy="Say where they are with `--root DIR`.",
+        )
+    return Path(facts.root)
+
+
+def _weights(path: Path, given: Path | None, facts: RunFacts) -> Path | None:
+    if given is not None:
+        return given
+    if isinstance(facts.weights, msgspec.UnsetType):
+        raise CacheError(
+            f"nothing whole in {path} says where the weights were",
+            remedy="Say where they are with `--weights FILE`.",
+        )
+    if facts.weights is not None and not Path(facts.weights).is_file():
+        raise CacheError(
+            f"the weights of the features in {path} were at {facts.weights}, where nothing is now",
+            remedy="Say where they are with `--weights FILE`.",
+        )
+    return None if facts.weights is None else Path(facts.weights)
