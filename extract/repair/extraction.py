@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import msgspec
-import timm
-
 from clinit.errors import CacheError
-from clinit.extract.decode import decoder_version
-from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count
-from clinit.extract.plan import Plan, read_plan
-from clinit.extract.reload import rebuild
+from clinit.extract.plan import read_plan
+from clinit.extract.recorded import images_root, rebuild_network, weights_file
 from clinit.extract.repair.parts import DamagedCache, Mended, RepairConfig
 from clinit.extract.run import ExtractConfig, Network, extract
 from clinit.extract.split_run import Progress
@@ -43,10 +38,10 @@ def extract_again(
     if cache.views and "train" not in names:
         names.append("train")
     facts = next((cache.summaries[name].run for name in cache.summaries), RunFacts())
-    root = _root(cache.path, config.root, facts)
+    root = images_root(cache.path, config.root, facts)
     plan = cache.plans[names[0]]
     network = rebuild_network(
-        plan, _weights(cache.path, config.weights, facts), config.device, origin=str(cache.path)
+        plan, weights_file(cache.path, config.weights, facts), config.device, origin=str(cache.path)
     )
     for name in names:
         settings = _settings(cache, name, network, facts, config.workers)
@@ -62,44 +57,6 @@ def extract_again(
         ):
             if result.split.path in cache.damaged or result.computed_rows:
                 yield Mended(result.split.plan.title, result.computed_rows)
-
-
-def rebuild_network(
-    plan: Plan, weights: Path | None, device: str | None, *, origin: str
-) -> Network:
-    """Return the network of a plan, and the fingerprint of what it computes here and now.
-
-    Args:
-        plan: That of a split.
-        weights: The file of the weights; None takes timm's pretrained weights.
-        device: `auto`, `cpu`, `cuda`, `cuda:<index>`; None takes the kind of the plan.
-        origin: What holds the plan, for messages.
-
-    Raises:
-        CacheError: If no network of ours computed the features, these are other weights, or a
-            library has another version.
-        ClinitError: If the backbone does not serve.
-    """
-    told = plan.fingerprint
-    backbone, transform = rebuild(told, weights, origin=origin, device=device or plan.device)
-    here = Fingerprint.of_network(
-        backbone=backbone.config.name,
-        weights=backbone.weights_sha256,
-        model_args=backbone.config.model_args,
-        timm=timm.__version__,
-        transform=transform.describe(),
-        decoder=decoder_version(),
-        dtype=plan.dtype,
-        autocast=backbone.config.autocast,
-    )
-    for each in told.without_rows.differences(here):
-        raise CacheError(
-            f"the features of {origin} were computed with {each.name} = {each.one}, here it is"
-            f" {each.other}: they would be others",
-            remedy="Install that version, or run the `clinit extract` command of this cache into a"
-            " new folder.",
-        )
-    return Network(backbone, transform, here)
 
 
 def _settings(
@@ -143,35 +100,3 @@ def _head_classes(cache: DamagedCache) -> str | None:
             " `--head-classes FILE`.",
         )
     return told
-
-
-def _root(path: Path, given: Path | None, facts: RunFacts) -> Path:
-    if given is not None:
-        return given
-    if facts.root is None:
-        raise CacheError(
-            f"nothing whole in {path} says where its images were",
-            remedy="Say where they are with `--root DIR`.",
-        )
-    if not Path(facts.root).is_dir():
-        raise CacheError(
-            f"the images of {path} were in {facts.root}, where nothing is now",
-            remedy="Say where they are with `--root DIR`.",
-        )
-    return Path(facts.root)
-
-
-def _weights(path: Path, given: Path | None, facts: RunFacts) -> Path | None:
-    if given is not None:
-        return given
-    if isinstance(facts.weights, msgspec.UnsetType):
-        raise CacheError(
-            f"nothing whole in {path} says where the weights were",
-            remedy="Say where they are with `--weights FILE`.",
-        )
-    if facts.weights is not None and not Path(facts.weights).is_file():
-        raise CacheError(
-            f"the weights of the features in {path} were at {facts.weights}, where nothing is now",
-            remedy="Say where they are with `--weights FILE`.",
-        )
-    return None if facts.weights is None else Path(facts.weights)
