@@ -24,6 +24,10 @@ class Commands(LazyGroup):
             "clinit.cli.demo:demo",
             "Run the whole pipeline on handwritten digits, offline, in about a minute.",
         ),
+        "doctor": Lazy(
+            "clinit.cli.doctor:doctor",
+            "Check what clinit needs: packages, GPU, CuPy, image codecs, disk, limits, terminal.",
+        ),
         "extract": Lazy(
             "clinit.cli.extract:extract",
             "Run a frozen backbone once over a data set and store its penultimate features.",
