@@ -94,7 +94,7 @@ def _show(findings: Sequence[Finding]) -> None:
     for finding in findings:
         told = Text(visible(finding.told))
         if finding.remedy:
-            told.append(f"\n{visible(finding.remedy)}", style="bold")
+            told.append(f"\n→ {visible(finding.remedy)}", style="bold")
         table.add_row(visible(finding.subject), Text(finding.state, _STYLES[finding.state]), told)
     out.print(table)
     states = [finding.state.value for finding in findings]

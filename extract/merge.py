@@ -54,7 +54,7 @@ def merge(
 
     Raises:
         CacheError: If the caches are of different backbones or heads, an image is in two of
-            them, or the split is there already.
+            them, or the split of another merge is there already.
         ClinitError: If it cannot be written.
     """
     caches = _open(paths, out)
@@ -87,6 +87,9 @@ def merge(
             run=_facts(parts, root, caches),
             on_rows=lambda done, total, title=name: on_rows(title, done, total),  # type: ignore[misc]
         )
+        if (there := writer.finished()) is not None:  # a merge that was killed goes on behind it
+            yield there
+            continue
         with writer.claimed(on_note):
             yield writer.write(rows.shard)
 

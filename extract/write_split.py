@@ -42,6 +42,15 @@ class SplitWriter:
         """The folder of the split."""
         return self.out / self.plan.split
 
+    def finished(self) -> CacheSplit | None:
+        """Return the split, where this very one is there and whole, its head too."""
+        try:
+            found = open_split(self.folder)
+        except CacheError:
+            return None
+        is_this = found.plan == self.plan and _is_whole(found, self.out / HEAD_FILE)
+        return found if is_this else None
+
     @contextmanager
     def claimed(self, on_note: Callable[[str], None]) -> Iterator[None]:
         """Be the only writer of the folder.

@@ -191,7 +191,15 @@ def test_the_new_cache_is_none_of_the_old_ones(
         list(merge((one,), tmp_path / "out"))
 
 
-def test_a_killed_merge_goes_on(tmp_path: Path, halves: tuple[Path, Path, Path]) -> None:
+def test_a_killed_merge_goes_on_and_is_not_replaced_by_another(
+    tmp_path: Path,
+    root: Path,
+    manifests: dict[str, Manifest],
+    halves: tuple[Path, Path, Path],
+    config: ExtractConfig,
+) -> None:
+    list(extract({"train": of_classes(manifests["train"], "db")}, root, tmp_path / "db", config))
+
     class KilledError(Exception):
         pass
 
@@ -207,8 +215,11 @@ def test_a_killed_merge_goes_on(tmp_path: Path, halves: tuple[Path, Path, Path])
     train, _ = merge(halves[:2], out)
     same(train, open_cache(halves[2]).split("train"))
     assert {path: path.stat().st_ino for path in before} == before
+    again = {path: path.stat().st_mtime_ns for path in out.rglob("*.*") if path.is_file()}
+    assert [split.plan.split for split in merge(halves[:2], out)] == ["train", "val"]
+    assert {path: path.stat().st_mtime_ns for path in again} == again
     with pytest.raises(CacheError, match="holds a complete split already"):
-        list(merge(halves[:2], out))
+        list(merge((halves[0], tmp_path / "db"), out))
 
 
 def imported(folder: Path, name: str, labels: list[str], *, backbone: str = "clip") -> Path:

@@ -123,7 +123,9 @@ def test_the_command_says_the_difference_and_the_tolerance_and_fails_beyond(
     assert "of a row's largest feature, row " in lines[4]
     assert lines[5].startswith("  up to 0.0024 is rounding: storage in float16")
     assert lines[-1].endswith("the sample is what its images give.")
-    other = make_tree("other-images")  # other noise, and other sizes: not the images of the manifest
+    other = make_tree(
+        "other-images"
+    )  # other noise, and other sizes: not the images of the manifest
     wrong = CliRunner().invoke(app, [*words, "--root", str(other)])
     assert isinstance(wrong.exception, ClinitError)
     gone = CliRunner().invoke(app, [*words, "--root", str(tmp_path / "gone")])
