@@ -5,6 +5,7 @@ Members may be compressed, so that features are copied before single rows can be
 
 from __future__ import annotations
 
+import errno
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -80,7 +81,11 @@ class NpzFile:
             with zipfile.ZipFile(self.path) as archive:
                 yield archive
         except _FROM_ZIPFILE as error:
-            raise self._damaged(str(error)) from error
+            raise self._damaged(str(error)[:200]) from error
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a place in the file that cannot be one
+                raise
+            raise self._damaged("its directory is damaged") from error
 
     @contextmanager
     def _member(self, name: str) -> Iterator[tuple[Readable, NpyHeader]]:

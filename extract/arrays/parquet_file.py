@@ -124,7 +124,7 @@ class ParquetFile:
         except CacheError:
             raise
         except (ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-            raise self._refusal(str(error)) from error
+            raise self._refusal(str(error)[:300]) from error
 
     def _refusal(self, why: str) -> CacheError:
         return CacheError(f"cannot read {self.path} as a table of features: {why}", remedy=_REMEDY)

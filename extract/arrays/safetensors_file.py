@@ -103,7 +103,7 @@ class SafetensorsFile:
                 pass
         except (SafetensorError, OSError, ValueError, RecursionError) as error:
             raise CacheError(
-                f"cannot read {self.path} as a safetensors file: {error}",
+                f"cannot read {self.path} as a safetensors file: {str(error)[:200]}",
                 remedy="Write it with `safetensors.numpy.save_file` or `safetensors.torch"
                 ".save_file`.",
             ) from error

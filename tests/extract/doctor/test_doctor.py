@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import json
 import os
 import resource
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +21,7 @@ import torch
 from typer.testing import CliRunner
 
 from clinit.cli.main import app
-from clinit.extract.doctor import codecs, cuda, cupy_solver, disk, limits, storage, versions
+from clinit.extract.doctor import codecs, cuda, cupy_solver, limits, storage, versions
 from clinit.extract.doctor.disk import PlannedCache, check_disk
 from clinit.extract.doctor.doctor import guarded
 from clinit.extract.doctor.finding import Finding, State
@@ -139,7 +141,7 @@ def test_cupy_is_compared_with_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
             cupy_solver, "importlib", SimpleNamespace(import_module=cupy, util=util)
         )
 
-    util = cupy_solver.importlib.util
+    util = importlib.util
     use(lambda name: FakeCupy())
     only(cupy_solver.check_cupy("12.8"), "ok", "a solve and a kernel agree with NumPy to 0e+00")
     use(lambda name: FakeCupy(wrong=0.5))
@@ -176,7 +178,7 @@ def test_a_planned_cache_is_compared_with_the_free_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def free(size: int) -> None:
-        monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: SimpleNamespace(free=size))
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=size))
 
     plan = PlannedCache(rows=1_000_000, dim=500)
     assert plan.nbytes == 1.05 * 1_016_000_000
@@ -206,7 +208,7 @@ def test_storage_is_written_locked_and_left_as_it_was(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(storage.tempfile, "TemporaryDirectory", full)
+        patched.setattr(tempfile, "TemporaryDirectory", full)
         told = f"nothing can be written at {tmp_path}: No space left on device"
         only(storage.check_storage(tmp_path), "fault", told, "--out")
     assert list(tmp_path.iterdir()) == []
@@ -291,7 +293,7 @@ def test_the_command_fails_on_faults_alone(tmp_path: Path, monkeypatch: pytest.M
     assert {"subject", "state", "told", "remedy"} == set(found[0])
     assert [each["state"] for each in found if each["subject"] == "threads"] == ["warning"]
     usage = SimpleNamespace(free=10**9)
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     monkeypatch.setenv("COLUMNS", "80")
     failed = CliRunner().invoke(app, [*words, "--dataset", "places365", "--dim", "2048"])
     assert failed.exit_code == 1
