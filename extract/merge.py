@@ -182,7 +182,7 @@ def _open(paths: Sequence[Path], out: Path) -> list[Cache]:
     places = [os.path.realpath(path) for path in paths]
     if len(set(places)) < max(2, len(places)):
         raise CacheError(
-            f"{len(set(places))} different caches are given, expected at least two"
+            f"{len(places)} cache is given, expected two or more"
             if len(places) < 2
             else "a cache is given twice",
             remedy="Name each of the caches that become one, after the folder of the new one.",
