@@ -50,8 +50,8 @@ def export(
 ) -> None:
     """Write features, labels and class names as NumPy, safetensors or Parquet files.
 
-    One shard is in memory at a time, whatever the size of the cache. `clinit cache
-    import` reads each of the formats, and gets the same bits.
+    One shard is in memory at a time, whatever the size of the cache.
+    `clinit cache import` reads each of the formats, and gets the same bits.
 
     clinit cache export caches/scenes scenes.parquet --split train
     """

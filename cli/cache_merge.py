@@ -19,8 +19,8 @@ def merge(
 ) -> None:
     """Merge caches of one backbone: other classes, other images, other splits.
 
-    Classes are matched by name; row i of the result is row i of its manifest, which
-    `clinit extract --manifest` accepts. An image that is in two caches is refused.
+    Classes are matched by name. Row i of the result is row i of its manifest,
+    which `clinit extract --manifest` accepts. An image in two caches is refused.
 
     clinit cache merge caches/all caches/first-half caches/second-half
     """

@@ -11,6 +11,7 @@ from clinit.cli.console import err, note, say
 from clinit.cli.interruption import keeps
 from clinit.cli.network_options import Workers
 from clinit.extract.visible import visible
+from clinit.headtrain.study import Device
 
 
 @keeps("What is mended is kept: the same command goes on after it.")
@@ -25,9 +26,9 @@ def repair(
         Path | None, typer.Option(help="File of the weights.", show_default="where they were")
     ] = None,
     device: Annotated[
-        str | None,
+        Device | None,
         typer.Option(
-            help="cpu, cuda or cuda:<index>, of the kind that computed the features.",
+            help="Device to compute on, of the kind that computed the features.",
             show_default="that kind",
         ),
     ] = None,

@@ -45,8 +45,8 @@ def verify(
 ) -> None:
     """Compare everything in a cache with its digests: features, manifests, head and views.
 
-    The digests tell what has changed since it was written. `--deep N` tells whether
-    the features are those of the images: N rows are extracted again.
+    The digests tell what has changed since it was written. `--deep N` tells
+    whether the features are those of the images: N rows are extracted again.
     """
     from rich.progress import Progress
 

@@ -15,6 +15,8 @@ from clinit.extract.reload import rebuild
 from clinit.extract.run import Network
 from clinit.extract.summary import RunFacts
 
+_DEVICES = ("auto", "cpu", "cuda")
+
 
 def rebuild_network(
     plan: Plan, weights: Path | None, device: str | None, *, origin: str
@@ -32,8 +34,13 @@ def rebuild_network(
             library has another version.
         ClinitError: If the backbone does not serve.
     """
-    told = plan.fingerprint
-    backbone, transform = rebuild(told, weights, origin=origin, device=device or plan.device)
+    told, device = plan.fingerprint, device or plan.device or "cpu"
+    if device not in _DEVICES and not device.startswith("cuda:"):
+        raise CacheError(
+            f"the features of {origin} were computed on {device}: they were merged",
+            remedy="Merge its parts again with `clinit cache merge`, into a new folder.",
+        )
+    backbone, transform = rebuild(told, weights, origin=origin, device=device)
     here = Fingerprint.of_network(
         backbone=backbone.config.name,
         weights=backbone.weights_sha256,
