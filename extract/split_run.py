@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -128,20 +129,34 @@ class SplitRun:
             computed = self._work_through(
                 {shard: states[shard] for shard in todo}, retried.keys(), claims, meter
             )
-            there = sum((self.folder / shard_name(k)).exists() for k in range(self.plan.num_shards))
-            if there < self.plan.num_shards:
+            if (there := self._shards_there()) < self.plan.num_shards:
                 return PartResult(
                     self.plan, self.folder, self.part, computed, there, tuple(replaced)
                 )
-            with claims.holding(SUMMARY_FILE):
-                # Another worker may have found before that all are there. What has been computed
-                # in place of whole shards has other digests than it may have seen.
-                is_told = _state(self.folder / SUMMARY_FILE) != summary and not retried
-                if not is_told or self._finished() is None:
-                    self._summarise(
-                        self.head_classes, self._facts(computed, started, meter.elapsed_s)
-                    )
+            facts = self._facts(computed, started, meter.elapsed_s)
+            self._complete(claims, facts, before=summary, has_changed=bool(retried))
         return SplitResult(open_split(self.folder), computed, tuple(replaced), retried_rows)
+
+    def _complete(
+        self, claims: Claims, facts: RunFacts, *, before: _State, has_changed: bool
+    ) -> None:
+        """Write the summary, unless another worker has found before that all shards are there.
+
+        Args:
+            claims: Claims of this worker.
+            facts: How the features came about.
+            before: State of the summary when this worker began.
+            has_changed: Whether it has computed shards in place of whole ones, which have other
+                digests than another worker may have seen.
+        """
+        with claims.holding(SUMMARY_FILE):
+            is_told = _state(self.folder / SUMMARY_FILE) != before and not has_changed
+            if not is_told or self._finished() is None:
+                self._summarise(self.head_classes, facts)
+        claims.sweep()
+
+    def _shards_there(self) -> int:
+        return sum((self.folder / shard_name(k)).exists() for k in range(self.plan.num_shards))
 
     @property
     def plan(self) -> Plan:
@@ -204,14 +219,19 @@ class SplitRun:
             if shard in retried:
                 self._withdraw_summary()
 
+        crew: Crew = self.crew or self.work
         while left:
-            crew: Crew = self.crew or self.work
-            for shard in crew.compute(free(), on_rows=meter.advance, before_write=before_write):
+            shards = free()
+            if (first := next(shards, None)) is None:
+                if left:
+                    claims.wait([shard_name(shard) for shard in left])
+                continue
+            for shard in crew.compute(
+                chain([first], shards), on_rows=meter.advance, before_write=before_write
+            ):
                 claims.release(shard_name(shard))
                 del left[shard]
                 rows += len(self.plan.rows(shard))
-            if left:
-                claims.wait([shard_name(shard) for shard in left])
         return rows
 
     def _is_there(self, shard: int, before: _State) -> bool:
