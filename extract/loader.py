@@ -7,9 +7,10 @@ and no process is left behind by a killed run.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -45,7 +46,7 @@ class ImageBatch:
 def load_batches(
     root: Path,
     paths: Sequence[str],
-    batches: Sequence[range],
+    batches: Iterable[range],
     transform: Transform,
     *,
     workers: int,
@@ -60,7 +61,7 @@ def load_batches(
     Args:
         root: The folder that the paths start from.
         paths: Paths of all images.
-        batches: Which of them to load, and in which batches.
+        batches: Which of them to load, and in which batches; asked for three ahead.
         transform: What they go through, where no `view` is given.
         workers: Number of threads.
         sizes: Sizes of the files in bytes; 0 is unknown, and None where none is known.
@@ -110,14 +111,12 @@ def load_batches(
 
     pool = ThreadPoolExecutor(workers, "decode", initializer=torch.set_num_threads, initargs=(1,))
     try:
-        waiting = deque(map(submit, batches[:_BATCHES_AHEAD]))
-        for following in [*batches[_BATCHES_AHEAD:], *[None] * _BATCHES_AHEAD]:
-            if not waiting:
-                return
+        asked = iter(batches)
+        waiting = deque(map(submit, islice(asked, _BATCHES_AHEAD)))
+        while waiting:
             rows, pixels, jobs = waiting.popleft()
             results = [job.result() for job in jobs]
-            if following is not None:
-                waiting.append(submit(following))
+            waiting.extend(map(submit, islice(asked, 1)))
             reasons = {
                 row: reason
                 for row, (reason, _, _) in zip(rows, results, strict=True)
