@@ -29,6 +29,7 @@ from clinit.extract.commit import flush_folder
 from clinit.extract.decode import MISSING
 from clinit.extract.head import Head, Top1, store_head, tensors_sha256
 from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.images import images_of
 from clinit.extract.loader import ImageBatch, load_batches
 from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.pipeline import Compute, features_of
@@ -210,12 +211,10 @@ class SplitRun:
             for start in range(rows.start, rows.stop, size)
         ]
         yield from load_batches(
-            self.root,
-            self.manifest.table["path"].to_list(),
+            images_of(self.manifest.table, self.root),
             batches,
             self.transform,
             workers=self.workers,
-            sizes=self.manifest.table["size_bytes"].to_list(),
             max_pixels=self.max_pixels,
             pin_memory=self.backbone.config.device.startswith("cuda"),
             view=self.view,

@@ -187,8 +187,8 @@ def test_changed_class_names_are_refused(tmp_path: Path) -> None:
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.parquet"
     write_manifest(make(), path)
-    tamper(path, lambda old: old, format="clinit-manifest/3")
-    with pytest.raises(ManifestError, match="is not a manifest: its format is 'clinit-manifest/3'"):
+    tamper(path, lambda old: old, format="clinit-manifest/4")
+    with pytest.raises(ManifestError, match="is not a manifest: its format is 'clinit-manifest/4'"):
         read_manifest(path)
 
 
