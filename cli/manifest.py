@@ -129,7 +129,7 @@ def _print_manifest(manifest: Manifest) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from clinit.extract.manifest import SCHEMA
+    from clinit.extract.manifest_table import SCHEMA
 
     counts = manifest.class_counts()
     present = counts.filter(pl.col("images") > 0)

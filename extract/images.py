@@ -18,6 +18,7 @@ from clinit.extract.containers.container import Container
 from clinit.extract.containers.parquet_images import ParquetImages
 from clinit.extract.containers.tar_images import read_member
 from clinit.extract.decode import EMPTY, memory_error, read_error, read_image_file
+from clinit.extract.manifest_table import is_contained
 
 
 @runtime_checkable
@@ -119,6 +120,6 @@ def images_of(table: pl.DataFrame, root: Path) -> Images:
         table: Rows of the table of a `Manifest`, in any order.
         root: The folder that their paths start from.
     """
-    if "container" in table.columns:
+    if is_contained(table):
         return ContainedImages(root, table)
     return ImageFiles(root, table["path"].to_list(), table["size_bytes"].to_list())

@@ -26,6 +26,12 @@ from clinit.extract.commit import commit_file
 from clinit.extract.contrast import DIGEST_LETTERS, contrast
 from clinit.extract.dataset import SPLITS
 from clinit.extract.document import content_sha256
+from clinit.extract.manifest_table import (
+    CONTAINER,
+    is_contained,
+    table_problem,
+    wrong_columns,
+)
 from clinit.extract.parquet_size import parquet_size
 
 FORMAT = "clinit-manifest/2"
@@ -33,24 +39,6 @@ CONTAINED_FORMAT = "clinit-manifest/3"
 """Format of manifests of images in containers."""
 OLDER = "clinit-manifest/1"
 """Format of manifests of earlier versions, without `sha256`."""
-SCHEMA = pl.Schema(
-    {"path": pl.String, "label": pl.Int64, "class_name": pl.String, "size_bytes": pl.Int64}
-)
-CONTAINED_SCHEMA = pl.Schema(
-    {
-        **SCHEMA,
-        "container": pl.String,
-        "column": pl.String,
-        "position": pl.Int64,
-        "container_bytes": pl.Int64,
-    }
-)
-"""Columns for images in containers: `path` is the container's with the name in it behind a `/`;
-`column` is that of the images in a Parquet file and empty for a tar file; `position` is the first
-byte in a tar file and the row in a Parquet file; `container_bytes` is the size of the container."""
-# An absolute path (of Windows too), a step up, or a name that the digest could not tell apart.
-_LEAVES_ROOT = r"^$|^[/\\]|^[A-Za-z]:[/\\]|(^|[/\\])\.\.([/\\]|$)|\x00"
-_CONTAINER = ("container", "column", "container_bytes")
 _SEAL = "sha256"
 _SEALED = ("format", "dataset", "split", "class_names", "digest")
 _ClassNames = tuple[Annotated[str, msgspec.Meta(max_length=MAX_NAME)], ...]
@@ -77,7 +65,7 @@ class Manifest:
         """Check the table."""
         if self.split not in SPLITS:
             raise ValueError(f"the split is {self.split!r}, expected {' or '.join(SPLITS)}")
-        problem = _problem(self.table, self.class_names)
+        problem = table_problem(self.table, self.class_names)
         if problem is not None:
             raise ValueError(problem)
 
@@ -110,11 +98,11 @@ class Manifest:
     @property
     def is_contained(self) -> bool:
         """Whether the images lie in containers."""
-        return "container" in self.table.columns
+        return is_contained(self.table)
 
     def containers(self) -> pl.DataFrame:
         """Return container, column, container_bytes and rows (len) of each container."""
-        return self.table.group_by(_CONTAINER, maintain_order=True).len()
+        return self.table.group_by(CONTAINER, maintain_order=True).len()
 
     def file_of(self, row: int) -> str:
         """Return the path of the file that holds an image: its own, or that of its container."""
@@ -197,7 +185,7 @@ def read_manifest(path: Path) -> Manifest:
             f"the metadata of {path} were changed after it was written", remedy=_BUILD_AGAIN
         )
     try:
-        if problem := _wrong_columns(columns, metadata["format"]):
+        if problem := wrong_columns(columns, contained=metadata["format"] == CONTAINED_FORMAT):
             raise ValueError(problem)
         table = pl.read_parquet(content)
         # All paths differ: if they are longer than the pages, some come again and again.
@@ -228,66 +216,3 @@ def read_manifest(path: Path) -> Manifest:
 def _of(table: pl.DataFrame, metadata: Mapping[str, str]) -> Manifest:
     names = msgspec.json.decode(metadata["class_names"], type=_ClassNames)
     return Manifest(metadata["dataset"], metadata["split"], names, table)
-
-
-def leaves_root(path: pl.Expr) -> pl.Expr:
-    """Return which paths are absolute, step up, or could not be told apart by a digest."""
-    return path.str.contains(_LEAVES_ROOT)
-
-
-def _wrong_columns(table: pl.DataFrame, kind: str | None = None) -> str | None:
-    is_contained = "container" in table.columns if kind is None else kind == CONTAINED_FORMAT
-    expected = CONTAINED_SCHEMA if is_contained else SCHEMA
-    if table.schema == expected:
-        return None
-    return f"the columns are {dict(table.schema)}, expected {dict(expected)}"
-
-
-def _problem(table: pl.DataFrame, class_names: tuple[str, ...]) -> str | None:
-    """Return what is wrong with a table of images, or None."""
-    if problem := _wrong_columns(table):
-        return problem
-    if len(set(class_names)) != len(class_names):
-        return "two classes have the same name"
-    if table.is_empty():
-        return None
-    if sum(table.null_count().row(0)):
-        return "the table has missing values"
-    path, label = pl.col("path"), pl.col("label")
-    if not table.select(label.is_between(0, len(class_names) - 1).all()).item():
-        return f"labels must lie in [0, {len(class_names)})"
-    leaving = table.filter(leaves_root(path))
-    if len(leaving):
-        return f"the path {leaving['path'][0]!r} leaves the root"
-    names = pl.Series(class_names, dtype=pl.String).gather(table["label"])
-    if not (names == table["class_name"]).all():
-        return "class_name and label disagree"
-    if problem := _wrong_places(table) if "container" in table.columns else _wrong_order(table):
-        return problem
-    if table["path"].n_unique() != len(table):
-        return "a path occurs twice"
-    if table.select((pl.col("size_bytes") < 0).any()).item():
-        return "a size is negative"
-    return None
-
-
-def _wrong_order(table: pl.DataFrame, major: str = "label", minor: str = "path") -> str | None:
-    one, other = pl.col(major), pl.col(minor)
-    in_order = (one > one.shift()) | ((one == one.shift()) & (other > other.shift()))
-    if table.select(in_order.slice(1).all()).item():
-        return None
-    return f"the rows are not sorted by ({major}, {minor})"
-
-
-def _wrong_places(table: pl.DataFrame) -> str | None:
-    """Return what is wrong with where images lie in their containers, or None."""
-    container = pl.col("container")
-    inside = pl.col("path").str.starts_with(pl.concat_str(container, pl.lit("/")))
-    outside = table.filter(~inside | (container == ""))
-    if len(outside):
-        return f"the path {outside['path'][0]!r} is not in its container"
-    if table.select((pl.min_horizontal("position", "container_bytes") < 0).any()).item():
-        return "a position or the size of a container is negative"
-    if table.select(_CONTAINER).n_unique() != table["container"].n_unique():
-        return "a container has two sizes or two columns"
-    return _wrong_order(table, "container", "position")

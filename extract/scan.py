@@ -21,7 +21,8 @@ from clinit.extract.dataset import (
 )
 from clinit.extract.layouts import LAYOUTS, huggingface, webdataset
 from clinit.extract.layouts.search import DoesNotFitError, Listing, Reader, Search
-from clinit.extract.manifest import CONTAINED_SCHEMA, SCHEMA, Manifest
+from clinit.extract.manifest import Manifest
+from clinit.extract.manifest_table import CONTAINED_SCHEMA, SCHEMA, is_contained
 from clinit.extract.tree import Tree, printable
 
 
@@ -62,11 +63,13 @@ def scan(
     listing = reader()
     manifest = _manifest(description, split, listing)
     if manifest.table.is_empty():
+        places = "files" if dataset in _UNPACKED else "folders"
         raise ManifestError(
-            f"no {split} image of {dataset} in {printable(root)}: its folders (layout"
+            f"no {split} image of {dataset} in {printable(root)}: its {places} (layout"
             f" {layout.kind}) are there but hold no image; "
             + "; ".join(listing.warnings or ("they are empty",)),
-            remedy="Unpack the archives of the data set, then run the same command again.",
+            remedy=f"{_UNPACKED.get(dataset, 'Unpack the archives of the data set')}, then run the"
+            " same command again.",
         )
     warnings = (*listing.warnings, *_count_warnings(description, manifest))
     if strict and warnings:
@@ -140,6 +143,14 @@ _EXPECTED = {
 }
 
 
+_UNPACKED = {
+    WEBDATASET: "Give each image a class: beside key.jpg a key.cls with a number or a name, a"
+    " key.json with `label`, or a key.txt",
+    HUGGINGFACE: "Name the column of the classes with `--label-column` of `clinit manifest build`",
+}
+"""What to do where containers hold no image with a label."""
+
+
 def _try_layouts(
     tree: Tree, dataset: Dataset, split: str
 ) -> tuple[tuple[Layout, Reader] | None, list[str]]:
@@ -181,15 +192,14 @@ def _where_to_look(dataset: Dataset) -> str:
 
 def _manifest(dataset: Dataset, split: str, listing: Listing) -> Manifest:
     names = pl.Series("class_name", dataset.classes, dtype=pl.String)
-    is_contained = "container" in listing.table.columns
-    order = ("container", "position") if is_contained else ("label", "path")
-    table = listing.table.sort(order)
+    contained = is_contained(listing.table)
+    table = listing.table.sort(("container", "position") if contained else ("label", "path"))
     return Manifest(
         dataset.name,
         split,
         dataset.classes,
         table.with_columns(names.gather(table["label"])).select(
-            (CONTAINED_SCHEMA if is_contained else SCHEMA).names()
+            (CONTAINED_SCHEMA if contained else SCHEMA).names()
         ),
     )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import polars as pl
 
 from clinit.errors import ImageError, ManifestError
-from clinit.extract.containers.container import Container
+from clinit.extract.containers.container import BUILD_AGAIN, Container
 from clinit.extract.containers.parquet_table import count_rows
 
 BLOCK_ROWS = 64
@@ -60,7 +60,7 @@ class ParquetImages:
         if image is None:
             raise ManifestError(
                 f"{container.path} has no row {row:,}, which the manifest names",
-                remedy=container.remedy,
+                remedy=BUILD_AGAIN,
             )
         if isinstance(image, ImageError):
             raise image

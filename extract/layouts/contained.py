@@ -10,7 +10,7 @@ from clinit.errors import ManifestError
 from clinit.extract.containers.card import Card
 from clinit.extract.containers.split_files import SplitFiles
 from clinit.extract.layouts.search import Listing, counted
-from clinit.extract.manifest import leaves_root
+from clinit.extract.manifest_table import leaves_root
 
 
 def contained(

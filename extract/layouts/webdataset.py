@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -55,10 +56,15 @@ def find(search: Search) -> Reader:
 
 def _splits(tree: Tree) -> dict[str, SplitFiles]:
     files = tree.others()
-    for path in files:
-        if found := _COMPRESSED.fullmatch(path):
-            raise compressed(tree.root / path, found[1] or found[2])
-    return split_files([path for path in files if path.lower().endswith(".tar")])
+    found = {path: match for path in files if (match := _COMPRESSED.fullmatch(path))}
+    splits = split_files([path for path in files if path.lower().endswith(".tar")])
+    if found and not splits:
+        path, match = next(iter(found.items()))
+        raise compressed(tree.root / path, match[1] or match[2])
+    left_out = counted(list(found), "compressed files left out")
+    return {
+        split: replace(each, warnings=(*each.warnings, *left_out)) for split, each in splits.items()
+    }
 
 
 def _read(search: Search, files: SplitFiles) -> Listing:
