@@ -79,7 +79,7 @@ class ContainedImages:
         ]
         self._container = facts.select(run).to_series().to_numpy()
         self._root = root
-        self._paths = table["path"].to_list()
+        self._paths: list[str] = table["path"].to_list()
         self._prefixes = table["container"].str.len_chars().to_numpy()
         self._positions = table["position"].to_numpy()
         self._sizes = table["size_bytes"].to_numpy()

@@ -8,13 +8,13 @@ SCHEMA = pl.Schema(
     {"path": pl.String, "label": pl.Int64, "class_name": pl.String, "size_bytes": pl.Int64}
 )
 CONTAINED_SCHEMA = pl.Schema(
-    {
-        **SCHEMA,
-        "container": pl.String,
-        "column": pl.String,
-        "position": pl.Int64,
-        "container_bytes": pl.Int64,
-    }
+    [
+        *SCHEMA.items(),
+        ("container", pl.String),
+        ("column", pl.String),
+        ("position", pl.Int64),
+        ("container_bytes", pl.Int64),
+    ]
 )
 """Columns for images in containers: `path` is the container's with the name in it behind a `/`;
 `column` is that of the images in a Parquet file and empty for a tar file; `position` is the first

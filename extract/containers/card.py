@@ -72,7 +72,9 @@ def _of_readme(tree: Tree) -> Card:
     if not isinstance(info, dict):
         return Card()
     listed = info.get("features")
-    features = [each for each in listed if isinstance(each, dict)] if _is_list(listed) else []
+    if not isinstance(listed, list):
+        listed = []
+    features = [each for each in listed if isinstance(each, dict)]
     return Card(
         {str(each.get("name")): _feature(each.get("dtype")) for each in features}, _counts(info)
     )
@@ -92,14 +94,10 @@ def _feature(kind: object) -> dict[str, Any]:
 
 def _counts(document: object) -> dict[str, int]:
     splits = document.get("splits") if isinstance(document, dict) else None
-    if _is_list(splits):
+    if isinstance(splits, list):
         splits = {each.get("name"): each for each in splits if isinstance(each, dict)}
     if not isinstance(splits, dict):
         return {}
     named = {name: each for name, each in splits.items() if isinstance(each, dict)}
     found = {n: next((e[k] for k in _COUNTS if k in e), None) for n, e in named.items()}
     return {str(name): count for name, count in found.items() if isinstance(count, int)}
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list)

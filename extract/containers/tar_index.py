@@ -32,7 +32,12 @@ from clinit.extract.containers import labels
 from clinit.extract.tree import IMAGE_SUFFIXES, printable
 
 SCHEMA = pl.Schema(
-    {"member": pl.String, "position": pl.Int64, "size_bytes": pl.Int64, **labels.SCHEMA}
+    [
+        ("member", pl.String),
+        ("position", pl.Int64),
+        ("size_bytes", pl.Int64),
+        *labels.SCHEMA.items(),
+    ]
 )
 _IMAGES = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
 _LABELS = ("cls", "json", "txt")
@@ -127,7 +132,7 @@ def _members(tar: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
     """Yield the files of a tar; a header that leads back would be read for ever."""
     reached = -1
     for member in tar:
-        tar.members = []  # the list would hold all of them until the end
+        tar.members = []  # type: ignore[attr-defined] # or all are held until the end
         if member.size < 0 or member.offset_data <= reached:
             raise _damaged(path, "a header is damaged")
         reached = member.offset_data

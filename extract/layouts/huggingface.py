@@ -91,7 +91,7 @@ def _classes(tree: Tree, tables: dict[str, ParquetTable]) -> tuple[str, ...]:
 
 
 def _read(search: Search, files: SplitFiles, card: Card) -> Listing:
-    tables = []
+    tables: list[pl.DataFrame] = []
     for path in files.paths:
         file = search.tree.root / path
         table = inspect_parquet(file, search.layout.columns, card.features)

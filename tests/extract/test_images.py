@@ -254,6 +254,24 @@ def test_no_place_of_a_hostile_manifest_is_read_or_reserved(
     assert content in CONTENT
 
 
+@given(st.lists(st.tuples(st.integers(0, 1_499), st.integers(0, 255)), min_size=1, max_size=4))
+def test_no_damage_of_a_parquet_file_goes_beyond_an_error_that_is_told(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, int]]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "damaged.parquet"
+    make_parquet(path, CONTENT, [0] * 5, names="ab", row_group_size=3)
+    content = bytearray(path.read_bytes())
+    for place, value in changes:
+        content[place % len(content)] = value
+    path.write_bytes(content)
+    images = ContainedImages(path.parent, table(parquet_rows(path, 5)))
+    for row in range(5):
+        try:
+            images.read(row)
+        except ClinitError:
+            continue
+
+
 def test_every_image_of_a_tar_can_be_read_at_its_place(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as writer:

@@ -19,8 +19,8 @@ def rows(scanned: Scan) -> list[tuple[str, int, str]]:
     return scanned.manifest.table.select("path", "label", "class_name").rows()
 
 
-def read(root: Path, split: str = "train", **options: bool) -> Scan:
-    return scan("webdataset", root, split, **options)
+def read(root: Path, split: str = "train", *, strict: bool = False) -> Scan:
+    return scan("webdataset", root, split, strict=strict)
 
 
 def test_rows_stand_in_the_order_of_the_shards(tmp_path: Path) -> None:
