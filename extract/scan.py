@@ -63,7 +63,7 @@ def scan(
     listing = reader()
     manifest = _manifest(description, split, listing)
     if manifest.table.is_empty():
-        places = "files" if dataset in _UNPACKED else "folders"
+        places = "files" if dataset in (WEBDATASET, HUGGINGFACE) else "folders"
         raise ManifestError(
             f"no {split} image of {dataset} in {printable(root)}: its {places} (layout"
             f" {layout.kind}) are there but hold no image; "
@@ -133,9 +133,10 @@ _SELF_DESCRIBED: dict[str, Callable[[Tree, Columns], Dataset]] = {
 }
 
 
+_CONTAINERS = f"tar shards as `{WEBDATASET}`, Parquet files as `{HUGGINGFACE}`"
 _EXPECTED = {
     FOLDER: "a folder with train/<class>/ and val/<class>/, or with class folders alone, which are"
-    f" taken as train; tar shards are read as `{WEBDATASET}`, Parquet files as `{HUGGINGFACE}`",
+    f" taken as train; read {_CONTAINERS}",
     WEBDATASET: "a folder with .tar files whose names or folders have train, val or test in them,"
     " or none of these words, then all are taken as train",
     HUGGINGFACE: "a folder with .parquet files whose names or folders have train, validation or"
@@ -144,11 +145,12 @@ _EXPECTED = {
 
 
 _UNPACKED = {
+    FOLDER: f"Unpack the archives of the data set, or read {_CONTAINERS}",
     WEBDATASET: "Give each image a class: beside key.jpg a key.cls with a number or a name, a"
     " key.json with `label`, or a key.txt",
     HUGGINGFACE: "Name the column of the classes with `--label-column` of `clinit manifest build`",
 }
-"""What to do where containers hold no image with a label."""
+"""What to do where files are there and no image with a label."""
 
 
 def _try_layouts(
@@ -186,7 +188,7 @@ def _where_to_look(dataset: Dataset) -> str:
         return f"Give --root {_EXPECTED[dataset.name]}."
     return (
         f"Give --root the folder that holds these (`clinit manifest show {dataset.name}` lists"
-        f" them), or read class folders of other names as `{FOLDER}`."
+        f" them), or read class folders of other names as `{FOLDER}`, {_CONTAINERS}."
     )
 
 

@@ -129,7 +129,12 @@ def test_class_folders_are_not_found_where_shards_lie(tmp_path: Path) -> None:
     shard(tmp_path / "train-0.tar", ("c", "0"))
     with pytest.raises(ManifestError, match=r"and found train-0\.tar") as caught:
         scan("folder", tmp_path, "train")
-    assert "tar shards are read as `webdataset`" in caught.value.remedy
+    assert "read tar shards as `webdataset`" in caught.value.remedy
+    (tmp_path / "data").mkdir()
+    shard(tmp_path / "data" / "train-0.tar", ("c", "0"))
+    with pytest.raises(ManifestError, match="hold no image; files left out") as caught:
+        scan("folder", tmp_path, "train")
+    assert "or read tar shards as `webdataset`, Parquet" in caught.value.remedy
 
 
 def test_a_link_to_a_shard_may_not_leave_the_root(tmp_path: Path) -> None:
