@@ -8,8 +8,7 @@ from rich.table import Table
 
 from clinit.analysis.columns import Column, table_of
 from clinit.analysis.settings import NOTHING
-from clinit.headtrain.probe import Probe
-from clinit.headtrain.probe.result import GridPoint
+from clinit.headtrain.probe.result import GridPoint, Probe
 
 NAMES = {"lr": "learning rate", "weight_decay": "weight decay", "c": "C"}
 

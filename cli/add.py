@@ -12,7 +12,7 @@ import typer
 
 from clinit.cli.claim import claimed_file
 from clinit.cli.config_file import ConfigOption
-from clinit.cli.console import err, note, say
+from clinit.cli.console import note, say
 from clinit.cli.console import out as terminal
 from clinit.cli.export import remembered
 from clinit.cli.interruption import keeps
@@ -21,25 +21,21 @@ from clinit.cli.model_source import (
     ModelOut,
     NetworkOptions,
     check_out,
-    features_of,
+    listener,
     open_source,
     takes_network,
 )
 from clinit.cli.study_options import takes
-from clinit.cli.training_progress import training_progress
-from clinit.headtrain.study import AddConfig
+from clinit.headtrain.deployed.settings import AddConfig
 
 if TYPE_CHECKING:
     from torch import nn
 
     from clinit.extract.head import Top1
     from clinit.headtrain.deployed.add import Addition
-    from clinit.headtrain.deployed.model import Model
     from clinit.headtrain.deployed.write import ExtraFiles
-    from clinit.headtrain.events import Event, Observer
     from clinit.headtrain.export.model_file import ModelFacts
     from clinit.headtrain.export.onnx_file import OnnxCheck
-    from clinit.headtrain.stream.source import Source
 
 
 @keeps("The features computed so far are kept: the same command goes on after them.")
@@ -77,10 +73,7 @@ def add(
 
     clinit add scenes/ photographs/ --out scenes2/
     """
-    from clinit.headtrain.deployed.add import add as add_classes
-    from clinit.headtrain.deployed.add import replaced_rows
-    from clinit.headtrain.deployed.images import digests
-    from clinit.headtrain.deployed.write import write_classes
+    from clinit.headtrain.deployed.add_images import AddRequest, add_images
 
     check_out(out)
     if onnx:
@@ -92,28 +85,23 @@ def add(
     checks: list[OnnxCheck] = []
     with claimed_file(out):
         model, images = open_source(paths, network)
-        check = partial(replaced_rows, model.facts, allowed=replace)
-        source, folder = features_of(model, images, out, network, check)
-        known = None if old is None else _old_classes(old, model)
-        with training_progress(verbose=False) as observe:
-            added = add_classes(
-                model,
-                source,
-                config,
-                old=known,
-                replacing=replace,
-                data={
-                    "command": ["clinit", *sys.argv[1:]],
-                    "model": model.origin,
-                    "images": str(images),
-                    **digests(source),
-                    **({} if known is None else {"old": known.description}),
-                },
-                observer=_without_notes(observe),
-            )
-        with err.status("Putting backbone and head together …"):
-            write_classes(model, added.classes, out, partial(_extra, images, checks, onnx=onnx))
-    _show(added, source, folder, out)
+        request = AddRequest(
+            images=images,
+            out=out,
+            config=config,
+            extraction=network.extraction(),
+            replacing=replace,
+            old=old,
+            features=network.features,
+            data={"command": ["clinit", *sys.argv[1:]]},
+        )
+        added, folder = add_images(
+            model,
+            request,
+            listener=listener(),
+            extra=partial(_extra, images, checks, onnx=onnx),
+        )
+    _show(added, folder, out)
     for each in checks:
         say(each.describe())
 
@@ -134,35 +122,7 @@ def _extra(
     return {ONNX_FILE: lambda path: checks.append(write_onnx(network, facts, path, some))}
 
 
-def _old_classes(path: Path, model: Model) -> Source:
-    from clinit.headtrain.deployed.model import check_features
-    from clinit.headtrain.examples import examples
-    from clinit.headtrain.stream.source import read_source
-
-    with err.status("Reading the features of old classes …"):
-        source = read_source(path)
-    check_features(model, source)
-    known = set(model.facts.class_names)
-    if unknown := [name for name in source.class_names if name not in known]:
-        note(
-            f"{len(unknown):,} of {len(source.class_names):,} classes in {path} are none of the"
-            f" model ({examples(unknown)}): they are left out"
-        )
-    return source
-
-
-def _without_notes(observe: Observer) -> Observer:
-    """Show the progress, but not the notes of an experiment, which speak of its options."""
-    from clinit.headtrain.events import Noted
-
-    def seen(event: Event) -> None:
-        if not isinstance(event, Noted):
-            observe(event)
-
-    return seen
-
-
-def _show(added: Addition, source: Source, folder: Path, path: Path) -> None:
+def _show(added: Addition, folder: Path, path: Path) -> None:
     from rich import box
     from rich.table import Table
 
@@ -188,6 +148,13 @@ def _show(added: Addition, source: Source, folder: Path, path: Path) -> None:
     )
     table.add_row("added classes", f"{added.new.total:,}", "-", _percent(added.new))
     terminal.print(table)
+    if not added.new.total:
+        why = (
+            "no added class has the five images from which on some are kept aside"
+            if change.settings["hold_out"]
+            else "--hold-out 0 keeps no new image aside"
+        )
+        note(f"{why}: accuracy on the added classes was not measured; a folder val measures it")
     if not added.old.total:
         note(
             "no held-out image of an old class is known: give some with --old CACHE, or let the"

@@ -12,14 +12,14 @@ from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, note, say
 from clinit.cli.interruption import keeps
 from clinit.cli.study_options import takes
-from clinit.headtrain.study import AlignConfig
+from clinit.headtrain.align.settings import AlignConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clinit.extract.cache import CacheSplit
     from clinit.extract.head import Head
-    from clinit.headtrain.align import Alignment
+    from clinit.headtrain.align.alignment import Alignment
     from clinit.headtrain.stream.source import Source
 
 
@@ -54,7 +54,7 @@ def align(
     """
     from clinit.extract.cache import open_cache
     from clinit.extract.head import write_head
-    from clinit.headtrain.align import choose_views
+    from clinit.headtrain.align.alignment import choose_views
     from clinit.headtrain.stream.source import read_source
 
     if out.suffix != ".safetensors":
@@ -92,7 +92,7 @@ def _align(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeRemainingColumn as Remaining
 
-    from clinit.headtrain.align import align as align_head
+    from clinit.headtrain.align.alignment import align as align_head
 
     columns = (BarColumn(bar_width=None), MofNCompleteColumn(), TextColumn("epochs"))
     loss = TextColumn("{task.fields[loss]}")

@@ -19,8 +19,9 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from clinit.cli.config_section import Commands, Section, section_of, words
+from clinit.cli.config_section import Commands, Section, section_of
 from clinit.cli.config_toml import open_config
+from clinit.cli.config_value import words
 from clinit.cli.context import Context
 
 

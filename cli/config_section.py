@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from clinit.cli.config_toml import GRID, ConfigFile, Settings, kind
+from clinit.cli.config_toml import GRID, ConfigFile, Settings
+from clinit.cli.config_value import words
 from clinit.errors import ConfigFileError
-from clinit.extract.visible import visible
 from clinit.headtrain.study import (
     HEAD_METHODS,
     TOP_METHODS,
@@ -25,6 +25,9 @@ Commands = Mapping[str, Mapping[str, Any]]
 NOT_SHARED = frozenset({"batch-size", "head", "loss", "lr", "method", "out", "precision", "views"})
 """Options that differ between the commands that have them, in their defaults, choices or files.
 They are refused outside of a section."""
+APART = ("add", "remember")
+"""Commands of a model in use. What a file says outside of its sections is for the study that it
+describes, and never reaches them: `iterations` of a training are not those of `clinit add`."""
 RIVALS = {
     "buffer": "buffer-per-class",
     "buffer-per-class": "buffer",
@@ -35,8 +38,6 @@ RIVALS = {
 _METHODS = {"train-head": HEAD_METHODS, "train-top": TOP_METHODS}
 RUNS, TOP_RUNS = "train-head", "train-top"
 """The commands whose sections hold the defaults of a sweep's runs."""
-_DIGITS = 18
-"""Most digits of an integer."""
 _PLACES = ("base", "new", "head")
 """Options that a sweep takes from such a section for itself."""
 OF_IMAGES = (
@@ -127,14 +128,20 @@ def section_of(file: ConfigFile, command: str, commands: Commands) -> Section:
 def _shared(file: ConfigFile, command: str, commands: Commands) -> dict[str, Any]:
     """Return the options outside of all sections that the command takes."""
     found = {}
+    of_study = {name: options for name, options in commands.items() if name not in APART}
     for key, value in file.content.items():
         if key in (*commands, GRID):
             continue
-        readers = [name for name, options in commands.items() if key in options]
+        if not any(key in options for options in commands.values()):
+            raise _unknown(file, key, value, command, commands)
+        if command in APART and key in commands[command] and key not in file.own(command):
+            raise ConfigFileError(
+                f"{file.name} sets {key!r} outside of a section, but {command} reads its own alone",
+                remedy=f"Write the value for {command} under [{command}].",
+            )
+        readers = [name for name, options in of_study.items() if key in options]
         if key in OF_IMAGES and command != "sweep":  # a sweep has them for runs of train-top
             readers = [name for name in readers if name != "sweep"]
-        if not readers:
-            raise _unknown(file, key, value, command, commands)
         if key in NOT_SHARED:
             places = [f"[{each}]" for each in ([command] if command in readers else readers)]
             raise ConfigFileError(
@@ -147,12 +154,17 @@ def _shared(file: ConfigFile, command: str, commands: Commands) -> dict[str, Any
             found[key] = value
         elif command == "sweep" and readers in ([RUNS], [TOP_RUNS]):
             continue  # of its runs
-        elif len(readers) == 1:
-            raise ConfigFileError(
-                f"{file.name} sets {key!r} outside of a section, but only {readers[0]} has it",
-                remedy=f"Write it under [{readers[0]}].",
-            )
+        elif len(readers) < 2:
+            raise _of_few(file, key, readers or [name for name in APART if key in commands[name]])
     return found
+
+
+def _of_few(file: ConfigFile, key: str, names: Sequence[str]) -> ConfigFileError:
+    has = "has" if len(names) == 1 else "have"
+    return ConfigFileError(
+        f"{file.name} sets {key!r} outside of a section, but only {_listed(names)} {has} it",
+        remedy=f"Write it under {_listed([f'[{name}]' for name in names], 'or')}.",
+    )
 
 
 def _unknown(
@@ -217,39 +229,6 @@ def _check_method(
             f"{file.name} has a mistake in [{command}.{method}]: {text}",
             remedy=f"Write it under [{command}], or remove it.",
         )
-
-
-def words(file: str, key: str, value: object, *, several: bool) -> str | list[str]:
-    """Return a value as on the command line, so that it is checked in the same way.
-
-    Raises:
-        ConfigFileError: If its type is one that no option takes, or it cannot be printed in the
-            help, which shows it as a default.
-    """
-    values = value if isinstance(value, list) else [value]
-    if not several and isinstance(value, list):
-        raise ConfigFileError(
-            f"{file} gives {key!r} a list, but the option takes one value",
-            remedy=f"Write one value: `{key} = ...`.",
-        )
-    for each in values:
-        if not isinstance(each, str | int | float):
-            raise ConfigFileError(
-                f"{file} gives {key!r} a {kind(each)}, expected a string, a number, true or false",
-                remedy="Write one option per line, at the top of the file or in a section.",
-            )
-        if isinstance(each, int) and abs(each) >= 10**_DIGITS:
-            raise ConfigFileError(
-                f"{file} gives {key!r} a number of more than {_DIGITS} digits",
-                remedy="Write a number that the option takes; its help names the range.",
-            )
-        if isinstance(each, str) and visible(each) != each:
-            raise ConfigFileError(
-                f"{file} gives {key!r} a string with control characters: {visible(each)}",
-                remedy="Write the value without them.",
-            )
-    texts = [str(each) for each in values]
-    return texts if several else texts[0]
 
 
 def _nearest(

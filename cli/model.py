@@ -38,14 +38,13 @@ def show(
     ] = False,
 ) -> None:
     """Show which classes a model has, when they came and from what, and what it remembers."""
-    from clinit.headtrain.export.memory_file import read_memory
+    from clinit.headtrain.export.memory_file import memory_in
     from clinit.headtrain.export.model_file import read_facts
-    from clinit.headtrain.export.model_folder import MEMORY_FILE, model_file_of
+    from clinit.headtrain.export.model_folder import model_file_of
 
     with err.status("Reading the model …"):
         facts = read_facts(model_file_of(model))
-        there = model.is_dir() and (model / MEMORY_FILE).exists()
-        memory = read_memory(model / MEMORY_FILE) if there else None
+        memory = memory_in(model, facts)
     if as_json:
         print_json(json.dumps(_as_json(facts, memory), ensure_ascii=False))
         return

@@ -1,4 +1,4 @@
-"""The model that a command starts from, and the features of the images that it is given.
+"""The model that a command starts from, and how images go through a network.
 
     @takes_network
     def add(paths: ModelAndImages, network: NetworkOptions, ...) -> None:
@@ -8,7 +8,8 @@ Typer sees the options of a network of timm and of an extraction instead of `net
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -31,14 +32,15 @@ from clinit.cli.network_options import (
     numbers,
 )
 from clinit.cli.study_options import expand
+from clinit.cli.training_progress import training_progress
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count
 
 if TYPE_CHECKING:
-    from clinit.extract.manifest import Manifest
     from clinit.extract.run import ExtractConfig
+    from clinit.headtrain.deployed.listener import Listener
     from clinit.headtrain.deployed.model import Model
-    from clinit.headtrain.stream.source import Source
+    from clinit.headtrain.events import Event, Observer
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -212,59 +214,23 @@ def open_source(paths: Sequence[Path], network: NetworkOptions) -> tuple[Model, 
         return open_model(paths[0], device=network.device), paths[1]
 
 
-def check_apart(writes: Path, reads: Path, option: str) -> None:
-    """Check that nothing is written into what the command reads."""
-    place, other = writes.resolve(), reads.resolve()
-    if place == other or other in place.parents:
-        raise typer.BadParameter(f"{option} would write into {reads}, which is only read: {writes}")
+def listener() -> Listener:
+    """Return what shows on the terminal how far the work on a model is."""
+    from clinit.headtrain.deployed.listener import Listener
+
+    return Listener(
+        note=note, warn=warn, doing=err.status, extracting=progress_bars, training=_training
+    )
 
 
-def features_of(
-    model: Model, images: Path, out: Path, network: NetworkOptions, check: Callable[..., object]
-) -> tuple[Source, Path]:
-    """Return the features of a folder of images, and the folder of their cache.
+@contextmanager
+def _training() -> Iterator[Observer]:
+    """Show the progress, but not the notes of an experiment, which speak of its options."""
+    from clinit.headtrain.events import Noted
 
-    Args:
-        model: Whose network computes them.
-        images: The folder.
-        out: What the command writes; the cache is beside it unless an option says where.
-        network: The options.
-        check: Called with the class names before anything is computed.
-    """
-    from clinit.headtrain.deployed.images import extract_images, list_images
+    def seen(event: Event) -> None:
+        if not isinstance(event, Noted):
+            observe(event)
 
-    folder = network.features or out.with_name(f"{out.name}-features")
-    for reads in (images, Path(model.origin)):
-        check_apart(out, reads, "--out")
-        check_apart(folder, reads, "--features")
-    with err.status("Listing the images …"):
-        manifests = list_images(images)
-    check(manifests["train"].class_names)
-    note_single_images(manifests["train"])
-    with progress_bars() as on_progress:
-        source = extract_images(
-            model,
-            manifests,
-            images,
-            folder,
-            network.extraction(),
-            on_progress=on_progress,
-            on_note=note,
-        )
-    for text in source.notes:
-        if "val split" not in text:
-            warn(text)
-    return source, folder
-
-
-def note_single_images(train: Manifest) -> None:
-    """Say which classes have a single image."""
-    from clinit.headtrain.examples import examples
-
-    single = train.class_counts().filter(images=1)["class_name"].to_list()
-    if single:
-        note(
-            f"{len(single):,} of {len(train.class_names):,} classes"
-            f" {'has' if len(single) == 1 else 'have'} a single image ({examples(single)}): what"
-            " is computed from it is a guess, and nothing is kept aside to measure it on"
-        )
+    with training_progress(verbose=False) as observe:
+        yield seen

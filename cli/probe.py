@@ -13,10 +13,10 @@ from clinit.cli.console import err, note, out, print_json, say
 from clinit.cli.diagnose import Format
 from clinit.cli.interruption import keeps
 from clinit.cli.study_options import takes
-from clinit.headtrain.study import ProbeConfig
+from clinit.headtrain.probe.settings import ProbeConfig
 
 if TYPE_CHECKING:
-    from clinit.headtrain.probe import Probe
+    from clinit.headtrain.probe.result import Probe
     from clinit.headtrain.stream.source import Source
 
 
@@ -72,7 +72,7 @@ def _probe(source: Source, config: ProbeConfig) -> Probe:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeRemainingColumn as Remaining
 
-    from clinit.headtrain.probe import probe as probe_source
+    from clinit.headtrain.probe.protocol import probe as probe_source
 
     unit = "epochs" if config.by == "adamw" else "searches"
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn())

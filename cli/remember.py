@@ -15,12 +15,12 @@ from clinit.cli.model_source import (
     ModelOut,
     NetworkOptions,
     check_out,
-    features_of,
+    listener,
     open_source,
     takes_network,
 )
 from clinit.cli.study_options import takes
-from clinit.headtrain.study import RememberConfig
+from clinit.headtrain.deployed.settings import RememberConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +49,7 @@ def remember(
     """
     import typer
 
-    from clinit.headtrain.deployed.images import digests
+    from clinit.headtrain.deployed.images import image_features, where_from
     from clinit.headtrain.deployed.remember import check_own
     from clinit.headtrain.deployed.remember import remember as remember_classes
     from clinit.headtrain.deployed.write import write_classes
@@ -59,13 +59,16 @@ def remember(
     check_out(out)
     with claimed_file(out):
         model, images = open_source(paths, network)
-        source, folder = features_of(model, images, out, network, partial(check_own, model.facts))
-        data = {
-            "command": ["clinit", *sys.argv[1:]],
-            "model": model.origin,
-            "images": str(images),
-            **digests(source),
-        }
+        source, folder = image_features(
+            model,
+            images,
+            out=out,
+            features=network.features,
+            config=network.extraction(),
+            check=partial(check_own, model.facts),
+            listener=listener(),
+        )
+        data = {"command": ["clinit", *sys.argv[1:]], **where_from(model, images, source)}
         found = remember_classes(model, source, config, data=data)
         with err.status("Putting backbone and head together …"):
             write_classes(model, found.classes, out)

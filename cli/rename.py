@@ -10,7 +10,7 @@ import typer
 from clinit.cli.claim import claimed_file
 from clinit.cli.console import err, say
 from clinit.cli.interruption import keeps
-from clinit.cli.model_source import ModelArgument, ModelOut, check_apart, check_out
+from clinit.cli.model_source import ModelArgument, ModelOut, check_out
 
 
 @keeps("No half of a model is left: it is written whole or not at all.")
@@ -34,13 +34,13 @@ def rename(
     """
     from clinit.headtrain.deployed.edit import Classes, renamed
     from clinit.headtrain.deployed.model import open_model
-    from clinit.headtrain.deployed.write import write_classes
+    from clinit.headtrain.deployed.write import check_apart, write_classes
 
     pairs = _pairs(names)
     check_out(out)
     with claimed_file(out), err.status("Putting backbone and head together …"):
         opened = open_model(model, device="cpu")
-        check_apart(out, model, "--out")
+        check_apart(out, model)
         data = {"command": ["clinit", *sys.argv[1:]], "model": opened.origin}
         write_classes(opened, renamed(Classes.of(opened), pairs, data=data), out)
     say(f"{len(pairs):,} renamed. Model at {out}")

@@ -61,6 +61,7 @@ def train_head(
     """
     from clinit.extract.device import choose_device
     from clinit.headtrain.bank.precision import check_precision
+    from clinit.headtrain.record.finished import unrecorded
     from clinit.headtrain.record.format import INFO, check_free, write_records
 
     training = studies[0].training
@@ -70,13 +71,14 @@ def train_head(
         # Before anything is read: a folder that is not a record is in the way.
         check_free(folder for folder in folders if not (folder / INFO).is_file())
         data = read_data(base, new, head)
-        left = _missing(data, studies, folders, diagnose=diagnose)
-        records = {}
+        left = unrecorded(studies, folders, data.base, data.new, data.head, diagnosed=diagnose)
+        _say_what_is_there(folders, left)
+        records = []
         if left:
             trained = _train(data, studies, diagnose=diagnose, verbose=verbose)
-            records = {f: r for f, r in zip(folders, trained, strict=True) if f in left}
-            write_records([*records.values()], [*records])
-    _show([*records.values()], folders)
+            records = [trained[number] for number in left]
+            write_records(records, [folders[number] for number in left])
+    _show(records, folders)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,34 +105,12 @@ def read_data(base: Path, new: Path, head_file: Path | None) -> HeadData:
     return HeadData(base_source, new_source, *starting_head(base_source, head_file))
 
 
-def _missing(
-    data: HeadData,
-    studies: list[Study],
-    folders: list[Path],
-    *,
-    diagnose: bool,
-) -> set[Path]:
-    """Return the folders that do not yet hold the record of their head."""
-    from clinit.headtrain.record.finished import is_finished
-
-    left = {
-        folder
-        for study, folder in zip(studies, folders, strict=True)
-        if not is_finished(
-            folder,
-            study,
-            data.base,
-            data.new,
-            data.head,
-            diagnosed=diagnose,
-        )
-    }
-    for folder in folders:
-        if folder not in left:
+def _say_what_is_there(folders: list[Path], left: list[int]) -> None:
+    for number, folder in enumerate(folders):
+        if number not in left:
             say(f"{folder} is there already")
     if 0 < len(left) < len(folders):
         say("All heads are trained once more: side by side, the others get the same numbers")
-    return left
 
 
 def _train(

@@ -2,7 +2,8 @@
 
 Rooms, from the ground up:
 
-    study, setting    what a run is asked to do, and which settings mean something to it
+    setting           a field of a dataclass that is an option, a key in a file and a check at once
+    study             what a run is asked to do, and which settings mean something to it
     losses            values, gradients, and expansions for calibration
     least_squares     class statistics and the head of Eq. 3
     stream            classes, tasks, buffer and batches: what each task looks at
@@ -12,8 +13,9 @@ Rooms, from the ground up:
     record            what is written down, and the folder of a run
     learner           a bank that learns one task after another; closed_learner: a closed form
     experiment        one call of either
-    align             the fine-tuning of a base head
+    align, probe      the fine-tuning of a base head; how well any linear head can do
     top               the same with blocks of the backbone that learn as well
     export            a run as one model file
+    deployed          a model in use: classes are added, replaced, renamed and removed
     sweep             many runs
 """

@@ -78,6 +78,21 @@ READERS: Mapping[str, tuple[str, ...]] = {
     "predict, table": _words(
         *("predict", "{work}/model.safetensors", "{work}/odd/good.png", "--device", "cpu")
     ),
+    "predict, folder": _words(
+        *("predict", "{work}/scenes", "{work}/odd/good.png", "--json", "--device", "cpu"),
+        *("--reject", "energy"),
+    ),
+    "model show": _words("model", "show", "{work}/scenes", "--json"),
+    "add, folder": _words(
+        *("add", "{work}/scenes", "{work}/images/new", "--replace", "--out", "{out}/grown"),
+        *("--iterations", "2", "--device", "cpu", "--workers", "1"),
+    ),
+    "remember, folder": _words(
+        *("remember", "{work}/scenes", "{work}/images/new", "--out", "{out}/remembers"),
+        *("--device", "cpu", "--workers", "1"),
+    ),
+    "remove": _words("remove", "{work}/scenes", "b", "--out", "{out}/fewer"),
+    "rename": _words("rename", "{work}/scenes", "b=z", "--out", "{out}/renamed"),
     "manifest show": _words("manifest", "show", "{work}/train.parquet"),
     "extract --manifest": COMMANDS["extract --manifest"].words,
     "sweep": tuple(w.replace("{out}/sweep", "{work}/sweep") for w in COMMANDS["sweep"].words),
@@ -90,6 +105,9 @@ READERS: Mapping[str, tuple[str, ...]] = {
 WRITTEN = {"train-top, its records": "top", "sweep": "sweep", "sweep --search": "search"}
 """What a command goes on with, below `{work}`: its results are there."""
 _CACHE = ("cache verify", "cache show", "train-head", "diagnose")
+_MODEL = ("predict, folder", "model show", "add, folder", "remember, folder", "remove", "rename")
+_KEPT = ("scenes",)
+"""Folders below `{work}` that no command may write into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +119,8 @@ class File:
     readers: tuple[str, ...]
     twin: str
     """Another file of the same format, to be put in its place."""
+    may_go: bool = False
+    """Whether a folder without it is whole: it says less, and so do the commands."""
     is_input: bool = False
     """Written by the user, not by clinit: it may be other than it was, if it says what it says."""
 
@@ -157,6 +177,10 @@ FILES = (
          "sweep/random-lr=0.001-seed=1/evaluations.parquet"),
     File("search/study.db", ("sweep --search",), "search/trials/sweep.json"),
     File("model.safetensors", ("predict",), "weights.safetensors"),
+    File("scenes/model.safetensors", _MODEL, "renamed/model.safetensors"),
+    File("scenes/config.json", _MODEL, "renamed/config.json"),
+    File("scenes/memory.safetensors", _MODEL, "renamed/memory.safetensors", may_go=True),
+    File("scenes/README.md", _MODEL[:2], "renamed/README.md"),
     File("train.parquet", ("manifest show", "extract --manifest"),
          "caches/new/train/manifest.parquet"),
     File("weights.safetensors", ("export --weights",), "model.safetensors"),
@@ -367,7 +391,7 @@ def _run(file: File, sort: str, chance: str) -> Callable[[Place, Path], list[Fai
     def run(place: Place, folder: Path) -> list[Failure]:
         content = damaged(file, sort, chance, place)
         source = find(place.work, file.path)
-        if content == source.read_bytes():
+        if content == source.read_bytes() or (content is None and file.may_go):
             return []
         found = []
         for reader in file.readers:
@@ -379,11 +403,21 @@ def _run(file: File, sort: str, chance: str) -> Callable[[Place, Path], list[Fai
                 path.write_bytes(content)
             if reader == "train-top, its checkpoint":
                 _put_checkpoint(own, content)
+            before = _kept(own)
             done = _read(place, own, reader)
             found += _verdict(place, done, own, reader, file)
+            if _kept(own) != before:
+                found.append(Failure("run or touched", f"{reader}: a file that is only read"))
         return found
 
     return run
+
+
+def _kept(own: Path) -> dict[str, bytes]:
+    """Return the content of what is only read."""
+    folders = (own / "work" / name for name in _KEPT)
+    files = (path for folder in folders for path in folder.rglob("*") if path.is_file())
+    return {str(path): path.read_bytes() for path in files}
 
 
 def prepare(place: Place, own: Path, path: Path, reader: str) -> Path:

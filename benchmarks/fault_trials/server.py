@@ -31,8 +31,12 @@ IMPORTS = (
     *("matplotlib.backends.backend_agg", "sklearn.datasets", "safetensors.torch"),
     *("clinit.cli.main", "clinit.extract.run", "clinit.extract.import_features"),
     *("clinit.extract.scan", "clinit.analysis.report", "clinit.analysis.figures.save"),
-    *("clinit.analysis.diagnosis", "clinit.headtrain.experiment", "clinit.headtrain.align"),
-    *("clinit.headtrain.probe", "clinit.analysis.probe_table"),
+    *(
+        "clinit.analysis.diagnosis",
+        "clinit.headtrain.experiment",
+        "clinit.headtrain.align.alignment",
+    ),
+    *("clinit.headtrain.probe.protocol", "clinit.analysis.probe_table"),
     *(
         "clinit.headtrain.export.run",
         "clinit.headtrain.export.classifier",

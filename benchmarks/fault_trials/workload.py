@@ -196,9 +196,10 @@ def make_work(server: Server, work: Path) -> None:
     make(_extract("new", target="caches/new"))
     for name in ("cache import", "manifest build", "align"):
         make(COMMANDS[name].words)
-    for name in ("train-head", "export", "train-top", "sweep"):
+    for name in ("train-head", "export", "export, folder", "train-top", "sweep"):
         make(COMMANDS[name].words)
     make(COMMANDS["sweep --search optuna"].words)
+    make(("rename", "{work}/scenes", "b=z", "--out", "{work}/renamed"))
     (work / "kept").mkdir()
     shutil.copy(_kept_checkpoint(server, work, work / "logs"), work / "kept")
     _write_odd_images(work / "odd")

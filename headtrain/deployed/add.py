@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -20,15 +19,16 @@ from clinit.headtrain.deployed.edit import Classes
 from clinit.headtrain.deployed.images import Measured, measured
 from clinit.headtrain.deployed.model import Model
 from clinit.headtrain.deployed.old_rows import in_rows_of, old_rows
+from clinit.headtrain.deployed.settings import AddConfig
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.examples import examples
 from clinit.headtrain.experiment import run_experiment
-from clinit.headtrain.export.change import Change, now
+from clinit.headtrain.export.change import Change
 from clinit.headtrain.export.memory import Memory, without_rows_of
 from clinit.headtrain.export.model_file import ModelFacts
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import AddConfig, Start, Stream, Study, Training
+from clinit.headtrain.study import Start, Stream, Study, Training
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,29 +110,18 @@ def add(
     old_before = _accuracy(before.head, in_rows_of(before.head, tested))
     old_after = _accuracy(head, tested)
     new_after = _accuracy(head, held)
-    change = Change(
-        action="replace" if places else "add",
-        date=now(),
-        clinit=version("clinit"),
+    counts = arriving.train.counts().tolist()
+    change = Change.now(
+        "replace" if places else "add",
+        arriving.train.class_names,
         task=max(facts.tasks),
-        classes=arriving.train.class_names,
-        images=dict(zip(arriving.train.class_names, arriving.train.counts().tolist(), strict=True)),
+        images=dict(zip(arriving.train.class_names, counts, strict=True)),
         data={**(data or {}), "old_rows": rows.kind},
         settings=asdict(config),
-        accuracy={
-            name: {"correct": part.correct, "total": part.total}
-            for name, part in (
-                ("old", old_after),
-                ("new", new_after),
-                ("all", old_after + new_after),
-            )
-            if part.total
-        },
+        accuracy={"old": old_after, "new": new_after, "all": old_after + new_after},
     )
-    ordered = _in_place(grown, before, places)
-    facts = replace(ordered.facts, history=(*ordered.facts.history, change))
     return Addition(
-        classes=replace(ordered, facts=facts),
+        classes=_in_place(grown, before, places).after(change),
         old_before=old_before,
         old=old_after,
         new=new_after,

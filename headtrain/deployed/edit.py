@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from importlib.metadata import version
 from typing import Any
 
 from clinit.errors import ModelError
@@ -14,7 +13,7 @@ from clinit.extract.head import Head
 from clinit.extract.visible import visible
 from clinit.headtrain.deployed.model import Model
 from clinit.headtrain.examples import examples
-from clinit.headtrain.export.change import Action, Change, now
+from clinit.headtrain.export.change import Change
 from clinit.headtrain.export.memory import Memory
 from clinit.headtrain.export.model_file import ModelFacts
 
@@ -31,6 +30,10 @@ class Classes:
     def of(cls, model: Model) -> Classes:
         """Return the classes of a model as they are."""
         return cls(model.facts, model.head, model.memory)
+
+    def after(self, change: Change) -> Classes:
+        """Return the classes with one more change in their history."""
+        return replace(self, facts=self.facts.after(change))
 
     def of_rows(self, rows: Sequence[int]) -> Classes:
         """Return some classes, in another order: `rows` are their numbers here."""
@@ -92,7 +95,8 @@ def removed(classes: Classes, names: Sequence[str], *, data: Mapping[str, Any]) 
     Raises:
         ModelError: If there is no class of a name, or none would be left.
     """
-    return _told(classes.without(names), "remove", tuple(dict.fromkeys(names)), {}, data)
+    left = classes.without(names)
+    return left.after(Change.now("remove", tuple(dict.fromkeys(names)), data=data))
 
 
 def renamed(classes: Classes, new_names: Mapping[str, str], *, data: Mapping[str, Any]) -> Classes:
@@ -101,30 +105,9 @@ def renamed(classes: Classes, new_names: Mapping[str, str], *, data: Mapping[str
     Raises:
         ModelError: If there is no class of a name, or two would have the same.
     """
-    changed = classes.renamed(new_names)
-    return _told(changed, "rename", tuple(new_names.values()), {"names": dict(new_names)}, data)
-
-
-def _told(
-    classes: Classes,
-    action: Action,
-    names: tuple[str, ...],
-    settings: Mapping[str, Any],
-    data: Mapping[str, Any],
-) -> Classes:
-    change = Change(
-        action=action,
-        date=now(),
-        clinit=version("clinit"),
-        task=None,
-        classes=names,
-        images={},
-        data=dict(data),
-        settings=settings,
-        accuracy={},
-    )
-    facts = replace(classes.facts, history=(*classes.facts.history, change))
-    return replace(classes, facts=facts)
+    settings = {"names": dict(new_names)}
+    change = Change.now("rename", tuple(new_names.values()), data=data, settings=settings)
+    return classes.renamed(new_names).after(change)
 
 
 def _check_names(names: Iterable[str]) -> None:

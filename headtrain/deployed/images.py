@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +14,9 @@ from clinit.extract.features import FeatureSet
 from clinit.extract.manifest import Manifest
 from clinit.extract.run import ExtractConfig, extract
 from clinit.extract.scan import available_splits, scan
-from clinit.extract.split_run import Progress
+from clinit.headtrain.deployed.listener import SILENT, Listener
 from clinit.headtrain.deployed.model import Model
+from clinit.headtrain.deployed.write import check_apart
 from clinit.headtrain.examples import examples
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source, read_source
@@ -56,37 +57,69 @@ def list_images(root: Path) -> dict[str, Manifest]:
     return manifests
 
 
-def extract_images(
+def image_features(
     model: Model,
-    manifests: dict[str, Manifest],
     root: Path,
-    cache: Path,
-    config: ExtractConfig,
     *,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
-    on_note: Callable[[str], None] = lambda note: None,
-) -> Source:
-    """Return the features of images as the network of `model` sees them; what is there is kept.
+    out: Path,
+    features: Path | None,
+    config: ExtractConfig,
+    check: Callable[[Sequence[str]], object],
+    listener: Listener = SILENT,
+) -> tuple[Source, Path]:
+    """Return the features of a folder of images, and the folder that they are kept in.
+
+    What is there already is not computed again.
 
     Args:
-        model: Whose network and transform.
-        manifests: The images.
-        root: Their folder.
-        cache: Folder of the feature cache.
+        model: Whose network computes them.
+        root: The images.
+        out: The model that will be written.
+        features: Folder of the feature cache; None for `out` with `-features`.
         config: Batch size, threads, type of the stored features.
-        on_progress: Called after every batch.
-        on_note: Called with what the user may want to know of the storage.
+        check: Called with the class names before anything is computed.
+        listener: Hears of it.
 
     Raises:
+        ModelError: If something would be written into the model or the images.
         ClinitError: If the images cannot be read, or the cache is of another model or of others.
-        CacheError: If no image of a class can be read.
     """
+    folder = out.with_name(f"{out.name}-features") if features is None else features
+    for reads in (root, Path(model.origin)):
+        check_apart(out, reads)
+        check_apart(folder, reads)
+    with listener.doing("Listing the images …"):
+        manifests = list_images(root)
+    train = manifests["train"]
+    check(train.class_names)
+    single = train.class_counts().filter(images=1)["class_name"].to_list()
+    if single:
+        listener.note(
+            f"{len(single):,} of {len(train.class_names):,} classes"
+            f" {'has' if len(single) == 1 else 'have'} a single image ({examples(single)}): what"
+            " is computed from it is a guess, and nothing is kept aside to measure it on"
+        )
     network = model.network(config.dtype)
-    for _ in extract(
-        manifests, root, cache, config, network=network, on_progress=on_progress, on_note=on_note
-    ):
-        pass
-    source = read_source(cache)
+    with listener.extracting() as on_progress:
+        for _ in extract(
+            manifests,
+            root,
+            folder,
+            config,
+            network=network,
+            on_progress=on_progress,
+            on_note=listener.note,
+        ):
+            pass
+    source = read_source(folder)
+    _check_readable(source, root)
+    for text in source.notes:
+        if "val split" not in text:
+            listener.warn(text)
+    return source, folder
+
+
+def _check_readable(source: Source, root: Path) -> None:
     counts = source.train.counts()
     if unreadable := [source.class_names[row] for row in np.flatnonzero(counts == 0)]:
         raise CacheError(
@@ -95,13 +128,16 @@ def extract_images(
             remedy="Replace the damaged images, or remove the folders of these classes; then give"
             " the same command with `--retry-invalid`.",
         )
-    return source
 
 
-def digests(source: Source) -> dict[str, str]:
-    """Return the digests of the manifests of the images, by split."""
-    found = {"train": source.fingerprint.manifest, "val": source.val_manifest}
-    return {f"{split}_manifest": digest for split, digest in found.items() if digest is not None}
+def where_from(model: Model, root: Path, source: Source) -> dict[str, str]:
+    """Return what the history of a model says of images: the model, the folder, and digests."""
+    digests = {"train": source.fingerprint.manifest, "val": source.val_manifest}
+    return {
+        "model": model.origin,
+        "images": str(root),
+        **{f"{split}_manifest": each for split, each in digests.items() if each is not None},
+    }
 
 
 def measured(source: Source, share: float) -> Measured:

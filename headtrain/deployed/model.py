@@ -14,7 +14,7 @@ from clinit.extract.head import Head, name_rows
 from clinit.extract.run import ExtractConfig, Network, load_network
 from clinit.headtrain.export.classifier import load_model
 from clinit.headtrain.export.memory import Memory, check_backbone
-from clinit.headtrain.export.memory_file import read_memory
+from clinit.headtrain.export.memory_file import memory_in
 from clinit.headtrain.export.model_file import ModelFacts, features_of
 from clinit.headtrain.export.model_folder import MEMORY_FILE
 from clinit.headtrain.stream.source import Source
@@ -97,18 +97,10 @@ def open_model(path: str | os.PathLike[str], *, device: str = "auto") -> Model:
     """
     path = Path(path)
     classifier = load_model(path, device=device)
-    memory = None
-    if path.is_dir() and (path / MEMORY_FILE).exists():
-        memory = read_memory(path / MEMORY_FILE)
+    memory = memory_in(path, classifier.facts)
     model = Model(classifier.facts, classifier.backbone, memory, str(path))
     if memory is None:
         return model
-    if memory.class_names != classifier.facts.class_names:
-        raise ModelError(
-            f"{path / MEMORY_FILE} remembers {len(memory.class_names):,} classes that are not the"
-            f" {classifier.facts.num_classes:,} of the model",
-            remedy="Remember the classes anew: `clinit remember MODEL IMAGES --out NEW`.",
-        )
     if memory.dim != model.head.dim:
         raise ModelError(
             f"{path / MEMORY_FILE} remembers features of width {memory.dim}, the model's are"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,12 @@ from clinit.headtrain.deployed.edit import Classes
 from clinit.headtrain.deployed.images import measured
 from clinit.headtrain.deployed.model import Model
 from clinit.headtrain.deployed.old_rows import in_rows_of
+from clinit.headtrain.deployed.settings import RememberConfig
 from clinit.headtrain.examples import examples
-from clinit.headtrain.export.change import Change, now
+from clinit.headtrain.export.change import Change
 from clinit.headtrain.export.memory import Memory
 from clinit.headtrain.export.model_file import ModelFacts
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import RememberConfig
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,22 +72,16 @@ def remember(
     named = tuple(name for name in model.facts.class_names if name in set(images.class_names))
     counts = train.counts()
     row_of = {name: row for row, name in enumerate(model.facts.class_names)}
-    change = Change(
-        action="remember",
-        date=now(),
-        clinit=version("clinit"),
-        task=None,
-        classes=named,
+    change = Change.now(
+        "remember",
+        named,
         images={name: int(counts[row_of[name]]) for name in named},
-        data=dict(data or {}),
+        data=data or {},
         settings=asdict(config),
-        accuracy={"old": {"correct": accuracy.correct, "total": accuracy.total}}
-        if accuracy.total
-        else {},
+        accuracy={"old": accuracy},
     )
-    facts = replace(model.facts, history=(*model.facts.history, change))
     return Remembered(
-        classes=Classes(facts, head, found),
+        classes=Classes(model.facts.after(change), head, found),
         num_remembered=len(named),
         kept_from_before=int(found.known.sum() - fresh.known.sum()),
         accuracy=accuracy,

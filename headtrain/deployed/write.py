@@ -22,11 +22,31 @@ ExtraFiles = Mapping[str, Callable[[Path], object]]
 Extra = Callable[[nn.Module, ModelFacts], ExtraFiles]
 
 
+def no_extra(network: nn.Module, facts: ModelFacts) -> ExtraFiles:
+    """Write no further files."""
+    return {}
+
+
+def check_apart(writes: Path, reads: Path) -> None:
+    """Check that nothing is written into what is only read.
+
+    Raises:
+        ModelError: If it would be.
+    """
+    place, other = writes.resolve(), reads.resolve()
+    if place == other or other in place.parents:
+        raise ModelError(
+            f"{writes} lies in {reads}, which is only read",
+            remedy="Choose another place for the new model (`--out`) or for features"
+            " (`--features`).",
+        )
+
+
 def write_classes(
     model: Model,
     classes: Classes,
     out: Path,
-    extra: Extra = lambda network, facts: {},
+    extra: Extra = no_extra,
 ) -> ModelFacts:
     """Write the network of `model` with other classes to `out`; return what the model says.
 

@@ -6,7 +6,7 @@ The network computes in the arithmetic of the extraction that the head was train
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,64 +18,29 @@ from clinit.errors import ImageError, ModelError
 from clinit.extract.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.contrast import DIGEST_LETTERS, contrast
 from clinit.extract.device import choose_device
-from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.loader import ImageBatch
 from clinit.extract.machine import out_of_memory
 from clinit.extract.tree import IMAGE_SUFFIXES, printable
 from clinit.headtrain.export.model_file import ModelFacts, read_facts
 from clinit.headtrain.export.model_folder import model_file_of
-from clinit.headtrain.export.prediction import Prediction, predictions
+from clinit.headtrain.export.prediction import Predictor
 from clinit.headtrain.export.probabilities import caution
-from clinit.headtrain.export.rejection import Rejection
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Classifier:
+class Classifier(Predictor):
     """A network with named classes."""
 
     facts: ModelFacts
     backbone: Backbone
     """The network on its device, its classifier included."""
 
-    def predict(
-        self,
-        images: Sequence[str | os.PathLike[str]],
-        *,
-        top: int = 5,
-        batch_size: int = 64,
-        workers: int | None = None,
-        max_pixels: int = MAX_PIXELS,
-        reject: Rejection | None = None,
-        on_images: Callable[[int], None] = lambda done: None,
-    ) -> Iterator[Prediction]:
-        """Yield a prediction per image, in order; a bad image does not stop the others.
-
-        Args:
-            images: Files.
-            top: Classes per image; all of them where there are fewer.
-            batch_size: Images per forward pass.
-            workers: Threads that read and decode; default: the CPUs that the process may use.
-            max_pixels: Largest image that is decoded; a larger one is a bad image.
-            reject: When an image is of none of the classes; None for never.
-            on_images: Called after every batch with the number of images done.
+    def logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
+        """Return the answers of the network to resized pixels.
 
         Raises:
-            MachineError: If the memory does not suffice, or the storage fails.
+            ModelError: If it does not compute on them.
         """
-        return predictions(
-            self.facts,
-            self._logits,
-            images,
-            top=top,
-            batch_size=batch_size,
-            workers=workers,
-            max_pixels=max_pixels,
-            reject=reject,
-            pin_memory=self.backbone.config.device.startswith("cuda"),
-            on_images=on_images,
-        )
-
-    def _logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
         images = self.facts.transform.normalise(batch.pixels.to(self.backbone.config.device))
         try:
             return self.backbone.logits(images)
@@ -89,6 +54,11 @@ class Classifier:
                 f" asks for: {why}",
                 remedy="Export the run again.",
             ) from error
+
+    @property
+    def pins_memory(self) -> bool:
+        """Whether batches are for a CUDA device."""
+        return self.backbone.config.device.startswith("cuda")
 
     @property
     def caution(self) -> str | None:

@@ -7,6 +7,7 @@ document with class names, what the features depend on, and the digest of the te
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from clinit.extract.document import Count, DocumentKind, Share
 from clinit.extract.features import FeatureSet
 from clinit.extract.readable import check_readable
 from clinit.headtrain.export.memory import Memory
+from clinit.headtrain.export.model_file import ModelFacts
+from clinit.headtrain.export.model_folder import MEMORY_FILE
 
 _KEY = "clinit_memory"
 _REMEDY = "Write it again with `clinit remember MODEL IMAGES --out NEW`."
@@ -65,15 +68,40 @@ def write_memory(memory: Memory, path: Path) -> None:
     commit_file(path, lambda draft: draft.write_bytes(content))
 
 
+def memory_in(folder: Path, facts: ModelFacts) -> Memory | None:
+    """Return what the model in a folder remembers; None where there is no file of it.
+
+    Args:
+        folder: The model folder, or a model file, which remembers nothing.
+        facts: What the model says of itself.
+
+    Raises:
+        ModelError: If the memory cannot be read, or is of other classes.
+    """
+    path = folder / MEMORY_FILE
+    # A link that leads nowhere is a memory that is lost, not one that never was.
+    if not (folder.is_dir() and os.path.lexists(path)):
+        return None
+    memory = read_memory(path)
+    if memory.class_names != facts.class_names:
+        raise ModelError(
+            f"{path} remembers {len(memory.class_names):,} classes that are not the"
+            f" {facts.num_classes:,} of the model",
+            remedy="Remember the classes anew: `clinit remember MODEL IMAGES --out NEW`.",
+        )
+    return memory
+
+
 def read_memory(path: Path) -> Memory:
     """Read what a model remembers.
 
     Raises:
         ModelError: If there is no such file, or it is damaged.
     """
-    if not path.is_file():
+    if not path.exists():
+        found = "the link leads nowhere" if path.is_symlink() else "there is no file"
         raise ModelError(
-            f"the model remembers nothing: there is no file at {path}",
+            f"cannot read what the model remembers: {found} at {path}",
             remedy="Let it remember its classes: `clinit remember MODEL IMAGES --out NEW`.",
         )
     check_readable(path, ModelError)

@@ -72,6 +72,10 @@ class ModelFacts:
         """Rows of the classifier."""
         return len(self.class_names)
 
+    def after(self, change: Change) -> ModelFacts:
+        """Return the facts with one more change in the history."""
+        return dataclasses.replace(self, history=(*self.history, change))
+
     def loading_line(self, path: Path) -> str:
         """Return the Python expression that loads the model file at `path` with timm alone."""
         arguments = [

@@ -7,7 +7,6 @@ float32, whatever the arithmetic of the extraction was.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,49 +15,28 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clinit.errors import DeviceError, ModelError
-from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.loader import ImageBatch
 from clinit.headtrain.export.model_file import ModelFacts
 from clinit.headtrain.export.onnx_file import INPUT, OUTPUT, check_installed, open_onnx, run_session
-from clinit.headtrain.export.prediction import Prediction, predictions
-from clinit.headtrain.export.rejection import Rejection
+from clinit.headtrain.export.prediction import Predictor
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OnnxClassifier:
+class OnnxClassifier(Predictor):
     """An ONNX graph with named classes."""
 
     facts: ModelFacts
     session: InferenceSession
 
-    def predict(
-        self,
-        images: Sequence[str | os.PathLike[str]],
-        *,
-        top: int = 5,
-        batch_size: int = 64,
-        workers: int | None = None,
-        max_pixels: int = MAX_PIXELS,
-        reject: Rejection | None = None,
-        on_images: Callable[[int], None] = lambda done: None,
-    ) -> Iterator[Prediction]:
-        """Yield a prediction per image; arguments and errors as of `Classifier.predict`."""
-        return predictions(
-            self.facts,
-            self._logits,
-            images,
-            top=top,
-            batch_size=batch_size,
-            workers=workers,
-            max_pixels=max_pixels,
-            reject=reject,
-            on_images=on_images,
-        )
+    def logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
+        """Return the answers of the network to resized pixels.
 
-    def _logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
+        Raises:
+            ModelError: If it does not compute on them.
+        """
         images = self.facts.transform.normalise(batch.pixels)
         try:
             return run_session(self.session, images)

@@ -7,10 +7,10 @@ by the same code, whatever computes the logits.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from jaxtyping import Float
 from torch import Tensor
@@ -56,12 +56,21 @@ class Prediction:
     """Whether the score is below the threshold: the image is of none of the classes."""
 
 
-class Predictor(Protocol):
+class Predictor(ABC):
     """A network with named classes, whatever computes it."""
 
+    __slots__ = ()
+    facts: ModelFacts
+    """What the model says of itself."""
+
+    @abstractmethod
+    def logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
+        """Return the answers of the network to resized pixels."""
+
     @property
-    def facts(self) -> ModelFacts:
-        """What the model says of itself."""
+    def pins_memory(self) -> bool:
+        """Whether batches are for a CUDA device."""
+        return False
 
     def predict(
         self,
@@ -74,65 +83,47 @@ class Predictor(Protocol):
         reject: Rejection | None = None,
         on_images: Callable[[int], None] = lambda done: None,
     ) -> Iterator[Prediction]:
-        """Yield a prediction per image; see `predictions`."""
+        """Yield a prediction per image, in order; a bad image does not stop the others.
 
+        Args:
+            images: Files.
+            top: Classes per image; all of them where there are fewer.
+            batch_size: Images per forward pass.
+            workers: Threads that read and decode; default: the CPUs that the process may use.
+            max_pixels: Largest image that is decoded; a larger one is a bad image.
+            reject: When an image is of none of the classes; None for never.
+            on_images: Called after every batch with the number of images done.
 
-def predictions(
-    facts: ModelFacts,
-    logits: Callable[[ImageBatch], Float[Tensor, "images classes"]],
-    images: Sequence[str | os.PathLike[str]],
-    *,
-    top: int = 5,
-    batch_size: int = 64,
-    workers: int | None = None,
-    max_pixels: int = MAX_PIXELS,
-    reject: Rejection | None = None,
-    pin_memory: bool = False,
-    on_images: Callable[[int], None] = lambda done: None,
-) -> Iterator[Prediction]:
-    """Yield a prediction per image, in order; a bad image does not stop the others.
-
-    Args:
-        facts: What the model says of itself.
-        logits: The network, given resized pixels.
-        images: Files.
-        top: Classes per image; all of them where there are fewer.
-        batch_size: Images per forward pass.
-        workers: Threads that read and decode; default: the CPUs that the process may use.
-        max_pixels: Largest image that is decoded; a larger one is a bad image.
-        reject: When an image is of none of the classes; None for never.
-        pin_memory: Whether the batches are for a CUDA device.
-        on_images: Called after every batch with the number of images done.
-
-    Raises:
-        MachineError: If the memory does not suffice, or the storage fails.
-    """
-    if min(top, batch_size, max_pixels) < 1:
-        raise ValueError(
-            "top, batch_size and max_pixels must be positive, got"
-            f" {top}, {batch_size} and {max_pixels}"
+        Raises:
+            MachineError: If the memory does not suffice, or the storage fails.
+        """
+        if min(top, batch_size, max_pixels) < 1:
+            raise ValueError(
+                "top, batch_size and max_pixels must be positive, got"
+                f" {top}, {batch_size} and {max_pixels}"
+            )
+        paths = [Path(image) for image in images]
+        there = [row for row, path in enumerate(paths) if _exists(path)]
+        batches = load_files(
+            [paths[row] for row in there],
+            self.facts,
+            batch_size=batch_size,
+            workers=workers or cpu_count(),
+            max_pixels=max_pixels,
+            pin_memory=self.pins_memory,
         )
-    paths = [Path(image) for image in images]
-    there = [row for row, path in enumerate(paths) if _exists(path)]
-    batches = load_files(
-        [paths[row] for row in there],
-        facts,
-        batch_size=batch_size,
-        workers=workers or cpu_count(),
-        max_pixels=max_pixels,
-        pin_memory=pin_memory,
-    )
-    done = 0
-    for batch in batches:
-        for row, found in zip(batch.rows, _told(facts, logits(batch), top, reject), strict=True):
-            yield from (Prediction(path, (), MISSING) for path in paths[done : there[row]])
-            reason = batch.reasons.get(row)
-            path = paths[there[row]]
-            yield Prediction(path, (), reason) if reason else Prediction(path, *found)
-            done = there[row] + 1
-        on_images(done)
-    yield from (Prediction(path, (), MISSING) for path in paths[done:])
-    on_images(len(paths))
+        done = 0
+        for batch in batches:
+            told = _told(self.facts, self.logits(batch), top, reject)
+            for row, found in zip(batch.rows, told, strict=True):
+                yield from (Prediction(path, (), MISSING) for path in paths[done : there[row]])
+                reason = batch.reasons.get(row)
+                path = paths[there[row]]
+                yield Prediction(path, (), reason) if reason else Prediction(path, *found)
+                done = there[row] + 1
+            on_images(done)
+        yield from (Prediction(path, (), MISSING) for path in paths[done:])
+        on_images(len(paths))
 
 
 def load_files(

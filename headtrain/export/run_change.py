@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from clinit.extract.head import Top1
-from clinit.headtrain.export.change import Change
+from clinit.headtrain.export.change import Change, counted
 from clinit.headtrain.record.format import RunRecord
 
 
@@ -53,7 +53,5 @@ def change_of(record: RunRecord, num_classes: int, ended: Mapping[str, Top1]) ->
         images=dict(arrived.select("name", "train_rows").iter_rows()),
         data=data,
         settings=dict(info["config"]),
-        accuracy={
-            name: {"correct": part.correct, "total": part.total} for name, part in groups.items()
-        },
+        accuracy=counted(groups),
     )

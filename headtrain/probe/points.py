@@ -13,9 +13,10 @@ from clinit.headtrain.bank.epochs import train_epochs, unchanged
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.rows import LabelledRows
 from clinit.headtrain.probe.lbfgs import LogisticRegression
+from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.probe.standardise import Standard
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.study import ProbeConfig, Training
+from clinit.headtrain.study import Training
 
 Point = Mapping[str, float]
 """Values of the settings that are tried, by name."""

@@ -36,10 +36,10 @@ from clinit.headtrain.probe.accuracy import bank_of, measure
 from clinit.headtrain.probe.notes import data_notes, edge_notes, search_notes
 from clinit.headtrain.probe.points import Fitted, Progress, fit
 from clinit.headtrain.probe.result import GridPoint, Probe
+from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.record.provenance import git_commit, versions
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import ProbeConfig
 
 
 def probe(

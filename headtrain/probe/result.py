@@ -8,7 +8,7 @@ from typing import Any
 
 from clinit.extract.head import Head
 from clinit.headtrain.probe.accuracy import Accuracy
-from clinit.headtrain.study import ProbeConfig
+from clinit.headtrain.probe.settings import ProbeConfig
 
 
 @dataclass(frozen=True, slots=True)

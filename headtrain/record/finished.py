@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,27 @@ from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import PLACES, Study
 
 _REMEDY = "Choose another --out, or remove the old record first."
+
+
+def unrecorded(
+    studies: Sequence[Study],
+    folders: Sequence[Path],
+    base: Source,
+    new: Source,
+    head: Head,
+    *,
+    diagnosed: bool = False,
+) -> list[int]:
+    """Return the numbers of the runs whose folder holds no record yet; see `is_finished`.
+
+    Raises:
+        RecordError: If a folder holds anything else, or no record can be written there.
+    """
+    return [
+        number
+        for number, (study, folder) in enumerate(zip(studies, folders, strict=True))
+        if not is_finished(folder, study, base, new, head, diagnosed=diagnosed)
+    ]
 
 
 def is_finished(

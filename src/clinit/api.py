@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +18,25 @@ from clinit.extract.lock import claim_file, claim_folder
 from clinit.extract.run import ExtractConfig
 from clinit.extract.run import extract as extract_splits
 from clinit.extract.scan import available_splits, scan
-from clinit.headtrain.deployed.add import Addition, add, replaced_rows
-from clinit.headtrain.deployed.images import digests, extract_images, list_images
-from clinit.headtrain.deployed.model import check_features, open_model
-from clinit.headtrain.deployed.write import write_classes
+from clinit.headtrain.deployed.add import Addition
+from clinit.headtrain.deployed.add_images import AddRequest, add_images
+from clinit.headtrain.deployed.listener import Listener
+from clinit.headtrain.deployed.model import open_model
+from clinit.headtrain.deployed.settings import AddConfig
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.export.classifier import load_model
 from clinit.headtrain.export.model_folder import check_free
 from clinit.headtrain.least_squares.api import least_squares
-from clinit.headtrain.probe import Probe
-from clinit.headtrain.probe import probe as probe_source
-from clinit.headtrain.record.finished import is_finished
+from clinit.headtrain.probe.protocol import probe as probe_source
+from clinit.headtrain.probe.result import Probe
+from clinit.headtrain.probe.settings import ProbeConfig
+from clinit.headtrain.record.finished import unrecorded
 from clinit.headtrain.record.format import RunRecord, write_records
 from clinit.headtrain.setting import fields_of
 from clinit.headtrain.stream.base_head import starting_head
 from clinit.headtrain.stream.source import Source, read_source
-from clinit.headtrain.study import (
-    PAPER_INITS,
-    PER_HEAD,
-    AddConfig,
-    ProbeConfig,
-    Study,
-    names_of,
-    refusals,
-)
+from clinit.headtrain.study import PAPER_INITS, PER_HEAD, Study, names_of, refusals
 from clinit.headtrain.top.images import open_side, reload_backbone
 from clinit.headtrain.top.inputs import Side, Storage, prepare_inputs
 from clinit.headtrain.top.resume import finish_run, unfinished
@@ -147,14 +142,9 @@ def train_heads(
         return runs_of(train())
     folders = [Path(out) / name for name in names_of(studies)]
     with claim_folder(Path(out)):
-        there = [
-            is_finished(folder, each, old, arriving, first)
-            for each, folder in zip(studies, folders, strict=True)
-        ]
-        if not all(there):
-            fresh = [i for i, found in enumerate(there) if not found]
+        if left := unrecorded(studies, folders, old, arriving, first):
             records = train()
-            write_records([records[i] for i in fresh], [folders[i] for i in fresh])
+            write_records([records[i] for i in left], [folders[i] for i in left])
     return load_runs(*folders)
 
 
@@ -256,7 +246,7 @@ def add_classes(
         model: Folder or file of a model; it is not changed.
         images: A folder of images for each class, or `train` and `val` with such folders.
         out: Folder of the new model, or a file that ends in .safetensors.
-        settings: Those of `clinit.headtrain.study.AddConfig`, by name.
+        settings: Those of `clinit.headtrain.deployed.settings.AddConfig`, by name.
         old: Features of old classes, in place of what the model remembers.
         replace: Whether classes that the model has are replaced.
         features: Folder of the features of the images; default: `out` with `-features`.
@@ -268,41 +258,21 @@ def add_classes(
         ClinitError: If the model, the images or the features cannot be used, or there is
             something at `out`.
     """
-    config, path, root = AddConfig(**(settings or {})), Path(out), Path(images)
+    config, path = AddConfig(**(settings or {})), Path(out)
+    listener = Listener(training=lambda: nullcontext(observer))
     with claim_file(path, on_busy=lambda: None):
-        return _add_classes(
-            model, root, path, config, old=old, replacing=replace, features=features,
-            device=device, observer=observer,
-        )  # fmt: skip
-
-
-def _add_classes(
-    model: str | Path,
-    root: Path,
-    path: Path,
-    config: AddConfig,
-    *,
-    old: Cache | None,
-    replacing: bool,
-    features: str | Path | None,
-    device: str,
-    observer: Observer,
-) -> Addition:
-    check_free(path)
-    opened = open_model(model, device=device)
-    manifests = list_images(root)
-    replaced_rows(opened.facts, manifests["train"].class_names, allowed=replacing)
-    folder = path.with_name(f"{path.name}-features") if features is None else Path(features)
-    extraction = ExtractConfig(backbone=opened.backbone.config)
-    source = extract_images(opened, manifests, root, folder, extraction)
-    known = None if old is None else _loaded(old)
-    if known is not None:
-        check_features(opened, known)
-    data = {"model": opened.origin, "images": str(root), **digests(source)}
-    added = add(
-        opened, source, config, old=known, replacing=replacing, data=data, observer=observer
-    )
-    write_classes(opened, added.classes, path)
+        check_free(path)
+        opened = open_model(model, device=device)
+        request = AddRequest(
+            images=Path(images),
+            out=path,
+            config=config,
+            extraction=ExtractConfig(backbone=opened.backbone.config),
+            replacing=replace,
+            old=Path(old) if isinstance(old, str) else old,
+            features=None if features is None else Path(features),
+        )
+        added, _ = add_images(opened, request, listener=listener)
     return added
 
 

@@ -242,6 +242,29 @@ def test_one_image_of_a_class_is_enough_and_is_told(remembering: Path, tmp_path:
     assert "added classes 0 - -" in printed
 
 
+@pytest.mark.parametrize(
+    ("count", "share", "why"),
+    [
+        (4, 0.2, "no added class has the five images from which on some are kept aside"),
+        (5, 0, "--hold-out 0 keeps no new image aside"),
+    ],
+)
+def test_an_accuracy_that_is_not_measured_is_told(
+    model: Path, tmp_path: Path, count: int, share: float, why: str
+) -> None:
+    few = draw(tmp_path / "few", "f", count)
+    out = ("--out", tmp_path / "out", "--hold-out", share, "--device", "cpu")
+    printed = done("add", model, few, *out)
+    assert "added classes 0 - -" in printed
+    told = "accuracy on the added classes was not measured; a folder val measures it"
+    assert f"Note: {why}: {told}" in printed
+    draw(tmp_path / "both" / "train", "g", count)
+    draw(tmp_path / "both" / "val", "g", 1, start=50)
+    printed = done("add", model, tmp_path / "both", *out[2:], "--out", tmp_path / "measured")
+    assert "was not measured" not in printed
+    assert "added classes 1 - " in printed
+
+
 def test_a_network_of_timm_is_a_model_too(tiny_weights: Path, images: Path, tmp_path: Path) -> None:
     network = [
         *("--backbone", "convnextv2_atto", "--weights", tiny_weights),
@@ -392,9 +415,11 @@ def test_nothing_is_written_into_what_is_read(
     before = sorted(tmp_path.rglob("*"))
     options = {"--out": tmp_path / "out"} | {option: tmp_path / into / "below"}
     flat = [each for pair in options.items() for each in pair]
-    result = invoke("add", own, shown, *flat, "--device", "cpu")
-    assert result.exit_code == 2
-    assert "which is only read" in " ".join(result.output.replace("│", " ").split())
+    message = refused(ModelError, "add", own, shown, *flat, "--device", "cpu")
+    assert f"{tmp_path / into / 'below'} lies in {tmp_path / into}, which is only read" in message
+    if option == "--out":
+        with pytest.raises(ModelError, match="which is only read"):
+            clinit.add_classes(own, shown, options["--out"], device="cpu")
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -469,6 +494,45 @@ def test_a_memory_of_another_backbone_is_refused(
     shutil.copy(tmp_path / "fewer" / "memory.safetensors", mixed / "memory.safetensors")
     message = refused(ModelError, "add", mixed, images, "--out", tmp_path / "out")
     assert "of another backbone: it differs in body" in message
+
+
+@pytest.mark.parametrize("target", ["nowhere", "memory.safetensors"])
+def test_a_memory_behind_a_link_that_leads_nowhere_is_not_one_that_never_was(
+    remembering: Path, images: Path, tmp_path: Path, target: str
+) -> None:
+    linked = Path(shutil.copytree(remembering, tmp_path / "model"))
+    (linked / "memory.safetensors").unlink()
+    (linked / "memory.safetensors").symlink_to(target)
+    out = ("--out", tmp_path / "out")
+    for words in (["show", linked], ["add", linked, images, *out], ["remove", linked, "a", *out]):
+        message = refused(ModelError, *words)
+        assert f"the link leads nowhere at {linked / 'memory.safetensors'} | Let it" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_memory_of_other_classes_is_refused_by_all_that_read_it(
+    remembering: Path, tmp_path: Path
+) -> None:
+    named = tmp_path / "named"
+    done("rename", remembering, "a=z", "--out", named)
+    shutil.copy(remembering / "memory.safetensors", named)
+    message = f"{named / 'memory.safetensors'} remembers 5 classes that are not the 5 of the model"
+    assert message in refused(ModelError, "show", named)
+    assert message in refused(ModelError, "remove", named, "b", "--out", tmp_path / "out")
+
+
+def test_a_model_folder_may_hold_links(remembering: Path, images: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    for file in remembering.iterdir():
+        (linked / file.name).symlink_to(file)
+    before = {path: path.read_bytes() for path in remembering.iterdir()}
+    done("add", linked, images, "--out", tmp_path / "one", "--device", "cpu")
+    done("add", remembering, images, "--out", tmp_path / "two", "--device", "cpu")
+    one, two = (head_of(tmp_path / name) for name in ("one", "two"))
+    np.testing.assert_array_equal(one.weight, two.weight)
+    assert {path: path.read_bytes() for path in remembering.iterdir()} == before
+    assert not any(path.is_symlink() for path in (tmp_path / "one").iterdir())
 
 
 def test_the_arguments_must_fit_each_other(model: Path, images: Path, tmp_path: Path) -> None:

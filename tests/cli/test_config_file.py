@@ -3,6 +3,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -10,12 +11,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from clinit.cli.add import add
 from clinit.cli.align import align
 from clinit.cli.config_file import commands_with_files
-from clinit.cli.config_section import NOT_SHARED
+from clinit.cli.config_section import APART, NOT_SHARED
 from clinit.cli.context import given
 from clinit.cli.extract import extract
 from clinit.cli.main import app
+from clinit.cli.remember import remember
 from clinit.cli.sweep import sweep
 from clinit.cli.sweep_grids import grids_of
 from clinit.cli.train_head import train_head
@@ -167,14 +170,69 @@ def test_an_option_that_commands_read_differently_needs_a_section(key: str) -> N
     assert error.remedy == f"Write it under {places}."
 
 
-def test_the_options_that_need_a_section_are_those_that_differ() -> None:
+OF_STUDY = {
+    "extract": extract,
+    "align": align,
+    "train-head": train_head,
+    "train-top": train_top,
+    "sweep": sweep,
+}
+MODEL_IN_USE = {"add": add, "remember": remember}
+
+
+def differing(commands: Iterable[Any]) -> set[str]:
+    """Return the options that several commands have, but not with the same words and default."""
     seen: dict[str, set[str]] = {}
-    for command in (extract, align, train_head, train_top, sweep):
+    for command in commands:
         hints = get_type_hints(command)
         for name, parameter in inspect.signature(command).parameters.items():
             seen.setdefault(name, set()).add(f"{hints[name]} = {parameter.default}")
-    differing = {name.replace("_", "-") for name, kinds in seen.items() if len(kinds) > 1}
-    assert {*differing, "out"} == NOT_SHARED  # `out` is always a path, but never the same thing
+    return {name.replace("_", "-") for name, kinds in seen.items() if len(kinds) > 1}
+
+
+def test_the_options_that_need_a_section_are_those_that_differ() -> None:
+    # `out` is always a path, but never the same thing.
+    assert {*differing(OF_STUDY.values()), "out"} == NOT_SHARED
+    assert {*OF_STUDY, *MODEL_IN_USE} == set(commands_with_files(ROOT))
+    assert set(APART) == set(MODEL_IN_USE)
+    apart = differing((*OF_STUDY.values(), *MODEL_IN_USE.values())) - NOT_SHARED
+    assert apart >= {"init", "iterations"}  # a study shares them, and only add reads them otherwise
+
+
+@pytest.mark.parametrize("command", APART)
+def test_no_option_at_the_top_reaches_a_command_of_a_model_in_use(command: str) -> None:
+    for key in commands_with_files(ROOT)[command]:
+        error = refused(command, f"{key} = 1\n")
+        assert str(error) == (
+            f"study.toml sets '{key}' outside of a section, but {command} reads its own alone"
+        )
+        assert error.remedy == f"Write the value for {command} under [{command}]."
+
+
+def test_a_study_and_a_model_in_use_share_a_file() -> None:
+    text = 'iterations = 5000\ninit = ["lda"]\nseed = 3\n[add]\niterations = 20\n'
+    text += 'init = "zero"\nseed = 4\n[remember]\nseed = 5\n'
+    found = options("add", text)
+    assert (found["iterations"], str(found["init"]), found["seed"]) == (20, "zero", 4)
+    assert options("remember", text)["seed"] == 5
+    head = options("train-head", text)
+    assert (head["iterations"], list(map(str, head["init"])), head["seed"]) == (5000, ["lda"], 3)
+
+
+@pytest.mark.parametrize(
+    ("key", "having", "sections"),
+    [
+        ("old-rows", "only add has it", "[add]"),
+        ("hold-out", "only add and remember have it", "[add] or [remember]"),
+        ("backbone", "only extract has it", "[extract]"),
+    ],
+)
+def test_a_study_does_not_pass_over_what_is_for_none_of_its_commands(
+    key: str, having: str, sections: str
+) -> None:
+    error = refused("train-head", f"{key} = 1\n")
+    assert str(error) == f"study.toml sets '{key}' outside of a section, but {having}"
+    assert error.remedy == f"Write it under {sections}."
 
 
 def test_an_option_of_one_command_alone_is_for_this_command() -> None:
@@ -398,6 +456,7 @@ def test_the_file_of_the_documentation_is_read_by_every_command() -> None:
     text = example("train-head.md")
     assert str(options("extract", text)["transform"]) == "paper"
     assert str(options("add", text)["transform"]) == "timm"
+    assert options("add", text)["iterations"] == 300
     assert options("train-head", text)["lr"] == 1e-3
     assert options("train-top", text)["lr"] == 1.5e-3
     assert options("train-top", text, "--method=ewc")["lr"] == 8e-4

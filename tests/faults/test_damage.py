@@ -35,6 +35,9 @@ CASES = [
     ("search/study.db", "cut in the middle", 0),
     ("model.safetensors", TOLD, 0),
     ("model.safetensors", NUMBER, 0),
+    ("scenes/memory.safetensors", NUMBER, 0),
+    ("scenes/memory.safetensors", "the file of another", 0),
+    ("scenes/config.json", VALUE, 0),
     ("train.parquet", TABLE, 0),
     ("weights.safetensors", NUMBER, 0),
 ]

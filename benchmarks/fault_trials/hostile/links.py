@@ -51,6 +51,10 @@ _LINKED: Mapping[str, Sequence[str]] = {
     ),
     "export": ("model.safetensors", f".model.safetensors.tmp-{PID}"),
     "export, folder": ("scenes", f".scenes.tmp-{PID}"),
+    "add": (
+        *("grown", f".grown.tmp-{PID}", ".grown.lock", ".grown.claim"),
+        *("features", "features/train/.lock", f"features/train/.plan.json.tmp-{PID}"),
+    ),
     "report --plot": ("curves.png", f".curves.png.tmp-{PID}"),
     "predict --csv": ("seen.csv", f".seen.csv.tmp-{PID}"),
 }
@@ -67,6 +71,13 @@ _READ = (
     *(("arrays/features.npy", "cache import"), ("arrays/classes.txt", "cache import")),
     *(("weights.safetensors", "export --weights"), ("sweep/sweep.json", "sweep")),
     *(("search/study.db", "sweep --search"), ("odd/good.png", "predict")),
+    *(("scenes/config.json", reader) for reader in ("predict, folder", "add, folder")),
+    *(("scenes/model.safetensors", reader) for reader in ("model show", "rename")),
+    *(("scenes/memory.safetensors", reader) for reader in ("add, folder", "remove", "model show")),
+)
+_ODD = (
+    *("pipe", "folder", "link to /dev/zero", "link to itself", "link to a pipe"),
+    *("link to nothing", "link to a text"),
 )
 
 
@@ -78,7 +89,7 @@ def links(seed: str) -> Iterator[Trial]:
                 make = _link(command, path, kind)
                 yield trial("links", f"{kind} at {path}, {command}", make, seed=seed)
     for path, reader in _READ:
-        for kind in ("pipe", "folder", "link to /dev/zero", "link to itself", "link to a pipe"):
+        for kind in _ODD:
             yield trial("pipes", f"{kind} at {path}, {reader}", _odd(path, reader, kind), seed=seed)
 
 
@@ -110,6 +121,10 @@ def _odd(path: str, reader: str, kind: str) -> Make:
         elif kind == "link to a pipe":
             os.mkfifo(scene.folder / "pipe")
             file.symlink_to(scene.folder / "pipe")
+        elif kind == "link to nothing":
+            file.symlink_to(scene.marker)
+        elif kind == "link to a text":
+            file.symlink_to(scene.victim)
         else:
             file.symlink_to("/dev/zero")
         return scene.reader(reader)

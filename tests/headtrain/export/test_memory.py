@@ -182,7 +182,7 @@ def test_a_changed_number_in_the_file_is_found(rows: FeatureSet, tmp_path: Path)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "the model remembers nothing: there is no file at"),
+        (None, "cannot read what the model remembers: there is no file at"),
         (b"", "is not the memory of a model"),
         (b"\x00" * 64, "is not the memory of a model"),
     ],

@@ -11,14 +11,15 @@ from sklearn.linear_model import LogisticRegression as Reference
 from clinit.errors import CacheError, HeadError
 from clinit.extract.features import FeatureSet
 from clinit.headtrain.class_draws import held_out_rows
-from clinit.headtrain.probe import Probe, lbfgs, probe
+from clinit.headtrain.probe import lbfgs
 from clinit.headtrain.probe.notes import edge_notes
-from clinit.headtrain.probe.result import GridPoint
+from clinit.headtrain.probe.protocol import probe
+from clinit.headtrain.probe.result import GridPoint, Probe
+from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.record.format import finite
 from clinit.headtrain.setting import fields_of
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import ProbeConfig
 from tests.headtrain.probe.digits import NAMES, digits
 
 SMALL: dict[str, Any] = {"lr": (1e-3, 0.03), "weight_decay": (0.0, 0.5), "epochs": 6}

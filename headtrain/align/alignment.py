@@ -29,6 +29,7 @@ from clinit.extract.device import choose_device
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
 from clinit.extract.stopwatch import Stopwatch
+from clinit.headtrain.align.settings import AlignConfig
 from clinit.headtrain.array import torch_stream
 from clinit.headtrain.bank.epochs import train_epochs
 from clinit.headtrain.bank.evaluate import count_correct
@@ -39,7 +40,7 @@ from clinit.headtrain.record.provenance import git_commit, versions
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.base_head import check_head, head_digest, map_to_head
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import AlignConfig, Training
+from clinit.headtrain.study import Training
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,11 +10,11 @@ import torch
 from clinit.errors import DeviceError, HeadError
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
-from clinit.headtrain.align import align
+from clinit.headtrain.align.alignment import align
+from clinit.headtrain.align.settings import AlignConfig
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import AlignConfig
 
 DIM, CLASSES = 6, 4
 NAMES = tuple("abcd")

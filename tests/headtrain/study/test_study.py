@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from clinit.headtrain.align.settings import AlignConfig
 from clinit.headtrain.setting import fields_of
 from clinit.headtrain.study import (
     CLOSED,
@@ -18,7 +19,6 @@ from clinit.headtrain.study import (
     RULES,
     SCALES,
     TOP_METHODS,
-    AlignConfig,
     EwcConfig,
     KldaConfig,
     Start,
@@ -32,14 +32,17 @@ from clinit.headtrain.study import (
     settings_of,
 )
 
+ROOMS = ("align", "deployed", "probe")
+
 
 def study(top: bool = False, /, **settings: Any) -> Study:
     return Study.of(settings, top=top)
 
 
-def test_a_study_needs_neither_torch_nor_numpy() -> None:
+@pytest.mark.parametrize("module", ["study", *(f"{room}.settings" for room in ROOMS)])
+def test_settings_need_neither_torch_nor_numpy(module: str) -> None:
     code = (
-        "import sys; import clinit.headtrain.study;"
+        f"import sys; import clinit.headtrain.{module};"
         "print(sorted({'torch', 'numpy', 'h5py', 'polars'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

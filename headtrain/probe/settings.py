@@ -1,0 +1,120 @@
+"""The settings of a linear probe. Nothing here imports PyTorch or NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from clinit.headtrain.setting import Part, Setting
+from clinit.headtrain.study.words import DEVICE, MAX_SEED, Device
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProbeConfig(Part):
+    """A linear probe: how its heads are trained, and what is tried."""
+
+    by: Annotated[
+        Literal["adamw", "lbfgs"],
+        Setting(
+            "Training: batches with AdamW and a cosine, all values of the grid side by side; or"
+            " L-BFGS on all rows at once, to the minimum."
+        ),
+    ] = "adamw"
+    lr: Annotated[
+        tuple[float, ...] | None,
+        Setting(
+            "adamw: learning rates to try.", above=0, otherwise="1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2"
+        ),
+    ] = None
+    weight_decay: Annotated[
+        tuple[float, ...] | None,
+        Setting("adamw: decoupled weight decays to try.", least=0, otherwise="0, 0.1, 1, 10"),
+    ] = None
+    epochs: Annotated[
+        int | None, Setting("adamw: passes over the training rows.", least=1, otherwise="30")
+    ] = None
+    batch_size: Annotated[
+        int | None,
+        Setting(
+            "adamw: rows per batch; more than there are means all. Rows that do not fill a batch"
+            " are left out of the epoch.",
+            least=1,
+            most=100_000_000,
+            otherwise="256",
+        ),
+    ] = None
+    c: Annotated[
+        tuple[float, ...] | None,
+        Setting(
+            "lbfgs: inverse strengths of the L2 penalty to try, as in scikit-learn.",
+            above=0,
+            otherwise="1e-6, 1e-5, …, 1e4",
+        ),
+    ] = None
+    max_iterations: Annotated[
+        int | None, Setting("lbfgs: most iterations per value of c.", least=1, otherwise="1000")
+    ] = None
+    held_out: Annotated[
+        float,
+        Setting(
+            "Fraction of the training rows of each class that the values are chosen by; the chosen"
+            " ones then train on all rows.",
+            above=0,
+            most=0.9,
+        ),
+    ] = 0.2
+    standardise: Annotated[
+        bool,
+        Setting("Give each feature mean 0 and deviation 1 over the training rows; else as stored."),
+    ] = False
+    seed: Annotated[
+        int, Setting("Seed of the held-out rows and of the batches.", least=0, most=MAX_SEED)
+    ] = 0
+    device: Annotated[Device, DEVICE] = "auto"
+
+    def __post_init__(self) -> None:
+        """Check every field, and that none belongs to the other training.
+
+        Raises:
+            ValueError: If a field holds a value that it does not take, or that is not read.
+        """
+        Part.__post_init__(self)
+        for by, defaults in PROBE_DEFAULTS.items():
+            for name in defaults:
+                if by != self.by and getattr(self, name) is not None:
+                    raise ValueError(f"{name} goes with {by} alone, and by is {self.by}")
+                values = getattr(self, name)
+                if isinstance(values, tuple) and len(set(values)) < len(values):
+                    raise ValueError(f"{name} names a value twice: {values}")
+
+    def resolved(self) -> ProbeConfig:
+        """Return the settings with the defaults of the training settled."""
+        defaults = PROBE_DEFAULTS[self.by]
+        return replace(
+            self, **{name: each for name, each in defaults.items() if getattr(self, name) is None}
+        )
+
+    @property
+    def grid(self) -> tuple[dict[str, float], ...]:
+        """The combinations that are tried, by name: the simplest first, which wins of equals."""
+        settled = self.resolved()
+        if settled.by == "lbfgs":
+            return tuple({"c": c} for c in sorted(settled.c or ()))
+        return tuple(
+            {"lr": lr, "weight_decay": decay}
+            for lr in sorted(settled.lr or ())
+            for decay in sorted(settled.weight_decay or (), reverse=True)
+        )
+
+
+PROBE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "adamw": {
+        "lr": (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
+        "weight_decay": (0.0, 0.1, 1.0, 10.0),
+        "epochs": 30,
+        "batch_size": 256,
+    },
+    "lbfgs": {"c": tuple(10.0**power for power in range(-6, 5)), "max_iterations": 1000},
+}
+"""What a probe takes where nothing is said, by its training."""

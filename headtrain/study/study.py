@@ -1,0 +1,170 @@
+"""One run as a frozen value; every setting in it is found by its name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from clinit.headtrain.study.checks import check, defaults
+from clinit.headtrain.study.parts import Parts
+from clinit.headtrain.study.rules import By, idle
+from clinit.headtrain.study.settings import (
+    CLOSED,
+    DERPP,
+    EWC,
+    LOW_RANK,
+    PER_HEAD,
+    PLACES,
+    settings_of,
+)
+from clinit.headtrain.study.top import Top
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Study(Parts):
+    """One run: which classes arrive, how their rows start, how they are trained."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any] | None = None, /, *, top: bool = False) -> Study:
+        """Return the study with these settings, by name, and all others at their default.
+
+        >>> Study.of({"init": "zero", "seed": 3}).start.init
+        'zero'
+
+        Args:
+            settings: Values by name, as `settings` returns them.
+            top: Whether blocks of the backbone learn as well.
+
+        Raises:
+            ValueError: If a name is unknown or a value is not one that its setting takes.
+        """
+        study = cls(top=Top() if top else None)
+        values = dict(settings or {})
+        unknown = [name for name in values if name not in settings_of(top=top)]
+        if unknown:
+            raise ValueError(f"there is no setting {unknown[0]!r}")
+        return study.changed(values)
+
+    def changed(self, values: Mapping[str, Any]) -> Study:
+        """Return the study with other values of some settings, by name.
+
+        Raises:
+            ValueError: If a value is not one that its setting takes.
+        """
+        every = settings_of(top=self.top is not None)
+        by_path: dict[tuple[str, ...], dict[str, Any]] = {}
+        for name, value in values.items():
+            setting = every[name]
+            taken = setting.taken(value)
+            setting.check(taken)  # here too: it knows the whole name
+            *owner, attribute = setting.path
+            by_path.setdefault(tuple(owner), {})[attribute] = taken
+        study = self
+        for path, changes in by_path.items():
+            study = _replaced(study, path, changes)
+        return study
+
+    def value(self, name: str) -> Any:
+        """Return the value of a setting."""
+        found: Any = self
+        for attribute in settings_of(top=self.top is not None)[name].path:
+            found = getattr(found, attribute)
+        return found
+
+    @property
+    def shared(self) -> Study:
+        """The study with the settings in which heads of one bank may differ at their default."""
+        return self.changed({name: settings_of()[name].default for name in PER_HEAD})
+
+    def resolved(self) -> Study:
+        """Return the study with its defaults settled and what its method does not read dropped.
+
+        A setting that means nothing to the method has its default: equal runs look equal.
+
+        Raises:
+            ValueError: If settings exclude each other.
+        """
+        check(self)
+        every = settings_of(top=self.top is not None)
+        study = self.changed({name: every[name].default for name in self.idle("method")})
+        settled = {k: value for k, value in defaults(study).items() if study.value(k) is None}
+        if study.is_solved:
+            settled["iterations"] = 0
+        if study.start.init == "random":
+            settled["scale"] = "none"
+        if study.start.init == "fitted":
+            settled["scale"] = "calibrated"
+        if study.top is not None and study.stream.method == "ewc":
+            settled["full_rank"] = True
+        return study.changed(settled)
+
+    def reduced(self) -> Study:
+        """Return the resolved study with every setting without an effect at its default.
+
+        Of two runs with the same reduced study one is enough.
+        """
+        every = settings_of(top=self.top is not None)
+        return self.changed(
+            {name: every[name].default for name in self.resolved().idle()}
+        ).resolved()
+
+    def idle(self, *by: By) -> dict[str, str]:
+        """Return the settings that change nothing in the run, each with the reason why.
+
+        Args:
+            by: Only settings that the method makes idle, or the start of new rows; default: both.
+        """
+        return idle(self, *by)
+
+    def values(self) -> dict[str, Any]:
+        """Return all settings by name, those first in which heads of one bank may differ.
+
+        Names of runs have what varies in this order.
+        """
+        names = settings_of(top=self.top is not None)
+        return {name: self.value(name) for name in dict.fromkeys((*PER_HEAD, *names))}
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings by name, as the record of a resolved run holds them.
+
+        Settings are left out that mean nothing to a head that is solved, to blocks of full rank,
+        or to any method but the one in their name.
+        """
+        absent = self.idle("method").keys() & {*PER_HEAD, *LOW_RANK, *EWC, *DERPP, *CLOSED}
+        if self.stream.method == "ewc":
+            absent -= {*EWC}  # gamma is told beside the mode that does not read it
+        left_out = absent | {"probe"}
+        return {name: value for name, value in self.values().items() if name not in left_out}
+
+    @property
+    def identity(self) -> str:
+        """Text that is the same for the same run, wherever it is computed."""
+        return _identity(self)
+
+
+def _replaced(owner: Any, path: Sequence[str], changes: Mapping[str, Any]) -> Any:
+    """Return a copy of a frozen value with other attributes, in the part that `path` leads to."""
+    if not path:
+        return replace(owner, **changes)
+    inner = _replaced(getattr(owner, path[0]), path[1:], changes)
+    return replace(owner, **{path[0]: inner})
+
+
+@cache
+def _identity(study: Study) -> str:
+    """Return the text; settings of closed forms are in it where they are read.
+
+    So it is for other methods what it was before there were closed forms.
+    """
+    unread = {*CLOSED} & study.idle("method").keys()
+    values = study.reduced().values()
+    return identity_text({name: value for name, value in values.items() if name not in unread})
+
+
+def identity_text(values: Mapping[str, Any]) -> str:
+    """Return settings as a text, without those that do not distinguish runs."""
+    kept = {name: value for name, value in values.items() if name not in (*PLACES, "probe")}
+    return json.dumps(kept, sort_keys=True, default=str)
