@@ -84,6 +84,7 @@ class ContainedImages:
         self._positions = table["position"].to_numpy()
         self._sizes = table["size_bytes"].to_numpy()
         self._parquet = ParquetImages()
+        self._in_place = set[int]()
 
     def place(self, row: int) -> Path:
         """Return the path of an image, as if its container were a folder."""
@@ -91,7 +92,11 @@ class ContainedImages:
 
     def read(self, row: int) -> bytes:
         """Return the content of an image; see `Images`."""
-        container = self._containers[self._container[row]]
+        number = self._container[row]
+        container = self._containers[number]
+        if number not in self._in_place:
+            container.check_place()
+            self._in_place.add(number)
         position, size = int(self._positions[row]), int(self._sizes[row])
         try:
             if container.column:

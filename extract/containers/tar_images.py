@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import stat
-import tarfile
 
 from clinit.errors import ManifestError
 from clinit.extract.containers.container import BUILD_AGAIN, Container
 from clinit.extract.containers.tar_index import member_name
 
 _BLOCK = 512
+_SIZE = slice(124, 136)
+_PREFIX = 345
+"""First byte of what may stand before a name."""
 _SHORT = 100
 """Bytes of a name that every header can hold; a longer one, or one that is not ASCII, stands in
 another header."""
@@ -33,7 +35,6 @@ def read_member(container: Container, member: str, position: int, size: int) -> 
         ManifestError: If the file is not the one of the manifest.
         OSError: If it cannot be read.
     """
-    container.check_place()
     file = os.open(container.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         facts = os.fstat(file)
@@ -51,12 +52,17 @@ def read_member(container: Container, member: str, position: int, size: int) -> 
 
 
 def _is_header(block: bytes, member: str, size: int) -> bool:
-    try:
-        header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
-    except tarfile.TarError:
-        return False
-    is_told = member.isascii() and len(member) < _SHORT - len("./")
-    return header.size == size and (not is_told or member_name(header.name) == member)
+    """Compare size and name; `tarfile` takes longer for this than the system for the read."""
+    if int.from_bytes(block[_SIZE], "big") >> 95:  # GNU's form of what 11 octal digits cannot say
+        found = int.from_bytes(block[_SIZE], "big") & ((1 << 95) - 1)
+    else:
+        digits = block[_SIZE].strip(b" \0")
+        if not digits.isdigit() or b"8" in digits or b"9" in digits:
+            return False
+        found = int(digits, 8)
+    is_told = member.isascii() and len(member) < _SHORT - len("./") and not block[_PREFIX]
+    name = block[:_SHORT].rstrip(b"\0").decode("utf-8", "replace")
+    return found == size and (not is_told or member_name(name) == member)
 
 
 def _changed(container: Container, member: str) -> ManifestError:

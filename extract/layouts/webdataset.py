@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import cache, partial
 from pathlib import Path
 
 import polars as pl
@@ -99,7 +99,7 @@ def _indexed(tree: Tree, path: str) -> TarIndex:
     return _index(tree.root / path, facts.st_size, facts.st_mtime_ns)
 
 
-@lru_cache(maxsize=None)  # noqa: UP033 - a bound would be one more number, and each is small
+@cache
 def _index(path: Path, size: int, changed: int) -> TarIndex:
     """Index a file once for both splits: their classes are looked up in all shards."""
     return index_tar(path)
