@@ -43,7 +43,8 @@ def extract(
     dataset: Annotated[
         str | None,
         typer.Option(
-            help="imagenet1k, places365, digits, or `folder` for any tree of class folders.",
+            help="imagenet1k, places365, digits; or `folder` for any tree of class folders,"
+            " `webdataset` for tar shards, `huggingface` for Parquet files.",
             show_default=False,
         ),
     ] = None,

@@ -5,8 +5,9 @@ what a file declares, and where that fails the process ends without a word. So t
 header of every page are read here first, and what they declare is added up; none of it is
 believed that the bytes of the file do not bear out.
 
-Only flat columns are read, as all tables of clinit have. Strings that share their beginnings
-(DELTA_BYTE_ARRAY) are refused: they alone can become larger than the page that holds them.
+Only flat columns are read, as all tables of clinit have, and structures of them. Strings that
+share their beginnings (DELTA_BYTE_ARRAY) are refused: they alone can become larger than the page
+that holds them.
 
 Source: `parquet.thrift` and `Encodings.md` of the Apache Parquet format; "Thrift compact
 protocol" of Apache Thrift.
@@ -14,7 +15,9 @@ protocol" of Apache Thrift.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from mmap import mmap
 from typing import Any
 
 _MAGIC = b"PAR1"
@@ -42,11 +45,12 @@ class ParquetSize:
     page_bytes: int
 
 
-def parquet_size(content: bytes) -> ParquetSize:
+def parquet_size(content: bytes | mmap, columns: Collection[bytes] | None = None) -> ParquetSize:
     """Return what a Parquet file declares.
 
     Args:
         content: The whole file.
+        columns: Names of the columns that count, with all that is inside them; all when None.
 
     Raises:
         ValueError: If it is none, is truncated, declares what it does not hold, or more than a
@@ -59,12 +63,12 @@ def parquet_size(content: bytes) -> ParquetSize:
     if end < 4:
         raise ValueError(f"its footer has {length:,} bytes, the file {len(content):,}")
     try:
-        return _size(content, end)
+        return _size(content, end, columns)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError("its footer or a page header is damaged") from error
 
 
-def _size(content: bytes, end: int) -> ParquetSize:
+def _size(content: bytes | mmap, end: int, columns: Collection[bytes] | None) -> ParquetSize:
     footer = _Thrift(content, end, len(content) - 8).struct()
     headers = _Thrift(content, 4, end)
     compressed, pages = 0, 0
@@ -73,6 +77,8 @@ def _size(content: bytes, end: int) -> ParquetSize:
             if 1 in column:
                 raise ValueError("a column lies in another file")
             chunk = column[3]
+            if columns is not None and chunk[3][0] not in columns:
+                continue
             first = chunk.get(11, chunk[9])  # the page of the dictionary, if there is one
             compressed += chunk[7]
             if compressed > end or not 4 <= first <= first + chunk[7] <= end:
@@ -118,7 +124,7 @@ class _Thrift:
     In few calls per value: every table that is read has hundreds of values in its footer.
     """
 
-    def __init__(self, content: bytes, start: int, stop: int) -> None:
+    def __init__(self, content: bytes | mmap, start: int, stop: int) -> None:
         self.place = start
         self._content = content
         self._stop = stop

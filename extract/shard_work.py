@@ -19,6 +19,7 @@ from clinit.extract.augment import View
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.decode import MISSING
 from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.images import images_of
 from clinit.extract.loader import ImageBatch, load_batches
 from clinit.extract.manifest import Manifest
 from clinit.extract.pipeline import Compute, features_of
@@ -123,8 +124,7 @@ class ShardWork:
         """Yield the images of `shards`; no batch crosses the border of a shard."""
         size = self.plan.batch_size
         loaded = load_batches(
-            self.root,
-            self.manifest.table["path"].to_list(),
+            images_of(self.manifest.table, self.root),
             (
                 range(start, min(start + size, rows.stop))
                 for rows in map(self.plan.rows, shards)
@@ -132,7 +132,6 @@ class ShardWork:
             ),
             self.transform,
             workers=self.workers,
-            sizes=self.manifest.table["size_bytes"].to_list(),
             max_pixels=self.max_pixels,
             pin_memory=self.backbone.config.device.startswith("cuda"),
             view=self.view,

@@ -8,6 +8,7 @@ from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
 from clinit.errors import BackboneError, CacheError, ClusterError, ManifestError
+from tests.extract.containers.made import make_tar
 
 ARGUMENTS = [
     "--backbone=convnextv2_atto",
@@ -45,6 +46,28 @@ def test_both_splits_are_extracted_and_summed_up(
     assert "the bound is " in shown.output
     assert "stored head: top-1 " in shown.output
     assert "(its classes: stored with the weights)" in shown.output
+
+
+@pytest.mark.parametrize("by_manifest", [False, True])
+def test_shards_are_extracted_where_they_lie(
+    extract: Callable[..., Result],
+    make_tree: Callable[..., Path],
+    tmp_path: Path,
+    by_manifest: bool,
+) -> None:
+    images = sorted((make_tree() / "train").glob("*/*.png"))
+    members = [(f"{p.parent.name}{p.stem}.png", p.read_bytes()) for p in images]
+    labels = [(f"{p.parent.name}{p.stem}.txt", p.parent.name.encode()) for p in images]
+    root = make_tar(tmp_path / "shards" / "0.tar", [*members, *labels]).parent
+    source = ("--dataset", "webdataset")
+    if by_manifest:
+        source = ("--manifest", str(tmp_path / "m"))
+        arguments = ("--root", root, "--split", "train", "--out", tmp_path / "m")
+        assert run("manifest", "build", "webdataset", *arguments).exit_code == 0
+    shown = extract(*source, "--root", root)
+    assert shown.exit_code == 0, shown.output
+    assert "train: 15 images, features 15 x 12 float16" in shown.output
+    assert "stored head: top-1 " in shown.output
 
 
 def test_as_many_threads_decode_as_the_process_may_use(
