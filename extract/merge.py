@@ -69,6 +69,7 @@ def merge(
         ]
         if not parts:
             continue
+        _refuse_containers(parts)
         rows = MergedRows.of(parts, names)
         plan = _plan(rows)
         writer = SplitWriter(
@@ -185,6 +186,16 @@ def _roots(caches: Sequence[Cache]) -> tuple[str | None, list[str]]:
 
 def _absolute(root: str) -> str:
     return os.path.normpath(Path(root).absolute())
+
+
+def _refuse_containers(parts: Sequence[Part]) -> None:
+    for part in parts:
+        if part.split.manifest.is_contained:
+            raise CacheError(
+                f"the images of {part.split.path} lie in containers (tar or Parquet files), whose"
+                " manifests are not merged",
+                remedy="Extract all containers at once, by one `clinit extract` command.",
+            )
 
 
 def _plan(rows: MergedRows) -> Plan:

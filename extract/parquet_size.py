@@ -5,9 +5,9 @@ what a file declares, and where that fails the process ends without a word. So t
 header of every page are read here first, and what they declare is added up; none of it is
 believed that the bytes of the file do not bear out.
 
-Only flat columns are read, as all tables of clinit have, unless the caller knows of others. Strings
-that share their beginnings (DELTA_BYTE_ARRAY) are refused: they alone can become larger than the
-page that holds them.
+Only flat columns are read, as all tables of clinit have, and structures of them, unless the caller
+knows of others. Strings that share their beginnings (DELTA_BYTE_ARRAY) are refused: they alone can
+become larger than the page that holds them.
 
 Source: `parquet.thrift` and `Encodings.md` of the Apache Parquet format; "Thrift compact
 protocol" of Apache Thrift.
@@ -15,6 +15,7 @@ protocol" of Apache Thrift.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from mmap import mmap
 from typing import Any
@@ -44,11 +45,14 @@ class ParquetSize:
     page_bytes: int
 
 
-def parquet_size(content: bytes | mmap, *, nested: bool = False) -> ParquetSize:
+def parquet_size(
+    content: bytes | mmap, columns: Collection[bytes] | None = None, *, nested: bool = False
+) -> ParquetSize:
     """Return what a Parquet file declares.
 
     Args:
         content: The whole file.
+        columns: Names of the columns that count, with all that is inside them; all when None.
         nested: Whether a column may hold several values per row.
 
     Raises:
@@ -57,7 +61,7 @@ def parquet_size(content: bytes | mmap, *, nested: bool = False) -> ParquetSize:
     """
     end = _footer(content)
     try:
-        return _size(content, end, nested=nested)
+        return _size(content, end, columns, nested=nested)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError("its footer or a page header is damaged") from error
 
@@ -79,7 +83,9 @@ def _footer(content: bytes | mmap) -> int:
     return end
 
 
-def _size(content: bytes | mmap, end: int, *, nested: bool) -> ParquetSize:
+def _size(
+    content: bytes | mmap, end: int, columns: Collection[bytes] | None, *, nested: bool
+) -> ParquetSize:
     footer = _Thrift(content, end, len(content) - 8).struct()
     headers = _Thrift(content, 4, end)
     compressed, pages = 0, 0
@@ -88,6 +94,8 @@ def _size(content: bytes | mmap, end: int, *, nested: bool) -> ParquetSize:
             if 1 in column:
                 raise ValueError("a column lies in another file")
             chunk = column[3]
+            if columns is not None and chunk[3][0] not in columns:
+                continue
             first = chunk.get(11, chunk[9])  # the page of the dictionary, if there is one
             compressed += chunk[7]
             if compressed > end or not 4 <= first <= first + chunk[7] <= end:

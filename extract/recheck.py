@@ -26,6 +26,7 @@ from clinit.errors import CacheError
 from clinit.extract.augment import View
 from clinit.extract.cache import CacheSplit
 from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.images import images_of
 from clinit.extract.loader import load_batches
 from clinit.extract.run import Network
 
@@ -146,15 +147,13 @@ def _computed(
     workers: int,
 ) -> Iterator[tuple[list[int], dict[int, str], Float[np.ndarray, "batch dim"]]]:
     """Yield rows, why some of them cannot be read, and the features of all of them."""
-    table, config = split.manifest.table, network.backbone.config
+    config = network.backbone.config
     normalise = network.transform.normaliser(torch.device(config.device))
     batches = load_batches(
-        root,
-        table["path"].to_list(),
+        images_of(split.manifest.table, root),
         [range(row, row + 1) for row in rows.tolist()],  # a view crops by the number of the row
         network.transform,
         workers=workers,
-        sizes=table["size_bytes"].to_list(),
         max_pixels=split.summary.run.max_pixels or MAX_PIXELS,
         view=_view(split, network),
     )

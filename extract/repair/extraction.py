@@ -9,10 +9,10 @@ from clinit.errors import CacheError
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count
 from clinit.extract.plan import read_plan
+from clinit.extract.progress import Progress
 from clinit.extract.recorded import images_root, rebuild_network, weights_file
 from clinit.extract.repair.parts import DamagedCache, Mended, RepairConfig
 from clinit.extract.run import ExtractConfig, Network, extract
-from clinit.extract.split_run import Progress
 from clinit.extract.summary import RunFacts
 from clinit.extract.views import VIEWS_FOLDER
 
@@ -25,7 +25,6 @@ def extract_again(
     config: RepairConfig,
     *,
     on_progress: Callable[[Progress], None],
-    on_note: Callable[[str], None],
 ) -> Iterator[Mended]:
     """Run the extraction of each damaged split again; yield what has been written.
 
@@ -53,7 +52,6 @@ def extract_again(
             settings,
             network=network,
             on_progress=on_progress,
-            on_note=on_note,
         ):
             if result.split.path in cache.damaged or result.computed_rows:
                 yield Mended(result.split.plan.title, result.computed_rows)

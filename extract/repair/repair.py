@@ -7,10 +7,10 @@ from pathlib import Path
 
 from clinit.errors import CacheError
 from clinit.extract.merge import merge
+from clinit.extract.progress import Progress
 from clinit.extract.repair.extraction import extract_again
 from clinit.extract.repair.imported import import_again
 from clinit.extract.repair.parts import DamagedCache, Mended, RepairConfig
-from clinit.extract.split_run import Progress
 from clinit.extract.verify import verify
 
 
@@ -49,7 +49,7 @@ def repair(
     elif any(plan.fingerprint.is_imported for plan in cache.plans.values()):
         yield from import_again(cache, on_rows=on_rows, on_note=on_note)
     else:
-        yield from extract_again(cache, config, on_progress=show, on_note=on_note)
+        yield from extract_again(cache, config, on_progress=show)
     left = [problem for part in verify(cache.path) for problem in part.problems]
     if left:
         raise CacheError(f"not all is mended: {left[0]}", remedy=left[0].remedy)

@@ -61,6 +61,10 @@ class StorageError(ClinitError):
     """A file exists but cannot be read, although its content may be intact."""
 
 
+class ClusterError(ClinitError):
+    """A cluster cannot be reached, or its workers are lost."""
+
+
 class CacheError(ClinitError):
     """A feature cache is missing, incomplete, damaged or of another fingerprint."""
 
