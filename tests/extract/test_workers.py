@@ -14,7 +14,7 @@ from PIL import Image
 from clinit.errors import CacheError
 from clinit.extract import claims as claims_module
 from clinit.extract.backbone import BackboneConfig
-from clinit.extract.cache import open_cache, open_split
+from clinit.extract.cache import open_cache, open_split, verify_shard
 from clinit.extract.claims import Claims
 from clinit.extract.part import Part
 from clinit.extract.plan import shard_name
@@ -143,16 +143,17 @@ def test_who_waits_for_another_worker_says_so_and_counts_what_it_finds(
 def test_a_shard_of_another_worker_that_is_damaged_is_computed_here(
     make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
 ) -> None:
-    root = make_tree(train=2, val=1)
+    root = make_tree(train=4, val=1)  # 6 shards of train, 3 of which are prepared at a time
     work(root, tmp_path / "whole", config)
     out = tmp_path / "shared"
+    last = out / "train" / shard_name(5)
 
     def damage(progress: Progress) -> None:
-        last = out / "train" / shard_name(2)
         if progress.split == "train" and not last.exists():
             last.write_bytes(b"half of a shard")
 
-    work(root, out, config, on_progress=damage)
+    results = work(root, out, config, on_progress=damage)
+    assert results[0].computed_rows == 12
     assert files(out) == files(tmp_path / "whole")
 
 
@@ -178,6 +179,33 @@ def test_invalid_rows_are_read_again_by_one_of_two_workers(
     assert sum(results[0].computed_rows for results in found) == 2
     assert files(out) == files(tmp_path / "whole")
     assert open_split(out / "train").num_valid == 15
+
+
+def test_a_summary_that_another_worker_made_of_shards_since_replaced_does_not_stay(
+    make_tree: Callable[..., Path],
+    config: ExtractConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = make_tree()
+    out, image = tmp_path / "shared", root / "train" / "a" / "1.png"
+    kept = image.read_bytes()
+    image.write_bytes(b"x" * len(kept))
+    work(root, out, config)
+    image.write_bytes(kept)
+    summary = out / "train" / "cache.json"
+    old = summary.read_bytes()
+
+    def write_late(folder: Path) -> None:
+        """Finish a summary of what was there before, right after it was withdrawn."""
+        if folder == summary.parent:
+            summary.write_bytes(old)
+
+    monkeypatch.setattr("clinit.extract.split_run.flush_folder", write_late)
+    work(root, out, replace(config, retry_invalid=True))
+    split = open_split(out / "train")
+    assert split.num_valid == 15
+    assert [verify_shard(split, shard) for shard in range(8)] == [None] * 8
 
 
 def test_the_whole_extraction_returns_complete_splits_alone(
