@@ -8,6 +8,7 @@ from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
 from clinit.errors import BackboneError, CacheError, ClusterError, ManifestError
+from tests.extract.containers.made import make_tar
 
 ARGUMENTS = [
     "--backbone=convnextv2_atto",
@@ -45,6 +46,28 @@ def test_both_splits_are_extracted_and_summed_up(
     assert "the bound is " in shown.output
     assert "stored head: top-1 " in shown.output
     assert "(its classes: stored with the weights)" in shown.output
+
+
+@pytest.mark.parametrize("by_manifest", [False, True])
+def test_shards_are_extracted_where_they_lie(
+    extract: Callable[..., Result],
+    make_tree: Callable[..., Path],
+    tmp_path: Path,
+    by_manifest: bool,
+) -> None:
+    images = sorted((make_tree() / "train").glob("*/*.png"))
+    members = [(f"{p.parent.name}{p.stem}.png", p.read_bytes()) for p in images]
+    labels = [(f"{p.parent.name}{p.stem}.txt", p.parent.name.encode()) for p in images]
+    root = make_tar(tmp_path / "shards" / "0.tar", [*members, *labels]).parent
+    source = ("--dataset", "webdataset")
+    if by_manifest:
+        source = ("--manifest", str(tmp_path / "m"))
+        arguments = ("--root", root, "--split", "train", "--out", tmp_path / "m")
+        assert run("manifest", "build", "webdataset", *arguments).exit_code == 0
+    shown = extract(*source, "--root", root)
+    assert shown.exit_code == 0, shown.output
+    assert "train: 15 images, features 15 x 12 float16" in shown.output
+    assert "stored head: top-1 " in shown.output
 
 
 def test_as_many_threads_decode_as_the_process_may_use(
@@ -455,3 +478,34 @@ def test_bfloat16_is_not_named_where_it_is_used(
     shown = extract("--dataset=folder", "--root", make_tree(), "--autocast=bfloat16")
     assert shown.exit_code == 0, shown.output
     assert "multiplies bfloat16" not in shown.output
+
+
+def test_a_log_says_once_who_is_waited_for_and_what_other_workers_did(
+    extract: Callable[..., Result],
+    make_tree: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("clinit.extract.claims.POLL_S", 0.001)
+    images = ["--dataset", "folder", "--root", make_tree()]
+    assert extract(*images, out="whole").exit_code == 0
+    folder = tmp_path / "cache" / "train"
+    assert extract(*images, "--part=2/2").exit_code == 0
+    claim = folder / ".shard-00000.h5.claim"
+    holder = {"host": "[/far]\x1b[2J", "processes": "there", "pid": 7, "begun": "1", "token": "t"}
+    claim.write_text(json.dumps(holder))
+    waits = iter(range(100))
+
+    def sleep(seconds: float) -> None:
+        if next(waits) == 3:
+            whole = tmp_path / "whole" / "train" / "shard-00000.h5"
+            (folder / "shard-00000.h5").write_bytes(whole.read_bytes())
+            claim.unlink()
+
+    monkeypatch.setattr("clinit.extract.claims.time.sleep", sleep)
+    shown = extract(*images)
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.count("train: waiting for process 7 on [/far]\\x1b[2J") == 1
+    assert "  computed by other workers: 8 images" in shown.output
+    again = extract(*images, "--part", "1/2")
+    assert "  already complete: every shard of part 1/2 verified, nothing to do" in again.output

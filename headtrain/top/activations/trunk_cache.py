@@ -239,10 +239,9 @@ class TrunkCache:
         """
         images = part.split.manifest.table[part.manifest_rows]
         rows = ImageRows(
-            images["path"].to_list(),
+            images,
             part.root,
             self.trunk,
-            sizes=images["size_bytes"].to_list(),
             workers=self.workers,
             max_pixels=self.max_pixels,
         )
