@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from clinit.errors import CacheError
-from clinit.extract.cache import Cache, open_cache
+from clinit.errors import CacheError, MachineError
+from clinit.extract.byte_size import size_text
+from clinit.extract.cache import Cache, CacheSplit, open_cache
 from clinit.extract.features import FeatureSet
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
+from clinit.extract.shard_rows import largest_shard, stored_features
 from clinit.extract.stopwatch import Stopwatch
+from clinit.headtrain.memory import HostMemory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +38,8 @@ class Source:
     head: Head | None = None
     """The pretrained head stored beside the features."""
     notes: tuple[str, ...] = ()
+    memory: HostMemory | None = None
+    """Where features of an experiment are on disk: what it may copy of them; None: as it likes."""
     load_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -74,27 +81,92 @@ def read_source(path: Path) -> Source:
     Raises:
         CacheError: If there is no cache, no train split, or the splits do not fit together.
     """
+    return _source(open_cache(path), set(), None)
+
+
+def read_sources(*paths: Path, memory: int | None = None) -> tuple[Source, ...]:
+    """Open feature caches: in memory as far as they fit, the largest splits on disk.
+
+    Results do not depend on where features are.
+
+    Args:
+        paths: The caches.
+        memory: Bytes that features and copies of their rows may take; default: what is free.
+
+    Raises:
+        CacheError: As in `read_source`.
+        MachineError: If the memory does not suffice to read the caches shard by shard.
+        ValueError: If `memory` is not above 0.
+    """
+    caches = [open_cache(path) for path in paths]
+    splits = [split for cache in caches for split in cache.splits.values()]
+    room = HostMemory.of(memory)
+    stored = _left_on_disk(splits, room)
+    for split in stored:
+        _check_shards(split, room)
+    return tuple(_source(cache, stored, room if stored else None) for cache in caches)
+
+
+def _left_on_disk(splits: Sequence[CacheSplit], room: HostMemory) -> set[CacheSplit]:
+    """Return the splits that do not fit into memory, once the smaller ones are there."""
+    splits = sorted(splits, key=feature_bytes)
+    ends = itertools.accumulate(map(feature_bytes, splits))
+    return {split for split, end in zip(splits, ends, strict=True) if end > room.loaded_bytes}
+
+
+def _check_shards(split: CacheSplit, room: HostMemory) -> None:
+    largest = largest_shard(split)
+    if largest > room.size_bytes:
+        raise MachineError(
+            f"a shard of {split.path} is read as a whole to verify it and takes"
+            f" {size_text(largest)}, more than {room}",
+            remedy="Give more with --memory (in Python, memory=)."
+            if room.is_asked
+            else "Free some memory, or extract the features with a smaller --shard-rows.",
+        )
+
+
+def feature_bytes(split: CacheSplit) -> int:
+    """Return what the features of a split take in memory."""
+    return split.num_valid * split.dim * np.dtype(split.dtype).itemsize
+
+
+def _on_disk(cache: Cache, stored: Set[CacheSplit], memory: HostMemory | None) -> list[str]:
+    return [
+        f"{split.path} stays on disk: its features take {size_text(feature_bytes(split))}, and with"
+        f" the others and with copies of rows they could take more than {memory}; rows are read"
+        " when they are needed"
+        for split in cache.splits.values()
+        if split in stored
+    ]
+
+
+def _source(cache: Cache, stored: Set[CacheSplit], memory: HostMemory | None) -> Source:
     watch = Stopwatch()
-    cache = open_cache(path)
+
+    def read(split: CacheSplit) -> FeatureSet:
+        return stored_features(split) if split in stored else split.load()
+
     train = cache.split("train")
-    features = train.load()
-    notes = _invalid_rows(cache)
+    features = read(train)
+    notes = [*_invalid_rows(cache), *_on_disk(cache, stored, memory)]
     if "val" in cache.splits:
-        val, of_val = cache.splits["val"].load(), cache.splits["val"].fingerprint
+        val, of_val = read(cache.splits["val"]), cache.splits["val"].fingerprint
     else:
-        notes.append(f"{path} has no val split: none of its classes is evaluated")
+        notes.append(f"{cache.path} has no val split: none of its classes is evaluated")
         empty = np.empty((0, features.dim), dtype=features.features.dtype)
         val = FeatureSet(empty, np.empty(0, dtype=np.int64), features.class_names)
         of_val = Fingerprint()
     return Source(
         train=features,
         val=val,
-        path=str(path),
+        path=str(cache.path),
         fingerprint=train.fingerprint,
         val_manifest=of_val.manifest,
         val_features=of_val.features,
         head=cache.head,
         notes=tuple(notes),
+        memory=memory,
         load_s=watch.total,
     )
 
