@@ -57,6 +57,7 @@ def align(
     from clinit.extract.cache import open_cache
     from clinit.extract.head import write_head
     from clinit.headtrain.align.alignment import choose_views
+    from clinit.headtrain.memory import peak_note
     from clinit.headtrain.stream.source import read_sources
 
     if out.suffix != ".safetensors":
@@ -68,6 +69,8 @@ def align(
             (source,) = read_sources(cache, memory=memory)
         for text in source.notes:
             note(text)
+        if source.memory is not None:
+            note(peak_note(0))
         aligned = _align(source, _start(head, source), config, chosen)
         write_head(aligned.head, out)
     _show(aligned, out)

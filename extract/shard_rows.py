@@ -49,10 +49,8 @@ class _File:
     mark: tuple[int, ...]
     """Size, time of change and number of the file."""
 
-    def read(
-        self, rows: Int[np.ndarray, " chosen"], out: Float[np.ndarray, "rows dim"], into: Any
-    ) -> None:
-        """Read rows, ascending, into the rows `into` of `out`.
+    def read(self, rows: Int[np.ndarray, " chosen"]) -> Float[np.ndarray, "chosen dim"]:
+        """Read rows, ascending.
 
         Raises:
             CacheError: If the file is missing or has changed.
@@ -60,25 +58,38 @@ class _File:
         """
         stored = rows if self.valid is None else self.valid[rows]
         if self.place is None:
-            out[into] = read_shard(self.path, self.plan, self.index).features[stored]
-            return
-        row_bytes = self.plan.dim * np.dtype(self.dtype).itemsize
+            whole: np.ndarray = read_shard(self.path, self.plan, self.index).features
+            return whole[stored]
         try:
             with self.path.open("rb", buffering=0) as file:
                 if _mark(os.fstat(file.fileno())) != self.mark:
                     raise self._changed()
-                for first, last in _spans(stored, row_bytes):
-                    start, stop = int(stored[first]), int(stored[last - 1]) + 1
-                    span = np.empty((stop - start, self.plan.dim), self.dtype)
-                    file.seek(self.place + start * row_bytes)
-                    if not _fill(file, span.reshape(-1).view(np.uint8)):
-                        raise self._changed()
-                    out[into[first:last]] = span[stored[first:last] - start]
+                return self._read(file, stored)
         except FileNotFoundError as error:
             raise CacheError(f"{self.path} is missing", remedy=WRITE_AGAIN) from error
         except OSError as error:
             why = error.strerror or str(error)
             raise StorageError(f"cannot read {self.path}: {why}", remedy=LOOK_AT_STORAGE) from error
+
+    def _read(
+        self, file: RawIOBase, stored: Int[np.ndarray, " chosen"]
+    ) -> Float[np.ndarray, "chosen dim"]:
+        assert self.place is not None
+        dim, row_bytes = self.plan.dim, self.plan.dim * np.dtype(self.dtype).itemsize
+        found = np.empty((len(stored), dim), self.dtype)
+        raw = found.reshape(-1).view(np.uint8).data
+        for first, last, is_run in _spans(stored, row_bytes):
+            start, stop = int(stored[first]), int(stored[last - 1]) + 1
+            file.seek(self.place + start * row_bytes)
+            if is_run:
+                whole = _fill(file, raw[first * row_bytes : last * row_bytes])
+            else:
+                span = np.empty((stop - start, dim), self.dtype)
+                whole = _fill(file, span.reshape(-1).view(np.uint8).data)
+                found[first:last] = span[stored[first:last] - start]
+            if not whole:
+                raise self._changed()
+        return found
 
     def _changed(self) -> CacheError:
         return CacheError(
@@ -106,7 +117,7 @@ class _Files:
         for index, (first, last) in enumerate(pairwise(bounds.tolist())):
             if first < last:
                 start = self.ends[index - 1] if index else 0
-                self.files[index].read(ascending[first:last] - start, out, order[first:last])
+                out[order[first:last]] = self.files[index].read(ascending[first:last] - start)
         return out
 
 
@@ -154,19 +165,21 @@ def _mark(status: os.stat_result) -> tuple[int, ...]:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def _spans(stored: Int[np.ndarray, " rows"], row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of ascending rows that are worth one call."""
-    far = np.diff(stored) * row_bytes > GAP_BYTES
+def _spans(stored: Int[np.ndarray, " rows"], row_bytes: int) -> Iterator[tuple[int, int, bool]]:
+    """Yield ranges of ascending rows that are worth one call, and whether no row is between."""
+    steps = np.diff(stored)
     piece = stored // max(1, SPAN_BYTES // row_bytes)
-    starts = np.flatnonzero(far | (np.diff(piece) > 0)) + 1
-    yield from pairwise([0, *starts.tolist(), len(stored)])
+    starts = np.flatnonzero((steps * row_bytes > GAP_BYTES) | (np.diff(piece) > 0)) + 1
+    breaks = np.concatenate([[0], np.cumsum(steps != 1)]).tolist()
+    for first, last in pairwise([0, *starts.tolist(), len(stored)]):
+        yield first, last, breaks[last - 1] == breaks[first]
 
 
-def _fill(file: RawIOBase, buffer: np.ndarray) -> bool:
+def _fill(file: RawIOBase, buffer: memoryview) -> bool:
     """Read until the buffer is full; return whether the file has as many bytes."""
     filled = 0
     while filled < len(buffer):
-        count = file.readinto(buffer.data[filled:])
+        count = file.readinto(buffer[filled:])
         if not count:
             return False
         filled += count

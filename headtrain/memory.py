@@ -29,7 +29,7 @@ COPIED_SHARE = 1 / 6
 
 STEPS_AT_ONCE = 25
 """Updates whose rows are gathered together where they are not on the device."""
-WORK_BYTES = 200 * 10**6
+WORK_BYTES = 350 * 10**6
 """About what products of blocks, solves and the heads of a bank take beside the rows: measured."""
 
 

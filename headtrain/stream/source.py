@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from clinit.errors import CacheError, MachineError
-from clinit.extract.byte_size import size_text
+from clinit.errors import CacheError
 from clinit.extract.cache import Cache, CacheSplit, open_cache
 from clinit.extract.features import FeatureSet
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
-from clinit.extract.shard_rows import largest_shard, stored_features
+from clinit.extract.shard_rows import stored_features
 from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.memory import HostMemory
+from clinit.headtrain.stream.on_disk import disk_note, left_on_disk
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,44 +100,8 @@ def read_sources(*paths: Path, memory: int | None = None) -> tuple[Source, ...]:
     caches = [open_cache(path) for path in paths]
     splits = [split for cache in caches for split in cache.splits.values()]
     room = HostMemory.of(memory)
-    stored = _left_on_disk(splits, room)
-    for split in stored:
-        _check_shards(split, room)
+    stored = left_on_disk(splits, room)
     return tuple(_source(cache, stored, room if stored else None) for cache in caches)
-
-
-def _left_on_disk(splits: Sequence[CacheSplit], room: HostMemory) -> set[CacheSplit]:
-    """Return the splits that do not fit into memory, once the smaller ones are there."""
-    splits = sorted(splits, key=feature_bytes)
-    ends = itertools.accumulate(map(feature_bytes, splits))
-    return {split for split, end in zip(splits, ends, strict=True) if end > room.loaded_bytes}
-
-
-def _check_shards(split: CacheSplit, room: HostMemory) -> None:
-    largest = largest_shard(split)
-    if largest > room.size_bytes:
-        raise MachineError(
-            f"a shard of {split.path} is read as a whole to verify it and takes"
-            f" {size_text(largest)}, more than {room}",
-            remedy="Give more with --memory (in Python, memory=)."
-            if room.is_asked
-            else "Free some memory, or extract the features with a smaller --shard-rows.",
-        )
-
-
-def feature_bytes(split: CacheSplit) -> int:
-    """Return what the features of a split take in memory."""
-    return split.num_valid * split.dim * np.dtype(split.dtype).itemsize
-
-
-def _on_disk(cache: Cache, stored: Set[CacheSplit], memory: HostMemory | None) -> list[str]:
-    return [
-        f"{split.path} stays on disk: its features take {size_text(feature_bytes(split))}, and with"
-        f" the others and with copies of rows they could take more than {memory}; rows are read"
-        " when they are needed"
-        for split in cache.splits.values()
-        if split in stored
-    ]
 
 
 def _source(cache: Cache, stored: Set[CacheSplit], memory: HostMemory | None) -> Source:
@@ -149,7 +112,9 @@ def _source(cache: Cache, stored: Set[CacheSplit], memory: HostMemory | None) ->
 
     train = cache.split("train")
     features = read(train)
-    notes = [*_invalid_rows(cache), *_on_disk(cache, stored, memory)]
+    notes = _invalid_rows(cache)
+    if memory is not None:
+        notes += [disk_note(split, memory) for split in cache.splits.values() if split in stored]
     if "val" in cache.splits:
         val, of_val = read(cache.splits["val"]), cache.splits["val"].fingerprint
     else:
