@@ -58,8 +58,8 @@ class _File:
         """
         stored = rows if self.valid is None else self.valid[rows]
         if self.place is None:
-            whole: np.ndarray = read_shard(self.path, self.plan, self.index).features
-            return whole[stored]
+            whole: np.ndarray = read_shard(self.path, self.plan, self.index).features[stored]
+            return whole
         try:
             with self.path.open("rb", buffering=0) as file:
                 if _mark(os.fstat(file.fileno())) != self.mark:

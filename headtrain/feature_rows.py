@@ -30,12 +30,14 @@ class StreamedRows:
     @property
     def shape(self) -> tuple[int, ...]:
         """Number of rows and width."""
-        return self.host.shape
+        rows, dim = self.host.shape
+        return rows, dim
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the features as they are stored."""
-        return np.dtype(self.host.dtype)
+        dtype: np.dtype[Any] = self.host.dtype
+        return dtype
 
     def __len__(self) -> int:
         return len(self.host)

@@ -13,6 +13,8 @@ from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study
 
+LARGEST = "the rows of the largest task"
+
 
 def memory_notes(scenario: Scenario, base: Source, new: Source, study: Study) -> list[str]:
     """Return a note for the rows that do not fit into the memory of the device, or of the host.
@@ -22,7 +24,7 @@ def memory_notes(scenario: Scenario, base: Source, new: Source, study: Study) ->
     """
     rows = {
         "the test rows": int(scenario.val_counts.sum()),
-        "the rows of the largest task": most_rows(scenario, study),
+        LARGEST: most_rows(scenario, study),
     }
     sizes = {what: count * scenario.train.row_bytes for what, count in rows.items()}
     notes = residency_notes(sizes, choose_device(study.training.device))
@@ -33,16 +35,17 @@ def memory_notes(scenario: Scenario, base: Source, new: Source, study: Study) ->
 def _disk_notes(
     scenario: Scenario, study: Study, sizes: dict[str, int], memory: HostMemory
 ) -> list[str]:
-    batches = STEPS_AT_ONCE * study.stream.rows_per_batch
-    needed = 0 if study.is_solved else 2 * batches * scenario.train.row_bytes
-    if needed > memory.size_bytes:
+    row_bytes, batch = scenario.train.row_bytes, study.stream.rows_per_batch
+    held = {what: size for what, size in sizes.items() if size <= memory.copied_bytes}
+    gathered = 0
+    if study.stream.iterations and LARGEST not in held:
+        gathered = 2 * STEPS_AT_ONCE * batch * row_bytes
+    if gathered > memory.size_bytes:
         raise MachineError(
-            f"the rows of {STEPS_AT_ONCE} updates, {study.stream.rows_per_batch:,} for each, and a"
-            f" copy of them take {size_text(needed)}, more than {memory}",
+            f"the rows of {STEPS_AT_ONCE} updates, {batch:,} for each, and a copy of them take"
+            f" {size_text(gathered)}, more than {memory}",
             remedy="Give a smaller --batch-size, or more memory (--memory; in Python, memory=).",
         )
-    held = {what: size for what, size in sizes.items() if size <= memory.copied_bytes}
-    needed += LOSS_SAMPLE_ROWS * scenario.train.row_bytes
     return [
         *(
             f"{what} take {size_text(size)}, more than a sixth of {memory}: they are read from disk"
@@ -50,7 +53,7 @@ def _disk_notes(
             for what, size in sizes.items()
             if what not in held
         ),
-        peak_note(sum(held.values()) + needed),
+        peak_note(sum(held.values()) + gathered + LOSS_SAMPLE_ROWS * row_bytes),
     ]
 
 
