@@ -28,10 +28,10 @@ def left_on_disk(splits: Sequence[CacheSplit], memory: HostMemory) -> set[CacheS
     """
     ascending = sorted(splits, key=feature_bytes)
     ends = itertools.accumulate(map(feature_bytes, ascending))
-    left = {split for split, end in zip(ascending, ends, strict=True) if end > memory.loaded_bytes}
-    for split in left:
+    left = [split for split, end in zip(ascending, ends, strict=True) if end > memory.loaded_bytes]
+    for split in reversed(left):
         check_shards(split, memory)
-    return left
+    return set(left)
 
 
 def check_shards(split: CacheSplit, memory: HostMemory) -> int:
