@@ -195,10 +195,12 @@ def photograph(rng: np.random.Generator, height: int, width: int) -> bytes:
 
 def decoded(root: Path, paths: Iterable[str], transform: Any) -> np.ndarray:
     """Return the pixels of files, as clinit reads them."""
+    from clinit.extract.images import ImageFiles
     from clinit.extract.loader import load_batches
 
     files = list(paths)
-    (batch,) = load_batches(root, files, [range(len(files))], transform, workers=2)
+    images = ImageFiles(root, files)
+    (batch,) = load_batches(images, [range(len(files))], transform, workers=2)
     pixels: np.ndarray = batch.pixels.numpy()
     return pixels
 

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clinit.cli.cache_export import export
 from clinit.cli.cache_import import import_
-from clinit.cli.console import err, out, say
+from clinit.cli.cache_merge import merge
+from clinit.cli.cache_repair import repair
+from clinit.cli.cache_verify import verify
+from clinit.cli.console import out, say
 from clinit.cli.extract_output import size_megabytes
 from clinit.extract.visible import visible
 
@@ -17,14 +21,13 @@ if TYPE_CHECKING:
     from clinit.extract.cache import CacheSplit
     from clinit.extract.summary import HeadFacts, RunFacts
 
-app = typer.Typer(no_args_is_help=True, help="Show, import and verify feature caches.")
+app = typer.Typer(
+    no_args_is_help=True, help="Show, verify, repair, import, export and merge feature caches."
+)
 
 CacheArgument = Annotated[
     Path, typer.Argument(help="Folder written by `clinit extract --out`.", show_default=False)
 ]
-
-
-app.command("import")(import_)
 
 
 @app.command()
@@ -61,36 +64,11 @@ def show(cache: CacheArgument) -> None:
     _print_views(opened.views)
 
 
-@app.command()
-def verify(cache: CacheArgument) -> None:
-    """Compare everything in a cache with its digests: features, manifests, head and views."""
-    from rich.markup import escape
-    from rich.progress import Progress
-
-    from clinit.errors import CacheError
-    from clinit.extract.verify import verify as check
-
-    remedies: list[str] = []
-    with Progress(console=err, transient=True) as progress:
-        bar = progress.add_task("", visible=False)
-
-        def show_shard(title: str, done: int, total: int) -> None:
-            name = escape(visible(title))
-            progress.update(bar, description=name, completed=done, total=total, visible=True)
-
-        for part in check(cache, on_shard=show_shard):
-            if part.told:
-                say(part.told)
-            for problem in part.problems:
-                say(f"  {problem}")
-                remedies.append(problem.remedy)
-    if remedies:
-        plural = "s" if len(remedies) > 1 else ""
-        raise CacheError(
-            f"{len(remedies):,} problem{plural} in {cache}",
-            remedy="\n".join(dict.fromkeys(remedies)),
-        )
-    say("Everything is as it was written.")
+app.command()(verify)
+app.command()(repair)
+app.command("import")(import_)
+app.command()(export)
+app.command()(merge)
 
 
 def _print_views(views: Sequence[CacheSplit]) -> None:

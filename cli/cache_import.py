@@ -22,12 +22,20 @@ def _name_of_an_extractor(name: str) -> str:
 def import_(
     features: Annotated[
         Path,
-        typer.Argument(help="A .npy file of float16 or float32 (rows, dim).", show_default=False),
+        typer.Argument(
+            help="Features (rows, dim): .npy, .npz, .safetensors, .parquet, or .pt that holds"
+            " tensors only.",
+            show_default=False,
+        ),
     ],
     labels: Annotated[
-        Path,
-        typer.Argument(help="A .npy file of integers from 0, or of text.", show_default=False),
-    ],
+        Path | None,
+        typer.Argument(
+            help="Labels, integers from 0 or text, in a file of their own.",
+            show_default="in the file of the features",
+        ),
+    ] = None,
+    *,
     out: Annotated[Path, typer.Option(help="Folder of the cache.", show_default=False)],
     backbone: Annotated[
         str,
@@ -41,7 +49,20 @@ def import_(
     split: Annotated[Split, typer.Option(help="Split that the rows belong to.")] = Split.train,
     classes: Annotated[
         Path | None,
-        typer.Option(help="Class names, one per line.", show_default="the labels themselves"),
+        typer.Option(
+            help="Class names, one per line.",
+            show_default="those in the file, or the labels themselves",
+        ),
+    ] = None,
+    features_name: Annotated[
+        str | None,
+        typer.Option(
+            help="Which array, tensor or column holds the features.", show_default="features"
+        ),
+    ] = None,
+    labels_name: Annotated[
+        str | None,
+        typer.Option(help="Which one holds the labels.", show_default="labels, label"),
     ] = None,
     head: Annotated[
         Path | None, typer.Option(help="Head file (.safetensors) to store as the pretrained one.")
@@ -59,9 +80,15 @@ def import_(
     from clinit.extract.import_features import ImportConfig, import_features
 
     config = ImportConfig(
-        split=split.value, dataset=dataset, backbone=backbone, classes=classes, head=head
+        split=split.value,
+        dataset=dataset,
+        backbone=backbone,
+        classes=classes,
+        head=head,
+        features_name=features_name,
+        labels_name=labels_name,
     )
-    with Progress(console=err, transient=True) as progress:
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
         bar = progress.add_task("Writing")
         written = import_features(
             features,

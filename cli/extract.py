@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,9 +10,10 @@ import typer
 
 from clinit.cli.choices import Autocast, DeviceOption, Dtype, MaxPixels, Split, TransformKind
 from clinit.cli.config_file import ConfigOption
-from clinit.cli.console import err, note, warn
+from clinit.cli.console import err, warn
 from clinit.cli.context import Context, overridden
-from clinit.cli.extract_output import print_split, print_view, print_views, progress_bars
+from clinit.cli.extract_output import print_results, progress_bars
+from clinit.cli.extract_workers import workers_on
 from clinit.cli.interruption import keeps
 from clinit.cli.network_options import (
     BatchSize,
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from clinit.extract.manifest import Manifest
-    from clinit.extract.split_run import SplitResult
 
 
 @keeps("Finished shards are kept: the same command goes on after them.")
@@ -42,7 +43,8 @@ def extract(
     dataset: Annotated[
         str | None,
         typer.Option(
-            help="imagenet1k, places365, digits, or `folder` for any tree of class folders.",
+            help="imagenet1k, places365, digits; or `folder` for any tree of class folders,"
+            " `webdataset` for tar shards, `huggingface` for Parquet files.",
             show_default=False,
         ),
     ] = None,
@@ -114,11 +116,32 @@ def extract(
             help="Stop at an unreadable image and at counts that differ from the description.",
         ),
     ] = False,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            help="Compute one of n parts of the shards, as i/n; `auto`: by SLURM_ARRAY_TASK_ID and"
+            " -COUNT, RANK and WORLD_SIZE. Without it, processes on one cache share the shards as"
+            " they go.",
+            metavar="I/N",
+            show_default=False,
+        ),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            help="Let workers of the Ray cluster at this address compute, one per GPU, else one per"
+            " node (--workers: processors of each). Images and cache are on shared storage.",
+            metavar="ADDRESS",
+            show_default=False,
+        ),
+    ] = None,
     config_file: ConfigOption = None,
 ) -> None:
     """Run a frozen backbone once over a data set and store its penultimate features.
 
-    An interrupted run goes on when the same command is given again. An unreadable
+    An interrupted run goes on when the same command is given again, and the same
+    command in several processes, on any hosts that share the folder, divides the
+    work. An unreadable
     image keeps its row, marked invalid, and is listed at the end. Where the
     machine fails (memory, rights, storage) the run stops, and no row is marked
     for it.
@@ -126,52 +149,55 @@ def extract(
     clinit extract --dataset imagenet1k --root /data/imagenet --out caches/imagenet1k
     """
     from clinit.extract.backbone import BackboneConfig
-    from clinit.extract.device import choose_device
     from clinit.extract.model_args import parse_model_args
-    from clinit.extract.run import ExtractConfig
-    from clinit.extract.run import extract as run
-    from clinit.extract.views import view_folders
+    from clinit.extract.part import Part, parse_part
+    from clinit.extract.run import ExtractConfig, extract_part
 
-    config = ExtractConfig(
-        backbone=BackboneConfig(
-            name=backbone,
-            weights=weights,
-            model_args=parse_model_args(model_arg or ()),
-            device=str(choose_device(device)),
-            autocast=autocast.value,
-        ),
-        transform=transform.value,
-        input_size=input_size,
-        mean=numbers("--mean", mean),
-        std=numbers("--std", std),
-        batch_size=batch_size,
-        workers=workers or cpu_count(),
-        dtype=dtype.value,
-        shard_rows=shard_rows,
-        strict=strict,
-        max_pixels=max_pixels,
-        retry_invalid=retry_invalid,
-        head_classes=head_classes,
-        views=views,
-        view_seed=view_seed,
-    )
-    dataset = None if overridden(context, "dataset", "manifest") else dataset
-    manifest = None if overridden(context, "manifest", "dataset") else manifest
-    manifests = _manifests(dataset, manifest, split, root, strict=strict)
-    if limit_per_class is not None:
-        manifests = {name: m.limit_per_class(limit_per_class) for name, m in manifests.items()}
-    plain: dict[str, SplitResult] = {}
-    seen: list[SplitResult] = []
-    with progress_bars() as on_progress:
-        for result in run(manifests, root, out, config, on_progress=on_progress, on_note=note):
-            if len(plain) < len(manifests):
-                plain[result.split.plan.split] = result
-                print_split(result)
-            else:
-                seen.append(result)
-                print_view(result, plain["train"])
-    if seen:
-        print_views(seen, len(view_folders(out)))
+    if part is not None and ray is not None:
+        raise typer.BadParameter("--part and --ray exclude each other: give one")
+    share = Part() if part is None else parse_part(part, os.environ)
+    with workers_on(ray, device) as hosts:
+        config = ExtractConfig(
+            backbone=BackboneConfig(
+                name=backbone,
+                weights=weights,
+                model_args=parse_model_args(model_arg or ()),
+                device=hosts.device,
+                autocast=autocast.value,
+            ),
+            transform=transform.value,
+            input_size=input_size,
+            mean=numbers("--mean", mean),
+            std=numbers("--std", std),
+            batch_size=batch_size,
+            workers=workers or cpu_count(),
+            dtype=dtype.value,
+            shard_rows=shard_rows,
+            strict=strict,
+            max_pixels=max_pixels,
+            retry_invalid=retry_invalid,
+            head_classes=head_classes,
+            views=views,
+            view_seed=view_seed,
+        )
+        dataset = None if overridden(context, "dataset", "manifest") else dataset
+        manifest = None if overridden(context, "manifest", "dataset") else manifest
+        manifests = _manifests(dataset, manifest, split, root, strict=strict)
+        if limit_per_class is not None:
+            manifests = {name: m.limit_per_class(limit_per_class) for name, m in manifests.items()}
+        network, crew = hosts.hire(config, root, out, threads=workers)
+        with progress_bars() as on_progress:
+            results = extract_part(
+                manifests,
+                root,
+                out,
+                config,
+                share,
+                network=network,
+                crew=crew,
+                on_progress=on_progress,
+            )
+            print_results(results, out)
 
 
 def _manifests(

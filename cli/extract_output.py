@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clinit.extract.cache import CacheSplit
-    from clinit.extract.split_run import Progress, SplitResult
+    from clinit.extract.progress import Progress
+    from clinit.extract.split_run import PartResult, SplitResult
     from clinit.extract.summary import InvalidRow
 
 _BAD_IMAGES_SHOWN = 20
@@ -54,10 +55,49 @@ def progress_bars() -> Iterator[Callable[[Progress], None]]:
                 tasks[progress.split],
                 completed=progress.rows_done,
                 rate=f"{progress.images_per_s:,.0f} images/s",
-                shares=_shares(progress.shares, short=True),
+                shares=progress.waiting or _shares(progress.shares, short=True),
             )
 
         yield update
+
+
+def print_results(results: Iterable[SplitResult | PartResult], cache: Path) -> None:
+    """Print each result as it comes, and what is left for other parts of a cache."""
+    from clinit.extract.split_run import PartResult
+    from clinit.extract.views import view_folders
+
+    train: SplitResult | None = None
+    views: list[SplitResult] = []
+    parts: list[PartResult] = []
+    for result in results:
+        if isinstance(result, PartResult):
+            print_part(result)
+            parts.append(result)
+        elif result.split.fingerprint.view is None:
+            print_split(result)
+            train = result if result.split.plan.split == "train" else train
+        else:
+            print_view(result, train)
+            views.append(result)
+    if views:
+        print_views(views, len(view_folders(cache)))
+    if parts:
+        note(
+            "the cache is complete when all parts are there; the same command without --part"
+            " computes what is missing"
+        )
+
+
+def print_part(result: PartResult) -> None:
+    """Print how much of a split is there, and what this part has added."""
+    plan = result.plan
+    say(
+        f"{plan.title}, part {result.part}: {result.shards_there:,} of"
+        f" {plan.num_shards:,} shards are there, at {result.path}"
+    )
+    done = f"{result.computed_rows:,} images computed"
+    say(f"  {done if result.computed_rows else 'this part was complete: every shard verified'}")
+    _print_replaced(result)
 
 
 def print_split(result: SplitResult) -> None:
@@ -81,7 +121,7 @@ def print_split(result: SplitResult) -> None:
     _print_bad(split, split.summary.invalid)
 
 
-def print_view(result: SplitResult, plain: SplitResult) -> None:
+def print_view(result: SplitResult, plain: SplitResult | None) -> None:
     """Print the result of a view in one line, and the images that only this view could not read."""
     split, percent = result.split, result.top1.percent
     done = _rate(result) if result.computed_rows else "already complete, every shard verified"
@@ -89,7 +129,7 @@ def print_view(result: SplitResult, plain: SplitResult) -> None:
     say(f"{split.plan.title}: {done}{accuracy}")
     _print_replaced(result)
     _print_retried(result)
-    known = {entry.row for entry in plain.split.summary.invalid}
+    known = {entry.row for entry in plain.split.summary.invalid} if plain is not None else set()
     _print_bad(split, [entry for entry in split.summary.invalid if entry.row not in known])
 
 
@@ -128,7 +168,7 @@ def _rate(result: SplitResult) -> str:
     return f"{result.computed_rows:,} images at {rate:,.0f} images/s{resumed}"
 
 
-def _print_replaced(result: SplitResult) -> None:
+def _print_replaced(result: SplitResult | PartResult) -> None:
     for reason in result.replaced_shards:
         note(f"computed again: {reason}")
 

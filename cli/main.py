@@ -24,6 +24,10 @@ class Commands(LazyGroup):
             "clinit.cli.demo:demo",
             "Run the whole pipeline on handwritten digits, offline, in about a minute.",
         ),
+        "doctor": Lazy(
+            "clinit.cli.doctor:doctor",
+            "Check what clinit needs: packages, GPU, CuPy, image codecs, disk, limits, terminal.",
+        ),
         "extract": Lazy(
             "clinit.cli.extract:extract",
             "Run a frozen backbone once over a data set and store its penultimate features.",
@@ -89,7 +93,9 @@ class Commands(LazyGroup):
         "rename": Lazy("clinit.cli.rename:rename", "Give classes of a model other names."),
         "model": Lazy("clinit.cli.model:app", "Show a model: its classes, history and memory."),
         "manifest": Lazy("clinit.cli.manifest:app", "Build and show manifests of data sets."),
-        "cache": Lazy("clinit.cli.cache:app", "Show, import and verify feature caches."),
+        "cache": Lazy(
+            "clinit.cli.cache:app", "Show, verify, repair, import, export and merge feature caches."
+        ),
         "recipe": Lazy(
             "clinit.cli.recipe:app",
             "Settings of the paper's tables and of the comparison of starts, for --config.",

@@ -27,8 +27,9 @@ def build(
     dataset: Annotated[
         str,
         typer.Argument(
-            help="Known data set (`clinit manifest list`), or `folder` for any tree of"
-            " train/<class>/ and val/<class>/.",
+            help="Known data set (`clinit manifest list`); or `folder` for any tree of"
+            " train/<class>/ and val/<class>/, `webdataset` for tar shards, `huggingface` for"
+            " Parquet files.",
             show_default=False,
         ),
     ],
@@ -40,17 +41,36 @@ def build(
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at anything that would be a warning.")
     ] = False,
+    image_column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of the images in Parquet files.", show_default="as the files describe it"
+        ),
+    ] = None,
+    label_column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of the labels in Parquet files.", show_default="as the files describe it"
+        ),
+    ] = None,
 ) -> None:
     """List the images of a split with their labels, and check their number."""
     from rich.text import Text
 
+    from clinit.extract.containers.columns import Columns
+    from clinit.extract.dataset import HUGGINGFACE
     from clinit.extract.lock import claim_file
     from clinit.extract.manifest import write_manifest
     from clinit.extract.scan import scan
 
+    columns = Columns(image_column, label_column)
+    if columns != Columns() and dataset != HUGGINGFACE:
+        raise typer.BadParameter(
+            f"--image-column and --label-column are of Parquet files ({HUGGINGFACE})"
+        )
     scanning = Text(visible(f"Scanning {root}"))
     with claim_file(out, on_unlocked=note), err.status(scanning):
-        scanned = scan(dataset, root, split.value, strict=strict)
+        scanned = scan(dataset, root, split.value, strict=strict, columns=columns)
         write_manifest(scanned.manifest, out)
     for warning in scanned.warnings:
         warn(warning)
@@ -79,7 +99,13 @@ def show(
 def list_() -> None:
     """List the known data sets."""
     from clinit.analysis.columns import Column, table_of
-    from clinit.extract.dataset import FOLDER, known_datasets, read_dataset
+    from clinit.extract.dataset import (
+        FOLDER,
+        HUGGINGFACE,
+        WEBDATASET,
+        known_datasets,
+        read_dataset,
+    )
 
     lines = [
         [
@@ -91,6 +117,8 @@ def list_() -> None:
         for dataset in map(read_dataset, known_datasets())
     ]
     lines.append([FOLDER, "any tree of train/<class>/ and val/<class>/", "", "", ""])
+    lines.append([WEBDATASET, "any tar shards: key.jpg, key.cls", "", "", ""])
+    lines.append([HUGGINGFACE, "any Parquet files with a column of images", "", "", ""])
     words = (Column(heading, "text") for heading in ("data set", "title"))
     numbers = (Column(heading, "number") for heading in ("classes", "train", "val"))
     out.print(table_of([*words, *numbers], [lines], is_framed=True))
@@ -100,6 +128,8 @@ def _print_manifest(manifest: Manifest) -> None:
     import polars as pl
     from rich.table import Table
     from rich.text import Text
+
+    from clinit.extract.manifest_table import SCHEMA
 
     counts = manifest.class_counts()
     present = counts.filter(pl.col("images") > 0)
@@ -114,12 +144,18 @@ def _print_manifest(manifest: Manifest) -> None:
         ordered = present.sort("images", "label", descending=[descending, False])
         for _, name, images in ordered.head(1).iter_rows():
             table.add_row(title, Text(f"{visible(name)} ({images:,})"))
-    table.add_row("size", _readable_size(int(manifest.table["size_bytes"].sum())))
+    if manifest.is_contained:
+        containers = manifest.containers()
+        table.add_row("containers", f"{len(containers):,}")
+        table.add_row("their size", _readable_size(int(containers["container_bytes"].sum())))
+    else:
+        table.add_row("size", _readable_size(int(manifest.table["size_bytes"].sum())))
     out.print(table)
     say(f"digest {manifest.digest}")
     first = manifest.table.head(_ROWS_SHOWN)
-    for path, label, name, size_bytes in first.iter_rows():
-        say(f"{label:>5}  {name}  {size_bytes:,} B  {path}")
+    for path, label, name, size_bytes in first.select(SCHEMA.names()).iter_rows():
+        size = f"  {size_bytes:,} B" if size_bytes or not manifest.is_contained else ""
+        say(f"{label:>5}  {name}{size}  {path}")
     if len(manifest.table) > len(first):
         say(f"    …  and {len(manifest.table) - len(first):,} more")
 

@@ -20,7 +20,7 @@ from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from clinit.extract.head import Head
-    from clinit.extract.split_run import Progress
+    from clinit.extract.progress import Progress
     from clinit.headtrain.study import Study
     from clinit.headtrain.top.inputs import Side, StoredPart, TopInputs
 

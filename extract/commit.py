@@ -3,12 +3,13 @@
 The rename is the only commit: the content is written under a name that nobody else has, flushed
 to the disk and renamed; then the folder is flushed, so that the new name survives a power cut
 too. A writer removes its own draft alone; what a killed one leaves is removed by the next
-process that claims the folder or the file (`lock`).
+process that claims the folder or the file (`lock`, `claims`).
 """
 
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -23,6 +24,8 @@ _NAME_BYTES = 255
 """Longest name of Linux and macOS."""
 _STEM_BYTES = _NAME_BYTES - len("..tmp-0123456789abcdef")
 _DIGEST_DIGITS = 16
+DRAFT = re.compile(r"\.(?P<stem>.+)\.tmp-[0-9a-f]{16}")
+"""Names of drafts; the stem is that of `hidden_stem`."""
 
 
 def draft_of(path: Path) -> Path:
@@ -71,23 +74,38 @@ def commit_file(path: Path, write: Callable[[Path], object]) -> None:
             it was before.
     """
     _refuse_other_than_file(path)
-    draft = draft_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
-        write(draft)
-        flush_file(draft)
-        draft.replace(path)
-        flush_folder(path.parent)
+        while not _committed(path, write):
+            pass
     except OSError as error:
-        _remove(draft)
         raise ClinitError(
             f"cannot write {path}: {error.strerror or error}",
             remedy="Free space or choose a folder you can write, then run the same command again.",
         ) from error
+
+
+def _committed(path: Path, write: Callable[[Path], object]) -> bool:
+    """Write a draft and rename it; return False where somebody has swept it away meanwhile.
+
+    That happens to a worker that slept so long that its claim was taken over.
+    """
+    draft = draft_of(path)
+    try:
+        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+        try:
+            write(draft)
+            flush_file(draft)
+            draft.replace(path)
+        except FileNotFoundError:
+            if draft.exists() or not path.parent.is_dir():
+                raise
+            return False
+        flush_folder(path.parent)
     except BaseException:
         _remove(draft)
         raise
+    return True
 
 
 def commit_folder(folder: Path, write: Callable[[Path], object]) -> None:

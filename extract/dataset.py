@@ -1,7 +1,8 @@
 """What is known of a data set before its folder is seen: classes, counts, layouts.
 
 The known ones are described by one TOML file each in `clinit.data_manifests`; `folder` is
-whatever class folders are found on the disk and has no description.
+whatever class folders are found on the disk, `webdataset` whatever tar shards, `huggingface`
+whatever Parquet files: they describe themselves.
 """
 
 from __future__ import annotations
@@ -12,9 +13,14 @@ from importlib import resources
 from typing import Any
 
 from clinit.errors import ManifestError
+from clinit.extract.containers.columns import AS_TOLD, Columns
 
 FOLDER = "folder"
 """The data set without a description: any tree of class folders."""
+WEBDATASET = "webdataset"
+"""Tar shards, described by their members."""
+HUGGINGFACE = "huggingface"
+"""Parquet files, described by their metadata."""
 SPLITS = ("train", "val")
 
 
@@ -28,6 +34,8 @@ class Layout:
     """Split -> folders under the root that may hold its images; the first that exists counts."""
     lists: tuple[str, ...] = ()
     """Names of the files that say which image has which label."""
+    columns: Columns = AS_TOLD
+    """Columns of Parquet files, as far as the user names them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +73,10 @@ def read_dataset(name: str) -> Dataset:
     known = known_datasets()
     if name not in known:
         raise ManifestError(
-            f"no data set called {name!r}; known are {', '.join(known)} and {FOLDER}",
-            remedy=f"Any tree of train/<class>/ and val/<class>/ can be read as `{FOLDER}`.",
+            f"no data set called {name!r}; known are {', '.join(known)} and {FOLDER},"
+            f" {WEBDATASET}, {HUGGINGFACE}",
+            remedy=f"Any tree of train/<class>/ and val/<class>/ can be read as `{FOLDER}`, tar"
+            f" shards as `{WEBDATASET}`, Parquet files as `{HUGGINGFACE}`.",
         )
     file = resources.files("clinit.data_manifests") / f"{name}.toml"
     return parse_dataset(name, file.read_text(encoding="utf-8"))

@@ -38,6 +38,7 @@ from clinit.extract.image_size import (
 from clinit.extract.machine import out_of_memory
 
 MISSING = "the file is missing"
+EMPTY = "the file is empty"
 _BYTES_PER_PIXEL = 24
 """More than any decoder takes: the coefficients of a progressive JPEG with its pixels are 9."""
 _SPARE = 2**25
@@ -81,10 +82,7 @@ def read_image_file(
     except PermissionError as error:
         if not need_rights:
             raise ImageError("no permission to read the file", remedy=_REMEDY) from error
-        raise MachineError(
-            f"no permission to read {path}",
-            remedy=f"Get the right to read it and its folder (`ls -ld` shows who has it), {_AGAIN}",
-        ) from error
+        raise read_error(path, error) from error
     except FileNotFoundError as error:
         if path.parent.is_dir():
             raise ImageError(MISSING, remedy=_REMEDY) from error
@@ -96,14 +94,7 @@ def read_image_file(
     except OSError as error:
         if error.errno in (errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG):
             raise ImageError(f"cannot be read: {error.strerror}", remedy=_REMEDY) from error
-        cause = {
-            errno.EMFILE: "Raise the number of open files (`ulimit -n`)",
-            errno.ENFILE: "End programs that hold many files open",
-            errno.ENOMEM: "Free memory",
-        }.get(error.errno or 0, "Check the storage")
-        raise MachineError(
-            f"cannot read {path}: {error.strerror}", remedy=f"{cause}, {_AGAIN}"
-        ) from error
+        raise read_error(path, error) from error
     if size is not None and len(content) != size:
         raise ManifestError(
             f"{path} has {len(content):,} bytes, the manifest says {size:,}: it is another image",
@@ -111,8 +102,25 @@ def read_image_file(
             " build` and extract into a new folder.",
         )
     if not content:
-        raise ImageError("the file is empty", remedy=_REMEDY)
+        raise ImageError(EMPTY, remedy=_REMEDY)
     return content
+
+
+def read_error(path: Path, error: OSError) -> MachineError:
+    """Return the error of a file that the machine does not read."""
+    if isinstance(error, PermissionError):
+        return MachineError(
+            f"no permission to read {path}",
+            remedy=f"Get the right to read it and its folder (`ls -ld` shows who has it), {_AGAIN}",
+        )
+    cause = {
+        errno.EMFILE: "Raise the number of open files (`ulimit -n`)",
+        errno.ENFILE: "End programs that hold many files open",
+        errno.ENOMEM: "Free memory",
+    }.get(error.errno or 0, "Check the storage")
+    return MachineError(
+        f"cannot read {path}: {error.strerror or error}", remedy=f"{cause}, {_AGAIN}"
+    )
 
 
 def memory_error(path: Path) -> MachineError:

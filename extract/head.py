@@ -22,11 +22,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from clinit.errors import LOOK_AT_STORAGE, HeadError, StorageError
+from clinit.extract.claims import Claims
 from clinit.extract.class_names import is_text, read_class_names
 from clinit.extract.commit import commit_file
 from clinit.extract.dataset import read_dataset
 from clinit.extract.document import DocumentKind
-from clinit.extract.lock import claim_file
+from clinit.extract.lock import make_folder
 
 _IMAGENET_ROWS = 1000
 _KEY = "clinit_head"
@@ -196,7 +197,8 @@ def store_head(head: Head, path: Path) -> None:
     Raises:
         ClinitError: If it cannot be written.
     """
-    with claim_file(path, on_busy=lambda: None):
+    make_folder(path.parent)
+    with Claims(path.parent, of=path.name) as claims, claims.holding(path.name):
         write_head(head, path)
 
 

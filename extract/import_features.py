@@ -7,7 +7,6 @@ a row in the manifest is its number in the file.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -19,20 +18,23 @@ import polars as pl
 from jaxtyping import Int
 
 from clinit.errors import CacheError, HeadError
-from clinit.extract.cache import HEAD_FILE, CacheSplit, open_split, shard_problem, verify_shard
-from clinit.extract.class_names import MAX_NAME, is_text, read_class_names
+from clinit.extract.arrays.array_file import ArrayFile, StoredFeatures
+from clinit.extract.arrays.labels import number_labels
+from clinit.extract.arrays.open import FEATURES, LABELS, find_name, open_array_file
+from clinit.extract.cache import HEAD_FILE, CacheSplit, open_split
+from clinit.extract.class_names import read_class_names
 from clinit.extract.dataset import SPLITS
 from clinit.extract.fingerprint import IMPORTED, Fingerprint
-from clinit.extract.head import Head, read_head, store_head, tensors_sha256
-from clinit.extract.lock import claim_folder
-from clinit.extract.manifest import Manifest, read_manifest, write_manifest
-from clinit.extract.npy import NpyHeader, open_npy, read_npy_header
-from clinit.extract.plan import Plan, read_plan, settle_plan, shard_name
-from clinit.extract.shard import assemble, file_sha256, write_shard
-from clinit.extract.summary import FILE as SUMMARY_FILE
-from clinit.extract.summary import UNKNOWN, FileFacts, RunFacts, write_summary
+from clinit.extract.head import Head, read_head, tensors_sha256
+from clinit.extract.manifest import Manifest, read_manifest
+from clinit.extract.plan import Plan, read_plan
+from clinit.extract.shard import Shard, assemble
+from clinit.extract.summary import UNKNOWN, FileFacts, RunFacts
+from clinit.extract.write_split import SplitWriter
 
 SHARD_ROWS = 16_384
+_ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+"""Bytes of a number, for the types that features may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +47,16 @@ class ImportConfig:
     split: str = "train"
     dataset: str = "imported"
     classes: Path | None = None
-    """A file with one class name per line; default: the labels themselves."""
+    """A file with one class name per line; default: the names in the file of the labels, or the
+    labels themselves."""
+    class_names: tuple[str, ...] | None = None
+    """The class names themselves, where there is no such file."""
     head: Path | None = None
     """A head file, to be stored as the pretrained head."""
+    features_name: str | None = None
+    """Name of the features in a file of several arrays; default: `features`."""
+    labels_name: str | None = None
+    """Name of the labels in a file of several arrays; default: `labels` or `label`."""
 
     def __post_init__(self) -> None:
         if self.split not in ("train", "val"):
@@ -58,22 +67,24 @@ class ImportConfig:
 
 def import_features(
     features_path: Path,
-    labels_path: Path,
+    labels_path: Path | None,
     out: Path,
     config: ImportConfig,
     *,
     on_rows: Callable[[int, int], None] = lambda done, total: None,
     on_note: Callable[[str], None] = lambda note: None,
 ) -> CacheSplit:
-    """Write one split of a cache from two `.npy` files; the features are never all in memory.
+    """Write one split of a cache from files of arrays; the features are never all in memory.
 
     An import that was killed goes on: shards that are there and whole are kept. What another
     import has left unfinished is removed.
 
     Args:
-        features_path: (rows, dim) of float16 or float32, kept as they are; float64 becomes
-            float32. Rows that are not finite are marked invalid.
-        labels_path: (rows,) of integers from 0, or of text.
+        features_path: A file of one of `arrays.open.KINDS`, with an array (rows, dim) of float16
+            or float32, kept as they are; float64 and bfloat16 become float32. Rows that are not
+            finite are marked invalid.
+        labels_path: A file with an array (rows,) of integers from 0, or of text; None takes that
+            of the features.
         out: The folder of the cache.
         config: Names.
         on_rows: Called with the rows written so far and their number, after every shard.
@@ -84,19 +95,19 @@ def import_features(
         HeadError: If the head does not fit the features.
         StorageError: If a file cannot be read.
     """
-    header = _features_header(features_path)
-    rows, dim = header.shape
-    labels, names = _read_labels(labels_path, rows, config.classes)
-    dtype = "float16" if header.dtype == np.float16 else "float32"
+    files = _Files.open(features_path, labels_path, config)
+    features, (labels, names) = files.features(), files.labels()
+    rows, dim = features.shape
+    dtype = "float16" if features.dtype == "float16" else "float32"
     order = np.argsort(labels, kind="stable")
-    manifest = _manifest(order, labels, names, dim * header.dtype.itemsize, config)
+    manifest = _manifest(order, labels, names, dim * _ITEM_BYTES[features.dtype], config)
     fingerprint = Fingerprint.of_import(backbone=config.backbone, dtype=dtype)
-    stored, folder = out / HEAD_FILE, out / config.split
+    stored = out / HEAD_FILE
     head = _read_head(config.head or (stored if stored.is_file() else None), dim, fingerprint)
     head, head_classes = _named(head, names)
     _refuse_other_head(head, out)
-    _refuse_other_classes(out, config.split, names)
-    facts = _facts(features_path, labels_path)
+    refuse_other_classes(out, config.split, names)
+    facts = files.facts()
     assert facts.features is not None
     plan = Plan(
         dataset=config.dataset,
@@ -109,59 +120,95 @@ def import_features(
         fingerprint=fingerprint.of_rows(manifest.digest, features=facts.features.sha256),
     )
     _refuse_other_backbone(out, plan)
-    with claim_folder(folder, within=out, on_unlocked=on_note):
-        _refuse_complete(folder, plan, stored)
-        _remove_unfinished(folder, plan)
-        settle_plan(plan, folder)
-        write_manifest(manifest, folder / "manifest.parquet")
-        if head is not None:
-            store_head(head, stored)
-        features = open_npy(features_path, mmap=True)
-        for shard in range(plan.num_shards):
-            place, chosen = folder / shard_name(shard), plan.rows(shard)
-            if shard_problem(place, plan, shard) is not None:
-                picked = order[chosen.start : chosen.stop]
-                with np.errstate(over="ignore"):  # float64 beyond float32: infinite, so invalid
-                    wide = features[picked].astype(np.float32)
-                content = assemble(wide, labels[picked], {}, dtype=dtype)
-                write_shard(content, place, plan=plan, index=shard)
-            on_rows(chosen.stop, plan.num_rows)
-        write_summary(folder, plan, manifest, head=head, head_classes=head_classes, run=facts)
-    return open_split(folder)
+    writer = SplitWriter(
+        out=out,
+        plan=plan,
+        manifest=manifest,
+        head=head,
+        head_classes=head_classes,
+        run=facts,
+        on_rows=on_rows,
+    )
+    with writer.claimed(on_note), features.open(writer.folder) as take:
+
+        def shard_of(rows: range) -> Shard:
+            picked = order[rows.start : rows.stop]
+            return assemble(take(picked), labels[picked], {}, dtype=dtype)
+
+        return writer.write(shard_of)
 
 
-def _refuse_complete(folder: Path, plan: Plan, head: Path) -> None:
-    """Refuse to write a split again, unless this very one or its head has been damaged."""
-    try:
-        found = open_split(folder)
-    except CacheError:
-        return
-    if found.plan != plan or _is_whole(found, head):
-        raise CacheError(
-            f"{folder} holds a complete split already",
-            remedy="Import into another folder with `--out`, or delete this one first.",
+@dataclass(frozen=True, slots=True, eq=False)
+class _Files:
+    """The files of an import, and what the arrays in them are called."""
+
+    config: ImportConfig
+    features_path: Path
+    features_name: str
+    features_file: ArrayFile
+    labels_path: Path
+    labels_name: str
+    labels_file: ArrayFile
+
+    @classmethod
+    def open(cls, features: Path, labels: Path | None, config: ImportConfig) -> _Files:
+        """Find the arrays.
+
+        Raises:
+            CacheError: If a file is missing or of no known kind, or holds none of the name.
+        """
+        file = open_array_file(features)
+        name = find_name(file, features, config.features_name, FEATURES, "--features-name")
+        if labels is None and not name:
+            raise CacheError(
+                f"{features} holds one array: the labels of its rows are missing",
+                remedy="Give a second file, with one label per row.",
+            )
+        place = features if labels is None else labels
+        other = file if place == features else open_array_file(place)
+        label = find_name(other, place, config.labels_name, LABELS, "--labels-name")
+        return cls(config, features, name, file, place, label, other)
+
+    def features(self) -> StoredFeatures:
+        """Return the features, not read yet."""
+        found = self.features_file.features(self.features_name)
+        if len(found.shape) != 2 or found.dtype not in _ITEM_BYTES or 0 in found.shape:
+            raise CacheError(
+                f"{found.origin} holds {found.dtype} of shape {found.shape}, expected floats"
+                " (rows, dim)",
+                remedy="Save one feature vector per row: `numpy.save(path, features)`.",
+            )
+        return found
+
+    def labels(self) -> tuple[Int[np.ndarray, " rows"], tuple[str, ...]]:
+        """Return labels from 0 and class names: of `--classes`, of the file, or the labels."""
+        rows = self.features_file.features(self.features_name).shape[0]
+        given = self.config.classes
+        names = self.config.class_names or self.labels_file.class_names()
+        if given is not None:
+            names = read_class_names(given)
+        origin = f"`{self.labels_name}` of " if self.labels_name else ""
+        labels = self.labels_file.labels(self.labels_name)
+        return number_labels(labels, rows, names, f"{origin}{self.labels_path}")
+
+    def facts(self) -> RunFacts:
+        """Return where the features are from, with the digest of every file."""
+        features = FileFacts.of(self.features_path, self.features_name)
+        same = self.labels_path == self.features_path
+        labels = (
+            replace(features, name=self.labels_name or None)
+            if same
+            else FileFacts.of(self.labels_path, self.labels_name)
         )
-
-
-def _is_whole(split: CacheSplit, head: Path) -> bool:
-    tensors = split.summary.head.tensors
-    try:
-        if tensors is not None and tensors_sha256(read_head(head)) != tensors:
-            return False
-    except HeadError:
-        return False
-    return all(verify_shard(split, shard) is None for shard in range(split.plan.num_shards))
-
-
-def _remove_unfinished(folder: Path, plan: Plan) -> None:
-    """Remove what an import of something else left when it was killed: copies of its files."""
-    if not (folder / "plan.json").is_file() or (folder / SUMMARY_FILE).is_file():
-        return
-    found = read_plan(folder)
-    if found != plan and found.fingerprint.is_imported:
-        for shard in folder.glob("shard-*.h5"):
-            shard.unlink()
-        (folder / "plan.json").unlink()
+        classes, head = self.config.classes, self.config.head
+        return RunFacts(
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            features=features,
+            labels=labels,
+            classes=FileFacts.of(classes) if classes else None,
+            head=FileFacts.of(head) if head else None,
+            versions={"clinit": version("clinit")},
+        )
 
 
 def _named(head: Head | None, names: tuple[str, ...]) -> tuple[Head | None, str]:
@@ -207,7 +254,12 @@ def _judged_head(folder: Path) -> str | None:
         return None
 
 
-def _refuse_other_classes(out: Path, split: str, names: tuple[str, ...]) -> None:
+def refuse_other_classes(out: Path, split: str, names: tuple[str, ...]) -> None:
+    """Refuse a split of other classes than those of the split that is there.
+
+    Raises:
+        CacheError: If they differ.
+    """
     for name in SPLITS:
         path = out / name / "manifest.parquet"
         if name != split and path.is_file() and read_manifest(path).class_names != names:
@@ -233,77 +285,6 @@ def _refuse_other_backbone(out: Path, plan: Plan) -> None:
 
 def _origin(plan: Plan) -> str:
     return f"{plan.fingerprint.backbone}, {plan.dim} x {plan.fingerprint.dtype}"
-
-
-def _features_header(path: Path) -> NpyHeader:
-    header = read_npy_header(path)
-    if len(header.shape) != 2 or header.dtype.kind != "f" or 0 in header.shape:
-        raise CacheError(
-            f"{path} holds {header.dtype} of shape {header.shape}, expected floats (rows, dim)",
-            remedy="Save one feature vector per row: `numpy.save(path, features)`.",
-        )
-    return header
-
-
-def _read_labels(
-    path: Path, rows: int, classes: Path | None
-) -> tuple[Int[np.ndarray, " rows"], tuple[str, ...]]:
-    header = read_npy_header(path)
-    if header.shape != (rows,) or header.dtype.kind not in "iuU":
-        raise CacheError(
-            f"{path} holds {header.dtype} of shape {header.shape},"
-            f" expected integers or text of shape ({rows},)",
-            remedy="Save one label per feature vector, in the same order.",
-        )
-    array = open_npy(path, mmap=False)
-    names = None if classes is None else read_class_names(classes)
-    if array.dtype.kind == "U":
-        texts = _texts(array, path)
-        known = names if names is not None else tuple(sorted(set(texts)))
-        return _by_name(texts, known, path), known
-    labels = array.astype(np.int64)
-    if names is None and labels.max() >= len(labels):
-        raise CacheError(
-            f"{path} holds the label {labels.max():,}, but only {len(labels):,} rows",
-            remedy="Number the classes from 0 without gaps, or name them with `--classes`.",
-        )
-    if names is None:
-        names = tuple(map(str, range(int(labels.max()) + 1)))
-    if labels.min() < 0 or labels.max() >= len(names):
-        raise CacheError(
-            f"{path} holds labels from {labels.min()} to {labels.max()},"
-            f" expected 0 to {len(names) - 1}",
-            remedy="Number the classes from 0, and name all of them in the file of `--classes`.",
-        )
-    return labels, names
-
-
-def _texts(array: np.ndarray, path: Path) -> list[str]:
-    codes = np.ascontiguousarray(array).view(f"{array.dtype.byteorder}u4")
-    wrong, texts = None, list[str]()
-    if codes.max(initial=0) > sys.maxunicode:
-        wrong = f"the character {codes.max():#x}"
-    else:
-        texts = array.tolist()
-        wrong = next((f"{t[:30]!r}" for t in texts if len(t) > MAX_NAME or not is_text(t)), None)
-    if wrong is not None:
-        raise CacheError(
-            f"{path} holds what is no class name: {wrong}",
-            remedy=f"Save texts of at most {MAX_NAME:,} characters.",
-        )
-    return texts
-
-
-def _by_name(texts: list[str], names: tuple[str, ...], path: Path) -> Int[np.ndarray, " rows"]:
-    number = {name: label for label, name in enumerate(names)}
-    unknown = sorted(set(texts) - set(number))
-    if unknown:
-        raise CacheError(
-            f"{path} holds {len(unknown):,} labels that are not among the {len(names):,} class"
-            f" names: {', '.join(name[:60] for name in unknown[:3])}",
-            remedy="Name all classes in the file of `--classes`, one per line.",
-        )
-    return np.array([number[name] for name in texts], dtype=np.int64)
 
 
 def _read_head(path: Path | None, dim: int, fingerprint: Fingerprint) -> Head | None:
@@ -336,15 +317,3 @@ def _manifest(
         }
     )
     return Manifest(config.dataset, config.split, names, table)
-
-
-def _facts(features: Path, labels: Path) -> RunFacts:
-    features_facts, labels_facts = (
-        FileFacts(path=str(path), sha256=file_sha256(path)) for path in (features, labels)
-    )
-    return RunFacts(
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        features=features_facts,
-        labels=labels_facts,
-        versions={"clinit": version("clinit")},
-    )

@@ -7,9 +7,10 @@ and no process is left behind by a killed run.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -18,8 +19,9 @@ from torch import Tensor
 
 from clinit.errors import ImageError, MachineError
 from clinit.extract.augment import View
-from clinit.extract.decode import check_pixels, decode, memory_error, read_image_file
+from clinit.extract.decode import check_pixels, decode, memory_error
 from clinit.extract.image_size import MAX_PIXELS, ImageSize
+from clinit.extract.images import Images
 from clinit.extract.machine import out_of_memory
 from clinit.extract.stopwatch import Stopwatch
 from clinit.extract.transform import Transform
@@ -43,34 +45,29 @@ class ImageBatch:
 
 
 def load_batches(
-    root: Path,
-    paths: Sequence[str],
-    batches: Sequence[range],
+    images: Images,
+    batches: Iterable[range],
     transform: Transform,
     *,
     workers: int,
-    sizes: Sequence[int] | None = None,
     max_pixels: int = MAX_PIXELS,
-    need_rights: bool = True,
     pin_memory: bool = False,
     view: View | None = None,
 ) -> Generator[ImageBatch]:
-    """Yield the images of `batches` (ranges of indices into `paths`) in order.
+    """Yield the images of `batches` (ranges of rows) in order.
 
     Args:
-        root: The folder that the paths start from.
-        paths: Paths of all images.
-        batches: Which of them to load, and in which batches.
+        images: Where the content of all images is.
+        batches: Which of them to load, and in which batches; asked for three ahead.
         transform: What they go through, where no `view` is given.
         workers: Number of threads.
-        sizes: Sizes of the files in bytes; 0 is unknown, and None where none is known.
         max_pixels: What is larger, decoded or resized, is a bad image.
-        need_rights: See `read_image_file`.
         pin_memory: Whether the batches are for a CUDA device.
         view: Random crops instead.
 
     Raises:
-        ManifestError: If the folder of an image has vanished, or the file has another size.
+        ManifestError: If the folder of an image has vanished, or a file is not that of the
+            manifest.
         MachineError: If memory, rights or open files are missing, or the storage fails.
     """
     height, width = transform.crop
@@ -84,17 +81,16 @@ def load_batches(
 
     def load(target: Tensor, row: int) -> tuple[str | None, float, float]:
         """Fill `target` with the pixels of one image; return its problem and its seconds."""
-        path, size = root / paths[row], None if sizes is None else sizes[row] or None
         watch, reason = Stopwatch(), None
         try:
             with watch.phase("read"):
-                content = read_image_file(path, root, size=size, need_rights=need_rights)
+                content = images.read(row)
             with watch.phase("decode"):
                 target.copy_(to_input(decode(content, max_pixels=max_pixels), row))
         except ImageError as error:
             reason = str(error)
         except (MemoryError, RuntimeError, OSError, ImportError) as error:
-            _raise_machine_error(error, path)
+            _raise_machine_error(error, images.place(row))
             raise
         return reason, watch.seconds["read"], watch.seconds["decode"]
 
@@ -104,20 +100,18 @@ def load_batches(
             pixels = torch.zeros(shape, dtype=torch.uint8, pin_memory=pin_memory)
             jobs = [pool.submit(load, pixels[i], row) for i, row in enumerate(rows)]
         except (MemoryError, RuntimeError) as error:
-            _raise_machine_error(error, root / paths[rows.start])
+            _raise_machine_error(error, images.place(rows.start))
             raise
         return rows, pixels, jobs
 
     pool = ThreadPoolExecutor(workers, "decode", initializer=torch.set_num_threads, initargs=(1,))
     try:
-        waiting = deque(map(submit, batches[:_BATCHES_AHEAD]))
-        for following in [*batches[_BATCHES_AHEAD:], *[None] * _BATCHES_AHEAD]:
-            if not waiting:
-                return
+        asked = iter(batches)
+        waiting = deque(map(submit, islice(asked, _BATCHES_AHEAD)))
+        while waiting:
             rows, pixels, jobs = waiting.popleft()
             results = [job.result() for job in jobs]
-            if following is not None:
-                waiting.append(submit(following))
+            waiting.extend(map(submit, islice(asked, 1)))
             reasons = {
                 row: reason
                 for row, (reason, _, _) in zip(rows, results, strict=True)

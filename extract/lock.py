@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -23,10 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clinit.errors import ClinitError
-from clinit.extract.commit import hidden_stem
+from clinit.extract.commit import DRAFT, hidden_stem
 
 _CANNOT_LOCK = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
-_DRAFT = re.compile(r"\.(?P<stem>.+)\.tmp-[0-9a-f]{16}")
 _WAIT = "Wait until it has finished, or end it; then run this command again."
 
 
@@ -53,12 +51,7 @@ def claim_folder(
         ClinitError: If another process holds it and nobody waits, the folder cannot be written,
             or it has been removed or replaced before the end.
     """
-    try:
-        if within is not None:
-            _refuse_links(folder, within)
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _cannot_write(folder, error) from error
+    make_folder(folder, within=within)
     with _claim(folder / ".lock", folder, on_busy=on_busy, on_unlocked=on_unlocked) as claim:
         if claim.locked:
             _sweep(folder)
@@ -68,6 +61,20 @@ def claim_folder(
                 f"{folder} was removed or replaced while this command wrote into it",
                 remedy="Run the same command again; it does what is missing.",
             )
+
+
+def make_folder(folder: Path, *, within: Path | None = None) -> None:
+    """Make a folder where it does not exist; see `claim_folder`.
+
+    Raises:
+        ClinitError: If a part of it below `within` is a link, or it cannot be made.
+    """
+    try:
+        if within is not None:
+            _refuse_links(folder, within)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
 
 
 @contextmanager
@@ -184,7 +191,7 @@ def _names(path: Path, descriptor: int) -> bool:
 def _sweep(folder: Path, stem: str | None = None) -> None:
     """Remove drafts in a claimed folder, or those of one claimed file in it."""
     with os.scandir(folder) as entries:
-        found = [(entry, match) for entry in entries if (match := _DRAFT.fullmatch(entry.name))]
+        found = [(entry, match) for entry in entries if (match := DRAFT.fullmatch(entry.name))]
     for entry, match in found:
         if stem is None and _is_claimed(folder / f".{match['stem']}.lock"):
             continue  # by the writer of that file

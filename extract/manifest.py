@@ -26,16 +26,19 @@ from clinit.extract.commit import commit_file
 from clinit.extract.contrast import DIGEST_LETTERS, contrast
 from clinit.extract.dataset import SPLITS
 from clinit.extract.document import content_sha256
+from clinit.extract.manifest_table import (
+    CONTAINER,
+    is_contained,
+    table_problem,
+    wrong_columns,
+)
 from clinit.extract.parquet_size import parquet_size
 
 FORMAT = "clinit-manifest/2"
+CONTAINED_FORMAT = "clinit-manifest/3"
+"""Format of manifests of images in containers."""
 OLDER = "clinit-manifest/1"
 """Format of manifests of earlier versions, without `sha256`."""
-SCHEMA = pl.Schema(
-    {"path": pl.String, "label": pl.Int64, "class_name": pl.String, "size_bytes": pl.Int64}
-)
-# An absolute path (of Windows too), a step up, or a name that the digest could not tell apart.
-_LEAVES_ROOT = r"^$|^[/\\]|^[A-Za-z]:[/\\]|(^|[/\\])\.\.([/\\]|$)|\x00"
 _SEAL = "sha256"
 _SEALED = ("format", "dataset", "split", "class_names", "digest")
 _ClassNames = tuple[Annotated[str, msgspec.Meta(max_length=MAX_NAME)], ...]
@@ -56,13 +59,13 @@ class Manifest:
     class_names: tuple[str, ...]
     """All classes of the data set in label order, also those without an image in this split."""
     table: pl.DataFrame
-    """path, label, class_name, size_bytes; paths are unique and stay under their root."""
+    """Columns of `SCHEMA` or `CONTAINED_SCHEMA`; paths are unique and stay under their root."""
 
     def __post_init__(self) -> None:
         """Check the table."""
         if self.split not in SPLITS:
             raise ValueError(f"the split is {self.split!r}, expected {' or '.join(SPLITS)}")
-        problem = _problem(self.table, self.class_names)
+        problem = table_problem(self.table, self.class_names)
         if problem is not None:
             raise ValueError(problem)
 
@@ -70,20 +73,41 @@ class Manifest:
     def digest(self) -> str:
         """SHA-256 (hex) of class names, paths, labels and sizes; computed at each call.
 
+        For images in containers also of these: their paths, columns, sizes and numbers of rows,
+        and the position of each image.
+
         The names of the data set and of the split do not count: the same images are the same
         rows, whatever they are called.
         """
-        parts = (
+        parts = [
             json.dumps(self.class_names, ensure_ascii=False).encode(),
             "\0".join(self.table["path"].to_list()).encode(),
             self.table["label"].to_numpy().astype("<i8").tobytes(),
             self.table["size_bytes"].to_numpy().astype("<i8").tobytes(),
-        )
+        ]
+        if self.is_contained:
+            containers = self.containers().rows()
+            parts.append(json.dumps(containers, ensure_ascii=False).encode())
+            parts.append(self.table["position"].to_numpy().astype("<i8").tobytes())
         digest = hashlib.sha256()
         for part in parts:
             digest.update(len(part).to_bytes(8, "little"))
             digest.update(part)
         return digest.hexdigest()
+
+    @property
+    def is_contained(self) -> bool:
+        """Whether the images lie in containers."""
+        return is_contained(self.table)
+
+    def containers(self) -> pl.DataFrame:
+        """Return container, column, container_bytes and rows (len) of each container."""
+        return self.table.group_by(CONTAINER, maintain_order=True).len()
+
+    def file_of(self, row: int) -> str:
+        """Return the path of the file that holds an image: its own, or that of its container."""
+        path: str = self.table["container" if self.is_contained else "path"][row]
+        return path
 
     def class_counts(self) -> pl.DataFrame:
         """Return label, class_name and images of every class, in label order."""
@@ -106,7 +130,7 @@ class Manifest:
 def write_manifest(manifest: Manifest, path: Path) -> None:
     """Write `manifest` to `path`, atomically; equal manifests give equal bytes."""
     metadata = {
-        "format": FORMAT,
+        "format": CONTAINED_FORMAT if manifest.is_contained else FORMAT,
         "dataset": manifest.dataset,
         "split": manifest.split,
         "class_names": json.dumps(manifest.class_names, ensure_ascii=False),
@@ -147,21 +171,21 @@ def read_manifest(path: Path) -> Manifest:
         raise ManifestError(
             f"{path} cannot be read as a Parquet file: {error}", remedy=_BUILD_AGAIN
         ) from error
-    if metadata.get("format") not in (FORMAT, OLDER):
+    if metadata.get("format") not in (FORMAT, CONTAINED_FORMAT, OLDER):
         raise ManifestError(
             f"{path} is not a manifest: its format is {metadata.get('format', 'not given')!r},"
             f" expected {FORMAT!r}",
             remedy=_BUILD_AGAIN,
         )
     seal = metadata.get(_SEAL)
-    if (seal is not None or metadata["format"] == FORMAT) and seal != content_sha256(
+    if (seal is not None or metadata["format"] != OLDER) and seal != content_sha256(
         {name: metadata.get(name) for name in _SEALED}
     ):
         raise ManifestError(
             f"the metadata of {path} were changed after it was written", remedy=_BUILD_AGAIN
         )
     try:
-        if problem := _wrong_columns(columns):
+        if problem := wrong_columns(columns, contained=metadata["format"] == CONTAINED_FORMAT):
             raise ValueError(problem)
         table = pl.read_parquet(content)
         # All paths differ: if they are longer than the pages, some come again and again.
@@ -192,38 +216,3 @@ def read_manifest(path: Path) -> Manifest:
 def _of(table: pl.DataFrame, metadata: Mapping[str, str]) -> Manifest:
     names = msgspec.json.decode(metadata["class_names"], type=_ClassNames)
     return Manifest(metadata["dataset"], metadata["split"], names, table)
-
-
-def _wrong_columns(table: pl.DataFrame) -> str | None:
-    if table.schema == SCHEMA:
-        return None
-    return f"the columns are {dict(table.schema)}, expected {dict(SCHEMA)}"
-
-
-def _problem(table: pl.DataFrame, class_names: tuple[str, ...]) -> str | None:
-    """Return what is wrong with a table of images, or None."""
-    if problem := _wrong_columns(table):
-        return problem
-    if len(set(class_names)) != len(class_names):
-        return "two classes have the same name"
-    if table.is_empty():
-        return None
-    if sum(table.null_count().row(0)):
-        return "the table has missing values"
-    path, label = pl.col("path"), pl.col("label")
-    if not table.select(label.is_between(0, len(class_names) - 1).all()).item():
-        return f"labels must lie in [0, {len(class_names)})"
-    leaving = table.filter(path.str.contains(_LEAVES_ROOT))
-    if len(leaving):
-        return f"the path {leaving['path'][0]!r} leaves the root"
-    names = pl.Series(class_names, dtype=pl.String).gather(table["label"])
-    if not (names == table["class_name"]).all():
-        return "class_name and label disagree"
-    in_order = (label > label.shift()) | ((label == label.shift()) & (path > path.shift()))
-    if not table.select(in_order.slice(1).all()).item():
-        return "the rows are not sorted by (label, path)"
-    if table["path"].n_unique() != len(table):
-        return "a path occurs twice"
-    if table.select((pl.col("size_bytes") < 0).any()).item():
-        return "a size is negative"
-    return None

@@ -5,10 +5,12 @@ Source: "A simple file format for NumPy arrays", `numpy.lib.format`.
 
 from __future__ import annotations
 
+import io
 import math
 import tokenize
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -34,12 +36,28 @@ _FROM_NUMPY = (
 """The header is an expression of Python: that is what reading it raises."""
 
 
+@runtime_checkable
+class Readable(Protocol):
+    """A file, or a member of an archive."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class NpyHeader:
     """What a `.npy` file says it holds."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
+    fortran_order: bool = field(default=False, compare=False)
+    """Whether it is stored column by column."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the numbers."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_npy_header(path: Path) -> NpyHeader:
@@ -52,7 +70,8 @@ def read_npy_header(path: Path) -> NpyHeader:
     if path.exists():
         check_readable(path, CacheError)
     try:
-        header, offset = _parse(path)
+        with path.open("rb") as file:
+            header, offset = parse_npy(file)
         size = path.stat().st_size
     except FileNotFoundError as error:
         raise CacheError(f"no file at {path}", remedy="Check the spelling.") from error
@@ -62,11 +81,7 @@ def read_npy_header(path: Path) -> NpyHeader:
         ) from error
     except ValueError as error:
         raise _not_npy(path, str(error)) from error
-    if header.dtype.hasobject:
-        raise _not_npy(path, "it holds Python objects")
-    if min(header.shape, default=0) < 0 or header.dtype.itemsize == 0:
-        raise _not_npy(path, f"it declares {header.dtype} of shape {header.shape}")
-    needed = offset + math.prod(header.shape) * header.dtype.itemsize
+    needed = offset + header.nbytes
     if needed > size:
         raise _not_npy(
             path, f"{header.dtype} of shape {header.shape} takes {needed:,} bytes, it has {size:,}"
@@ -95,29 +110,34 @@ def open_npy(path: Path, *, mmap: bool) -> np.ndarray:
         raise _not_npy(path, str(error)) from error
 
 
-def _parse(path: Path) -> tuple[NpyHeader, int]:
-    """Return the header and where the numbers begin.
+def parse_npy(file: Readable) -> tuple[NpyHeader, int]:
+    """Return the header at the begin of a file, and how many bytes it takes.
+
+    The file is left at the first number.
 
     Raises:
-        ValueError: If it cannot be read.
+        ValueError: If it cannot be read, or declares what is no array of numbers or texts.
     """
-    with path.open("rb") as file:
-        start = file.read(8)
-        if len(start) < 8 or start[:6] != _MAGIC:
-            raise ValueError("it does not begin as one")
-        version = (start[6], start[7])
-        if version not in _READERS:
-            raise ValueError(f"its version is {version[0]}.{version[1]}, expected 1.0 or 2.0")
-        length_bytes, read = _READERS[version]
-        length = int.from_bytes(file.read(length_bytes), "little")
-        if length > _MAX_HEADER:
-            raise ValueError(f"its header is {length:,} bytes long")
-        file.seek(len(start))
-        try:
-            shape, _, dtype = read(file)
-        except _FROM_NUMPY as error:
-            raise ValueError("its header is damaged") from error
-        return NpyHeader(shape, dtype), file.tell()
+    start = file.read(8)
+    if len(start) < 8 or start[:6] != _MAGIC:
+        raise ValueError("it does not begin as one")
+    version = (start[6], start[7])
+    if version not in _READERS:
+        raise ValueError(f"its version is {version[0]}.{version[1]}, expected 1.0 or 2.0")
+    length_bytes, read = _READERS[version]
+    length_field = file.read(length_bytes)
+    length = int.from_bytes(length_field, "little")
+    if length > _MAX_HEADER:
+        raise ValueError(f"its header is {length:,} bytes long")
+    try:
+        shape, fortran_order, dtype = read(io.BytesIO(length_field + file.read(length)))
+    except _FROM_NUMPY as error:
+        raise ValueError("its header is damaged") from error
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    if min(shape, default=0) < 0 or dtype.itemsize == 0:
+        raise ValueError(f"it declares {dtype} of shape {shape}")
+    return NpyHeader(shape, dtype, fortran_order), len(start) + length_bytes + length
 
 
 def _not_npy(path: Path, why: str) -> CacheError:

@@ -5,8 +5,9 @@ what a file declares, and where that fails the process ends without a word. So t
 header of every page are read here first, and what they declare is added up; none of it is
 believed that the bytes of the file do not bear out.
 
-Only flat columns are read, as all tables of clinit have. Strings that share their beginnings
-(DELTA_BYTE_ARRAY) are refused: they alone can become larger than the page that holds them.
+Only flat columns are read, as all tables of clinit have, and structures of them, unless the caller
+knows of others. Strings that share their beginnings (DELTA_BYTE_ARRAY) are refused: they alone can
+become larger than the page that holds them.
 
 Source: `parquet.thrift` and `Encodings.md` of the Apache Parquet format; "Thrift compact
 protocol" of Apache Thrift.
@@ -14,7 +15,9 @@ protocol" of Apache Thrift.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from mmap import mmap
 from typing import Any
 
 _MAGIC = b"PAR1"
@@ -42,29 +45,47 @@ class ParquetSize:
     page_bytes: int
 
 
-def parquet_size(content: bytes) -> ParquetSize:
+def parquet_size(
+    content: bytes | mmap, columns: Collection[bytes] | None = None, *, nested: bool = False
+) -> ParquetSize:
     """Return what a Parquet file declares.
 
     Args:
         content: The whole file.
+        columns: Names of the columns that count, with all that is inside them; all when None.
+        nested: Whether a column may hold several values per row.
 
     Raises:
         ValueError: If it is none, is truncated, declares what it does not hold, or more than a
             file of its size may.
     """
+    end = _footer(content)
+    try:
+        return _size(content, end, columns, nested=nested)
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ValueError("its footer or a page header is damaged") from error
+
+
+def row_groups(content: bytes | mmap) -> tuple[int, ...]:
+    """Return the rows of each row group of a file that `parquet_size` has read."""
+    footer = _Thrift(content, _footer(content), len(content) - 8).struct()
+    return tuple(group[3] for group in footer[4])
+
+
+def _footer(content: bytes | mmap) -> int:
+    """Return where the footer begins."""
     if len(content) < 12 or content[:4] != _MAGIC or content[-4:] != _MAGIC:
         raise ValueError(f"it does not begin and end with {_MAGIC.decode()}")
     length = int.from_bytes(content[-8:-4], "little")
     end = len(content) - 8 - length
     if end < 4:
         raise ValueError(f"its footer has {length:,} bytes, the file {len(content):,}")
-    try:
-        return _size(content, end)
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise ValueError("its footer or a page header is damaged") from error
+    return end
 
 
-def _size(content: bytes, end: int) -> ParquetSize:
+def _size(
+    content: bytes | mmap, end: int, columns: Collection[bytes] | None, *, nested: bool
+) -> ParquetSize:
     footer = _Thrift(content, end, len(content) - 8).struct()
     headers = _Thrift(content, 4, end)
     compressed, pages = 0, 0
@@ -73,11 +94,14 @@ def _size(content: bytes, end: int) -> ParquetSize:
             if 1 in column:
                 raise ValueError("a column lies in another file")
             chunk = column[3]
+            if columns is not None and chunk[3][0] not in columns:
+                continue
             first = chunk.get(11, chunk[9])  # the page of the dictionary, if there is one
             compressed += chunk[7]
             if compressed > end or not 4 <= first <= first + chunk[7] <= end:
                 raise ValueError("its columns are longer than the file")
-            pages += _page_bytes(headers, range(first, first + chunk[7]), rows=group[3])
+            rows = None if nested else group[3]
+            pages += _page_bytes(headers, range(first, first + chunk[7]), rows=rows)
     rows = sum(group[3] for group in footer[4])
     if footer[3] != rows:
         raise ValueError(f"it declares {footer[3]:,} rows, its parts {rows:,}")
@@ -88,7 +112,7 @@ def _size(content: bytes, end: int) -> ParquetSize:
     return ParquetSize(rows, pages)
 
 
-def _page_bytes(headers: _Thrift, place: range, *, rows: int) -> int:
+def _page_bytes(headers: _Thrift, place: range, *, rows: int | None) -> int:
     """Add up the pages of one column of a row group; `place` is where they are."""
     total, values = 0, 0
     headers.place = place.start
@@ -107,7 +131,7 @@ def _page_bytes(headers: _Thrift, place: range, *, rows: int) -> int:
                 raise ValueError("its strings share their beginnings")
         headers.place += stored
         total += size
-    if values != rows:
+    if rows is not None and values != rows:
         raise ValueError(f"a column of {values:,} values stands beside {rows:,} rows")
     return total
 
@@ -118,7 +142,7 @@ class _Thrift:
     In few calls per value: every table that is read has hundreds of values in its footer.
     """
 
-    def __init__(self, content: bytes, start: int, stop: int) -> None:
+    def __init__(self, content: bytes | mmap, start: int, stop: int) -> None:
         self.place = start
         self._content = content
         self._stop = stop

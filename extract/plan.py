@@ -17,6 +17,7 @@ from clinit.extract.dataset import SPLITS
 from clinit.extract.document import DocumentKind, content_sha256
 from clinit.extract.fingerprint import Fingerprint
 
+FILE = "plan.json"
 _MOST = 2**40
 WRITE_AGAIN = (
     "Run the command that wrote this cache again (`clinit extract` or `clinit cache import`): it"
@@ -103,7 +104,7 @@ def settle_plan(plan: Plan, folder: Path) -> None:
     Raises:
         CacheError: If the folder belongs to another extraction; the differing field is named.
     """
-    path = folder / "plan.json"
+    path = folder / FILE
     if not path.exists():
         _DOCUMENT.write(path, plan.content())
         return
@@ -122,7 +123,7 @@ def read_plan(folder: Path) -> Plan:
     Raises:
         CacheError: If there is none, or it is not a plan.
     """
-    path = folder / "plan.json"
+    path = folder / FILE
     if not path.exists() and not (folder / "cache.json").exists():
         raise CacheError(f"no feature cache at {folder}", remedy="Write one with `clinit extract`.")
     content, origin = _DOCUMENT.load(path), str(path)

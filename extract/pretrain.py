@@ -14,6 +14,7 @@ from safetensors.torch import save
 from torch import nn
 
 from clinit.extract.commit import commit_file
+from clinit.extract.images import images_of
 from clinit.extract.loader import load_batches
 from clinit.extract.machine import cpu_count
 from clinit.extract.manifest import Manifest
@@ -54,8 +55,8 @@ def pretrain(
         config = timm.data.resolve_model_data_config(network)
         transform = make_transform("timm", config, input_size=input_size)
         rows = [range(len(manifest.table))]
-        paths = manifest.table["path"].to_list()
-        (images,) = load_batches(root, paths, rows, transform, workers=cpu_count())
+        found = images_of(manifest.table, root)
+        (images,) = load_batches(found, rows, transform, workers=cpu_count())
         labels = torch.from_numpy(manifest.table["label"].to_numpy().copy())
         pixels = transform.normalise(images.pixels)
         steps = epochs * -(-len(labels) // 64)

@@ -20,11 +20,15 @@ from clinit.extract.decode import decoder_version
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head, name_rows, read_head
 from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.lock import claim_folder
+from clinit.extract.lock import make_folder
 from clinit.extract.machine import cpu_count
 from clinit.extract.manifest import Manifest
+from clinit.extract.part import Part
+from clinit.extract.plan import FILE as PLAN_FILE
 from clinit.extract.plan import Plan, read_plan, settle_plan
-from clinit.extract.split_run import Progress, SplitResult, SplitRun
+from clinit.extract.progress import Progress
+from clinit.extract.shard_work import ShardWork
+from clinit.extract.split_run import Crew, PartResult, SplitResult, SplitRun
 from clinit.extract.transform import Transform, make_transform
 from clinit.extract.views import VIEWS_FOLDER
 
@@ -79,12 +83,12 @@ def extract(
     *,
     network: Network | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
-    on_note: Callable[[str], None] = lambda note: None,
 ) -> Iterator[SplitResult]:
     """Extract the splits of a data set into the cache `out`; yield one result per split and view.
 
     An interrupted extraction is resumed: the shards that verify are kept, and the result is
-    bit-identical to an uninterrupted one on the same device.
+    bit-identical to an uninterrupted one on the same device. Several processes may extract into
+    one cache: they share the shards, and each returns when all of them are there.
 
     Args:
         manifests: One manifest per split (`train`, `val`); at least one.
@@ -92,12 +96,44 @@ def extract(
         out: The folder of the cache.
         config: How features are extracted.
         network: The network that `config` names and its transform, where they are loaded already.
-        on_progress: Called after every batch.
-        on_note: Called with what the user may want to know of the storage.
+        on_progress: Called after every batch, and while this process waits for others.
 
     Raises:
-        ClinitError: If the backbone does not serve, the cache belongs to another extraction,
-            another process is writing it, or the storage fails.
+        ClinitError: If the backbone does not serve, the cache belongs to another extraction, or
+            the storage fails.
+    """
+    for result in extract_part(
+        manifests, root, out, config, Part(), network=network, on_progress=on_progress
+    ):
+        assert isinstance(result, SplitResult), "there is no other part"
+        yield result
+
+
+def extract_part(
+    manifests: Mapping[str, Manifest],
+    root: Path,
+    out: Path,
+    config: ExtractConfig,
+    part: Part,
+    *,
+    network: Network | None = None,
+    crew: Callable[[ShardWork], Crew] | None = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> Iterator[SplitResult | PartResult]:
+    """Extract one part of the shards of every split, and complete the splits that it can.
+
+    Args:
+        manifests: As in `extract`.
+        root: As in `extract`.
+        out: As in `extract`.
+        config: As in `extract`.
+        part: The shards of every split that may be computed.
+        network: As in `extract`.
+        crew: Returns who computes the shards of a split; None for this process.
+        on_progress: As in `extract`.
+
+    Raises:
+        ClinitError: As in `extract`.
     """
     if not root.is_dir():
         raise ManifestError(f"no folder at {root}", remedy="Give the folder of the images.")
@@ -114,35 +150,40 @@ def extract(
         )
     network = network or load_network(config)
     backbone, transform, fingerprint = network.backbone, network.transform, network.fingerprint
-    _refuse_other_backbone(out, fingerprint)
+    refuse_other_backbone(out, fingerprint)
     class_names = next(iter(manifests.values())).class_names
     head, head_classes = name_rows(backbone.head, class_names, config.head_classes)
     if head.class_names is None and (stored := _stored_names(out, head)) is not None:
         head, head_classes = replace(head, class_names=stored), "named by an earlier command"
     head = replace(head, fingerprint=fingerprint.backbone_identifier)
-    parts = _parts(manifests, out, transform, backbone.dim, fingerprint, config)
-    for part in parts:
-        if (part.folder / "plan.json").exists():
-            settle_plan(part.plan, part.folder)  # refused now, not after hours
-    for part in parts:
-        with claim_folder(part.folder, within=out, on_unlocked=on_note):
-            yield SplitRun(
-                plan=part.plan,
-                manifest=manifests[part.plan.split],
-                root=root,
-                folder=part.folder,
-                backbone=backbone,
-                transform=transform,
-                view=part.view,
-                head=head,
-                head_classes=head_classes,
-                names_given=config.head_classes is not None,
-                workers=config.workers,
-                strict=config.strict,
-                max_pixels=config.max_pixels,
-                retry_invalid=config.retry_invalid,
-                on_progress=on_progress,
-            ).run()
+    targets = _targets(manifests, out, transform, backbone.dim, fingerprint, config)
+    for target in targets:
+        if (target.folder / PLAN_FILE).exists():
+            settle_plan(target.plan, target.folder)  # refused now, not after hours
+    for target in targets:
+        make_folder(target.folder, within=out)
+        work = ShardWork(
+            plan=target.plan,
+            manifest=manifests[target.plan.split],
+            root=root,
+            folder=target.folder,
+            backbone=backbone,
+            transform=transform,
+            view=target.view,
+            workers=config.workers,
+            strict=config.strict,
+            max_pixels=config.max_pixels,
+        )
+        yield SplitRun(
+            work=work,
+            part=part,
+            head=head,
+            head_classes=head_classes,
+            names_given=config.head_classes is not None,
+            retry_invalid=config.retry_invalid,
+            crew=None if crew is None else crew(work),
+            on_progress=on_progress,
+        ).run()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,7 +232,7 @@ class _Target:
     view: View | None
 
 
-def _parts(
+def _targets(
     manifests: Mapping[str, Manifest],
     out: Path,
     transform: Transform,
@@ -201,7 +242,7 @@ def _parts(
 ) -> list[_Target]:
     """Return all that is to be extracted: plain images first, then the views of train."""
 
-    def part(folder: Path, split: str, view: View | None) -> _Target:
+    def target(folder: Path, split: str, view: View | None) -> _Target:
         manifest = manifests[split]
         found = fingerprint.of_rows(manifest.digest)
         if view is not None:
@@ -221,8 +262,8 @@ def _parts(
 
     views = [View.of(transform, seed=config.view_seed, number=n) for n in range(config.views)]
     return [
-        *(part(out / split, split, None) for split in manifests),
-        *(part(out / VIEWS_FOLDER / str(view.number), "train", view) for view in views),
+        *(target(out / split, split, None) for split in manifests),
+        *(target(out / VIEWS_FOLDER / str(view.number), "train", view) for view in views),
     ]
 
 
@@ -243,10 +284,14 @@ def _stored_names(out: Path, head: Head) -> tuple[str, ...] | None:
     return stored.class_names if stored.num_classes == head.num_classes else None
 
 
-def _refuse_other_backbone(out: Path, fingerprint: Fingerprint) -> None:
-    """Compare with every split that is there: one cache holds features of one backbone."""
+def refuse_other_backbone(out: Path, fingerprint: Fingerprint) -> None:
+    """Compare with every split that is there: one cache holds features of one backbone.
+
+    Raises:
+        CacheError: If `fingerprint` is not that of the splits in `out`.
+    """
     for split in SPLITS:
-        if not (out / split / "plan.json").is_file():
+        if not (out / split / PLAN_FILE).is_file():
             continue
         for each in read_plan(out / split).fingerprint.without_rows.differences(fingerprint):
             raise CacheError(

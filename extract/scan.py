@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
 from clinit.errors import ManifestError
-from clinit.extract.dataset import FOLDER, SPLITS, Dataset, Layout, read_dataset
-from clinit.extract.layouts import LAYOUTS
+from clinit.extract.containers.columns import AS_TOLD, Columns
+from clinit.extract.dataset import (
+    FOLDER,
+    HUGGINGFACE,
+    SPLITS,
+    WEBDATASET,
+    Dataset,
+    Layout,
+    read_dataset,
+)
+from clinit.extract.layouts import LAYOUTS, huggingface, webdataset
 from clinit.extract.layouts.search import DoesNotFitError, Listing, Reader, Search
 from clinit.extract.manifest import Manifest
+from clinit.extract.manifest_table import CONTAINED_SCHEMA, SCHEMA, is_contained
 from clinit.extract.tree import Tree, printable
 
 
@@ -25,29 +36,40 @@ class Scan:
     """Name of the layout that was found."""
 
 
-def scan(dataset: str, root: Path, split: str, *, strict: bool = False) -> Scan:
+def scan(
+    dataset: str,
+    root: Path,
+    split: str,
+    *,
+    strict: bool = False,
+    columns: Columns = AS_TOLD,
+) -> Scan:
     """List the images of a split under `root`.
 
     Args:
-        dataset: A known data set, or `folder` for any tree of class folders.
+        dataset: A known data set, `folder` for any tree of class folders, `webdataset` for tar
+            shards, or `huggingface` for Parquet files.
         root: The folder of the data set.
         split: "train" or "val".
         strict: Turn warnings into an error.
+        columns: Columns of Parquet files.
 
     Raises:
         ManifestError: If the data set is unknown, its files are not found or cannot be read,
             a link leaves the root, or, under `strict`, anything is to be warned of.
     """
-    tree, description = _open(dataset, root, split)
+    tree, description = _open(dataset, root, split, columns)
     layout, reader = _find(tree, description, split)
     listing = reader()
     manifest = _manifest(description, split, listing)
     if manifest.table.is_empty():
+        places = "files" if dataset in (WEBDATASET, HUGGINGFACE) else "folders"
         raise ManifestError(
-            f"no {split} image of {dataset} in {printable(root)}: its folders (layout"
+            f"no {split} image of {dataset} in {printable(root)}: its {places} (layout"
             f" {layout.kind}) are there but hold no image; "
             + "; ".join(listing.warnings or ("they are empty",)),
-            remedy="Unpack the archives of the data set, then run the same command again.",
+            remedy=f"{_UNPACKED.get(dataset, 'Unpack the archives of the data set')}, then run the"
+            " same command again.",
         )
     warnings = (*listing.warnings, *_count_warnings(description, manifest))
     if strict and warnings:
@@ -69,15 +91,20 @@ def available_splits(dataset: str, root: Path) -> tuple[str, ...]:
     return tuple(split for split in SPLITS if _try_layouts(tree, description, split)[0])
 
 
-def _open(dataset: str, root: Path, split: str) -> tuple[Tree, Dataset]:
+def _open(
+    dataset: str,
+    root: Path,
+    split: str,
+    columns: Columns = AS_TOLD,
+) -> tuple[Tree, Dataset]:
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
-    known = None if dataset == FOLDER else read_dataset(dataset)
+    known = None if dataset in _SELF_DESCRIBED else read_dataset(dataset)
     tree = Tree.at(root)
-    return tree, known or _folder_dataset(tree)
+    return tree, known or _SELF_DESCRIBED[dataset](tree, columns)
 
 
-def _folder_dataset(tree: Tree) -> Dataset:
+def _folder_dataset(tree: Tree, columns: Columns) -> Dataset:
     """Describe a tree by its own class folders.
 
     The classes are those of both splits, so that a label means the same in both. A folder
@@ -97,6 +124,33 @@ def _folder_dataset(tree: Tree) -> Dataset:
         classes=tuple(classes),
         layouts=(Layout(kind="class-folders", folders=folders),),
     )
+
+
+_SELF_DESCRIBED: dict[str, Callable[[Tree, Columns], Dataset]] = {
+    FOLDER: _folder_dataset,
+    WEBDATASET: webdataset.describe,
+    HUGGINGFACE: huggingface.describe,
+}
+
+
+_CONTAINERS = f"tar shards as `{WEBDATASET}`, Parquet files as `{HUGGINGFACE}`"
+_EXPECTED = {
+    FOLDER: "a folder with train/<class>/ and val/<class>/, or with class folders alone, which are"
+    f" taken as train; read {_CONTAINERS}",
+    WEBDATASET: "a folder with .tar files whose names or folders have train, val or test in them,"
+    " or none of these words, then all are taken as train",
+    HUGGINGFACE: "a folder with .parquet files whose names or folders have train, validation or"
+    " test in them, or none of these words, then all are taken as train",
+}
+
+
+_UNPACKED = {
+    FOLDER: f"Unpack the archives of the data set, or read {_CONTAINERS}",
+    WEBDATASET: "Give each image a class: beside key.jpg a key.cls with a number or a name, a"
+    " key.json with `label`, or a key.txt",
+    HUGGINGFACE: "Name the column of the classes with `--label-column` of `clinit manifest build`",
+}
+"""What to do where files are there and no image with a label."""
 
 
 def _try_layouts(
@@ -130,25 +184,25 @@ def _find(tree: Tree, dataset: Dataset, split: str) -> tuple[Layout, Reader]:
 
 
 def _where_to_look(dataset: Dataset) -> str:
-    if dataset.name == FOLDER:
-        return (
-            "Give --root a folder with train/<class>/ and val/<class>/, or with class folders"
-            " alone, which are taken as train."
-        )
+    if dataset.name in _EXPECTED:
+        return f"Give --root {_EXPECTED[dataset.name]}."
     return (
         f"Give --root the folder that holds these (`clinit manifest show {dataset.name}` lists"
-        f" them), or read class folders of other names as `{FOLDER}`."
+        f" them), or read class folders of other names as `{FOLDER}`, {_CONTAINERS}."
     )
 
 
 def _manifest(dataset: Dataset, split: str, listing: Listing) -> Manifest:
     names = pl.Series("class_name", dataset.classes, dtype=pl.String)
-    table = listing.table.sort("label", "path")
+    contained = is_contained(listing.table)
+    table = listing.table.sort(("container", "position") if contained else ("label", "path"))
     return Manifest(
         dataset.name,
         split,
         dataset.classes,
-        table.select("path", "label", names.gather(table["label"]), "size_bytes"),
+        table.with_columns(names.gather(table["label"])).select(
+            (CONTAINED_SCHEMA if contained else SCHEMA).names()
+        ),
     )
 
 

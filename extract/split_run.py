@@ -1,23 +1,16 @@
-"""Extract one split: find the shards that are missing, compute them, write the summary."""
+"""Extract one split: find the shards that are missing, have them computed, write the summary."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
-from clinit.errors import CacheError, ImageError, ManifestError
-from clinit.extract.augment import View
-from clinit.extract.backbone import BackboneConfig
+from clinit.errors import CacheError, ManifestError
 from clinit.extract.cache import (
     HEAD_FILE,
     CacheSplit,
@@ -25,33 +18,22 @@ from clinit.extract.cache import (
     shard_problem,
     verify_shard,
 )
+from clinit.extract.claims import Claims
 from clinit.extract.commit import flush_folder
-from clinit.extract.decode import MISSING
 from clinit.extract.head import Head, Top1, store_head, tensors_sha256
-from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.loader import ImageBatch, load_batches
-from clinit.extract.manifest import Manifest, write_manifest
-from clinit.extract.pipeline import Compute, features_of
+from clinit.extract.manifest import read_manifest, write_manifest
+from clinit.extract.part import Part
+from clinit.extract.plan import FILE as PLAN_FILE
 from clinit.extract.plan import Plan, settle_plan, shard_name
-from clinit.extract.shard import assemble, read_shard, write_shard
-from clinit.extract.stopwatch import Stopwatch
+from clinit.extract.progress import Meter, Progress
+from clinit.extract.shard import read_shard
+from clinit.extract.shard_work import ShardWork
+from clinit.extract.summary import FILE as SUMMARY_FILE
 from clinit.extract.summary import UNKNOWN, RunFacts, write_summary
-from clinit.extract.timing import Timing
-from clinit.extract.transform import Transform
 
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far the extraction of a split is."""
-
-    split: str
-    rows_done: int
-    """Rows in finished batches, those found in earlier shards included."""
-    rows_total: int
-    images_per_s: float
-    """Rate of this run."""
-    shares: Mapping[str, float]
-    """Share of each phase in the time, in [0, 1]."""
+MANIFEST_FILE = "manifest.parquet"
+_State = tuple[int, int, int] | None
+"""What changes when a file is written anew; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,91 +54,215 @@ class SplitResult:
         return self.split.summary.head.top1
 
 
+@dataclass(frozen=True, slots=True)
+class PartResult:
+    """What came of a part of one split, where other parts are not there yet."""
+
+    plan: Plan
+    path: Path
+    part: Part
+    computed_rows: int
+    """Rows extracted in this run."""
+    shards_there: int
+    """Shards of all parts that are there."""
+    replaced_shards: tuple[str, ...]
+    """Why a shard that was there has been computed again."""
+
+
 @runtime_checkable
-class Extractor(Protocol):
-    """What is run over the images: a backbone, or its first part."""
+class Crew(Protocol):
+    """Who computes shards: this process (`ShardWork`) or others."""
 
-    @property
-    def config(self) -> BackboneConfig:
-        """Which network, and how it computes."""
-        ...
-
-    def features(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch ..."]:
-        """Return what is stored of normalised images, in float32."""
+    def compute(
+        self,
+        shards: Iterable[int],
+        *,
+        on_rows: Callable[[int], None],
+        before_write: Callable[[int], None],
+    ) -> Iterator[int]:
+        """Compute shards, in any order; see `ShardWork.compute`."""
         ...
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class SplitRun:
-    """The extraction of one split."""
+    """The extraction of one split: find the shards that are missing, have them computed."""
 
-    plan: Plan
-    manifest: Manifest
-    root: Path
-    folder: Path
-    backbone: Extractor
-    transform: Transform
-    view: View | None = None
-    """Random crops instead of what `transform` shows."""
+    work: ShardWork
+    part: Part = field(default_factory=Part)
+    """The shards that this worker may compute."""
     head: Head | None
     """The pretrained head, stored beside the split (not a view) and judged on it."""
     head_classes: str
     """Where the class names of the head came from."""
     names_given: bool
     """Whether this command names the head's rows."""
-    workers: int
-    strict: bool
-    max_pixels: int = MAX_PIXELS
-    """Largest image that is decoded, in pixels; see `decode`."""
     retry_invalid: bool = False
     """Whether shards with invalid rows are computed again."""
+    crew: Crew | None = None
+    """Who computes; None for this process."""
     on_progress: Callable[[Progress], None]
-    timing: Timing = field(default_factory=Timing)
 
-    def run(self) -> SplitResult:
-        """Extract what is missing.
+    def run(self) -> SplitResult | PartResult:
+        """Extract what is missing of this part; complete the split if all parts are there.
+
+        Several processes may do so at once: they share the shards by claims, and each returns
+        when all shards of its part are there.
 
         Raises:
             ClinitError: If the folder belongs to another extraction or the storage fails.
         """
-        settle_plan(self.plan, self.folder)
-        if self.head is not None and self.view is None:
-            store_head(self.head, self.folder.parent / HEAD_FILE)
-        write_manifest(self.manifest, self.folder / "manifest.parquet")
-        finished = self._finished()
-        missing, replaced = self._missing_shards(finished)
-        retried = self._invalid_rows(missing) if self.retry_invalid else {}
-        retried_rows = sum(retried.values()) if self.retry_invalid else None
-        missing = sorted({*missing, *retried})
-        if finished is not None and not missing:
-            return SplitResult(self._judged_again(finished), 0, (), retried_rows)
-        started = datetime.now(UTC)
-        with closing(self._batches(missing)) as batches:
-            self._compute(missing, batches, replaced=retried.keys())
-        computed = sum(len(self.plan.rows(shard)) for shard in missing)
-        self._summarise(self.head_classes, self._facts(computed, started))
+        meter = Meter(self.work, self.part, self.on_progress)
+        with Claims(self.folder, on_wait=meter.wait) as claims:
+            self._begin(claims)
+            # Looked at before their content is, so that what another worker writes is seen.
+            states = {shard: _state(self.folder / shard_name(shard)) for shard in self._shards}
+            finished = self._finished()
+            missing, replaced = self._missing_shards(finished)
+            retried = self._invalid_rows(missing) if self.retry_invalid else {}
+            retried_rows = sum(retried.values()) if self.retry_invalid else None
+            todo = sorted({*missing, *retried})
+            if finished is not None and not todo:
+                judged = self._judged_again(finished, claims)
+                return SplitResult(judged, 0, (), retried_rows)
+            started, summary = datetime.now(UTC), _state(self.folder / SUMMARY_FILE)
+            computed = self._work_through(
+                {shard: states[shard] for shard in todo}, retried.keys(), claims, meter
+            )
+            if (there := self._shards_there()) < self.plan.num_shards:
+                return PartResult(
+                    self.plan, self.folder, self.part, computed, there, tuple(replaced)
+                )
+            facts = self._facts(computed, started, meter.elapsed_s)
+            self._complete(claims, facts, before=summary, has_changed=bool(retried))
         return SplitResult(open_split(self.folder), computed, tuple(replaced), retried_rows)
 
-    def _invalid_rows(self, missing: list[int]) -> dict[int, int]:
+    def _complete(
+        self, claims: Claims, facts: RunFacts, *, before: _State, has_changed: bool
+    ) -> None:
+        """Write the summary, unless another worker has found before that all shards are there.
+
+        Args:
+            claims: Claims of this worker.
+            facts: How the features came about.
+            before: State of the summary when this worker began.
+            has_changed: Whether it has computed shards in place of whole ones, which have other
+                digests than another worker may have seen.
+        """
+        with claims.holding(SUMMARY_FILE):
+            is_told = _state(self.folder / SUMMARY_FILE) != before and not has_changed
+            if not is_told or self._finished() is None:
+                self._summarise(self.head_classes, facts)
+        claims.sweep()
+
+    def _shards_there(self) -> int:
+        return sum((self.folder / shard_name(k)).exists() for k in range(self.plan.num_shards))
+
+    @property
+    def plan(self) -> Plan:
+        """Which rows go to which shard."""
+        return self.work.plan
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the split."""
+        return self.work.folder
+
+    def _begin(self, claims: Claims) -> None:
+        """Write what stands beside the shards, where it is not there."""
+        if not (self.folder / PLAN_FILE).exists():
+            with claims.holding(PLAN_FILE):
+                settle_plan(self.plan, self.folder)
+        settle_plan(self.plan, self.folder)
+        if self.head is not None and self.work.view is None:
+            store_head(self.head, self.folder.parent / HEAD_FILE)
+        if not self._has_manifest():
+            with claims.holding(MANIFEST_FILE):
+                write_manifest(self.work.manifest, self.folder / MANIFEST_FILE)
+
+    def _has_manifest(self) -> bool:
+        try:
+            return read_manifest(self.folder / MANIFEST_FILE).digest == self.work.manifest.digest
+        except ManifestError:
+            return False
+
+    def _work_through(
+        self,
+        left: dict[int, _State],
+        retried: Collection[int],
+        claims: Claims,
+        meter: Meter,
+    ) -> int:
+        """Compute shards until all of them are there; return how many rows were computed here.
+
+        Args:
+            left: Which ones, each with its state at the beginning; empty at the end.
+            retried: Those of them that are whole, and get other content.
+            claims: Claims of this worker.
+            meter: Told of what is done.
+        """
+        rows = 0
+        meter.begin(list(left))
+
+        def free() -> Iterator[int]:
+            """Claim, one after the other, the shards that nobody works on."""
+            for shard in list(left):
+                if claims.take(name := shard_name(shard)):
+                    if not self._is_there(shard, left[shard]):
+                        yield shard
+                        continue
+                    claims.release(name)
+                    del left[shard]
+                    meter.found(shard)
+
+        def before_write(shard: int) -> None:
+            if shard in retried:
+                self._withdraw_summary()
+
+        crew: Crew = self.crew or self.work
+        while left:
+            shards = free()
+            if (first := next(shards, None)) is None:
+                if left:
+                    claims.wait([shard_name(shard) for shard in left])
+                continue
+            for shard in crew.compute(
+                chain([first], shards), on_rows=meter.advance, before_write=before_write
+            ):
+                claims.release(shard_name(shard))
+                del left[shard]
+                rows += len(self.plan.rows(shard))
+        return rows
+
+    def _is_there(self, shard: int, before: _State) -> bool:
+        """Return whether another worker has written a shard since its state was `before`."""
+        path = self.folder / shard_name(shard)
+        return _state(path) != before and shard_problem(path, self.plan, shard) is None
+
+    def _invalid_rows(self, missing: Collection[int]) -> dict[int, int]:
         """Return how many rows are invalid in each shard that is whole and has some."""
-        whole = [shard for shard in range(self.plan.num_shards) if shard not in missing]
+        whole = [shard for shard in self._shards if shard not in missing]
         found = {
             shard: len(read_shard(self.folder / shard_name(shard), self.plan, shard).reasons)
             for shard in whole
         }
         return {shard: count for shard, count in found.items() if count}
 
+    @property
+    def _shards(self) -> range:
+        return self.part.shards(self.plan.num_shards)
+
     def _summarise(self, head_classes: str, run: RunFacts) -> None:
         write_summary(
             self.folder,
             self.plan,
-            self.manifest,
+            self.work.manifest,
             head=self.head,
             head_classes=head_classes,
             run=run,
         )
 
-    def _judged_again(self, finished: CacheSplit) -> CacheSplit:
+    def _judged_again(self, finished: CacheSplit, claims: Claims) -> CacheSplit:
         """Return a complete split whose summary is about this command's head and weights.
 
         The head is judged again on what is stored where it differs from the one that was judged,
@@ -171,13 +277,14 @@ class SplitRun:
         is_judged = tensors == told.head.tensors and not newly_named and not self.names_given
         if is_judged and run == told.run:
             return finished
-        self._summarise(self.head_classes if has_names else UNKNOWN, run)
+        with claims.holding(SUMMARY_FILE):
+            self._summarise(self.head_classes if has_names else UNKNOWN, run)
         return open_split(self.folder)
 
     @property
     def _weights(self) -> str | None:
         """Where the file of the weights is; None for timm's own."""
-        path = self.backbone.config.weights
+        path = self.work.backbone.config.weights
         return None if path is None else str(path.absolute())
 
     def _finished(self) -> CacheSplit | None:
@@ -189,7 +296,7 @@ class SplitRun:
     def _missing_shards(self, finished: CacheSplit | None) -> tuple[list[int], list[str]]:
         """Return the shards to compute, and why those of them that exist do not count."""
         missing, replaced = [], []
-        for shard in range(self.plan.num_shards):
+        for shard in self._shards:
             path = self.folder / shard_name(shard)
             if finished is not None:
                 problem = verify_shard(finished, shard)
@@ -201,124 +308,39 @@ class SplitRun:
                     replaced.append(problem)
         return missing, replaced
 
-    def _batches(self, shards: list[int]) -> Generator[ImageBatch]:
-        """Yield the images of `shards`; no batch crosses the border of a shard."""
-        size = self.plan.batch_size
-        batches = [
-            range(start, min(start + size, rows.stop))
-            for rows in map(self.plan.rows, shards)
-            for start in range(rows.start, rows.stop, size)
-        ]
-        yield from load_batches(
-            self.root,
-            self.manifest.table["path"].to_list(),
-            batches,
-            self.transform,
-            workers=self.workers,
-            sizes=self.manifest.table["size_bytes"].to_list(),
-            max_pixels=self.max_pixels,
-            pin_memory=self.backbone.config.device.startswith("cuda"),
-            view=self.view,
-        )
-
-    def _compute(
-        self, shards: list[int], batches: Iterator[ImageBatch], replaced: Collection[int]
-    ) -> None:
-        """Compute shards and write them.
-
-        Args:
-            shards: Which ones.
-            batches: The images of their rows.
-            replaced: Those of them that are whole, and get other content.
-        """
-        labels = self.manifest.table["label"].to_numpy()
-        todo = sum(len(self.plan.rows(shard)) for shard in shards)
-        rows_before, watch = self.plan.num_rows - todo, Stopwatch()
-        done = 0
-        device = torch.device(self.backbone.config.device)
-        compute = self._forward(device)
-        for shard in shards:
-            rows = self.plan.rows(shard)
-            shape = self.plan.shape or (self.plan.dim,)
-            features = np.zeros((len(rows), *shape), dtype=np.float32)
-            reasons: dict[int, str] = {}
-            arrivals = (self._next(batches) for _ in range(-(-len(rows) // self.plan.batch_size)))
-            # All features of a shard are back before it is written.
-            with closing(features_of(arrivals, compute, device, self.timing)) as computed:
-                for batch, found in computed:
-                    first = batch.rows.start - rows.start
-                    features[first : first + len(batch.rows)] = found.numpy()
-                    reasons |= {row - rows.start: why for row, why in batch.reasons.items()}
-                    done += len(batch.rows)
-                    self._report(rows_before + done, done / watch.total)
-            self._refuse_wrong_root(shard == shards[0], rows, reasons)
-            with self.timing.phase("write"):
-                if shard in replaced:
-                    self._withdraw_summary()
-                write_shard(
-                    assemble(
-                        features, labels[rows.start : rows.stop], reasons, dtype=self.plan.dtype
-                    ),
-                    self.folder / shard_name(shard),
-                    plan=self.plan,
-                    index=shard,
-                )
-
     def _withdraw_summary(self) -> None:
         """Remove `cache.json`: a kill must not leave digests of what is no longer there.
 
         Not before a shard is computed: what stops the run earlier leaves the cache as it was.
         """
-        path = self.folder / "cache.json"
+        path = self.folder / SUMMARY_FILE
         if path.exists():
             path.unlink()
             flush_folder(self.folder)
 
-    def _next(self, batches: Iterator[ImageBatch]) -> ImageBatch:
-        waited = Stopwatch()
-        batch = next(batches)
-        self.timing.add_wait(waited.total, read=batch.read_s, decode=batch.decode_s)
-        if self.strict and batch.reasons:
-            row, reason = min(batch.reasons.items())
-            raise ImageError(
-                f"{self.root / self.manifest.table['path'][row]} (row {row:,}): {reason}",
-                remedy="Replace the file, or leave out `--strict` to mark its row invalid.",
-            )
-        return batch
-
-    def _refuse_wrong_root(self, first: bool, rows: range, reasons: Mapping[int, str]) -> None:
-        """Stop where not one file is in its place: then it is not the files that are wrong."""
-        if first and len(reasons) == len(rows) and set(reasons.values()) == {MISSING}:
-            raise ManifestError(
-                f"none of the {len(rows):,} images from"
-                f" {self.manifest.table['path'][rows.start]} on is in {self.root}",
-                remedy="Give the folder that the paths of the manifest start from with `--root`.",
-            )
-
-    def _forward(self, device: torch.device) -> Compute:
-        """Return what turns pixels on `device` into features there."""
-        normalise = self.transform.normaliser(device)
-        return lambda pixels: self.backbone.features(normalise(pixels))
-
-    def _report(self, rows_done: int, images_per_s: float) -> None:
-        shares = self.timing.shares()
-        self.on_progress(
-            Progress(self.plan.title, rows_done, self.plan.num_rows, images_per_s, shares)
-        )
-
-    def _facts(self, computed: int, started: datetime) -> RunFacts:
-        seconds = self.timing.busy
+    def _facts(self, computed: int, started: datetime, elapsed_s: float) -> RunFacts:
+        """Return how the features came about, as far as this process has computed them."""
+        # Seconds of several workers overlap, and those of one leave out that it waits for others.
+        seconds = self.work.timing.busy if self.crew is None else elapsed_s
         return RunFacts(
-            root=str(self.root),
+            root=str(self.work.root),
             weights=self._weights,
             started=started.isoformat(timespec="seconds"),
-            device=self.backbone.config.device,
-            workers=self.workers,
-            max_pixels=self.max_pixels,
+            device=self.work.backbone.config.device if self.crew is None else self.plan.device,
+            workers=self.work.workers,
+            max_pixels=self.work.max_pixels,
             computed_rows=computed,
             images_per_s=computed / seconds if seconds else None,
-            seconds=dict(self.timing.seconds),
-            shares=self.timing.shares(),
-            bound=self.timing.bound,
+            seconds=dict(self.work.timing.seconds),
+            shares=self.work.timing.shares(),
+            bound=self.work.timing.bound,
             versions={name: version(name) for name in ("clinit", "torch", "timm", "h5py")},
         )
+
+
+def _state(path: Path) -> _State:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -87,10 +87,21 @@ class HeadFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
-    """A file that features or labels were imported from."""
+    """A file that was imported."""
 
     path: str
     sha256: str
+    name: str | None = None
+    """Name of the array in it; None for a file of one, and for one that holds none."""
+
+    @classmethod
+    def of(cls, path: Path, name: str = "") -> FileFacts:
+        """Describe a file.
+
+        Raises:
+            StorageError: If it cannot be read.
+        """
+        return cls(path=str(path.absolute()), sha256=file_sha256(path), name=name or None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +129,11 @@ class RunFacts:
     features: FileFacts | None = None
     """File of the features, for an import."""
     labels: FileFacts | None = None
+    classes: FileFacts | None = None
+    """File of the class names, and of the head, where the import was given one."""
+    head: FileFacts | None = None
+    merged: tuple[str, ...] = ()
+    """The caches whose rows these are, for a merged one."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Versions of the packages that took part."""
 

@@ -109,6 +109,18 @@ class Tree:
         except OSError as error:
             raise _unreadable(path, error) from error
 
+    def facts(self, relative: str) -> os.stat_result:
+        """Return size and times of the file at `relative`.
+
+        Raises:
+            ManifestError: If there is none, or it cannot be looked at.
+        """
+        path = self.root / relative
+        try:
+            return path.stat()
+        except OSError as error:
+            raise _unreadable(path, error) from error
+
     def folders(self, relative: str) -> list[str]:
         """Return the names of the visible sub-folders of `relative`, sorted."""
         folder = self.root / relative
@@ -128,6 +140,10 @@ class Tree:
         real = self._resolve(self.root / relative)
         self._collect(relative, frozenset({real}) if deep else None, found)
         return found
+
+    def others(self) -> list[str]:
+        """List the visible files that are not images, in all folders, sorted."""
+        return sorted(self.images(".", deep=True).others)
 
     def images_of_all(self, relatives: list[str]) -> list[Images]:
         """List the files of many folders and their sub-folders, in the order given."""

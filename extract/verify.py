@@ -32,6 +32,8 @@ class Checked:
     told: str
     """What has been read; empty where it is nothing by itself."""
     problems: tuple[ClinitError, ...]
+    folder: Path | None = None
+    """Folder of the split or view; None for what concerns several parts."""
 
 
 def verify(
@@ -53,7 +55,7 @@ def verify(
         try:
             opened[folder] = open_split(folder)
         except ClinitError as error:
-            yield Checked(f"{title}: not read", (error,))
+            yield Checked(f"{title}: not read", (error,), folder)
         else:
             yield _check_part(opened[folder], title, on_shard)
     yield from _check_together(path, opened)
@@ -75,7 +77,9 @@ def _check_part(
         on_shard(title, shard + 1, shards)
     plural = "s" if shards > 1 else ""
     return Checked(
-        f"{title}: {shards:,} shard{plural}, {split.num_rows:,} rows read", tuple(problems)
+        f"{title}: {shards:,} shard{plural}, {split.num_rows:,} rows read",
+        tuple(problems),
+        split.path,
     )
 
 

@@ -3,7 +3,7 @@
 The first is held at one of its file operations while the second runs; or both run freely. With
 `one pid` both believe that they have the same process number, as in two containers. What a process
 that ends well has made must be there, whole, as when it runs alone. The other is refused in a
-sentence, before it computes.
+sentence, before it computes; extractions share the work instead, and do nothing twice.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ REPLACED = (
     "predict --csv",
 )
 """Commands whose file is replaced by the next: the last one wins."""
+SHARED = ("extract", "extract --manifest", "extract --views")
+"""Commands that two processes do together."""
 
 
 def _changed(name: str, command: str, *more: str, without: Sequence[str] = ()) -> Command:
@@ -134,28 +136,33 @@ def _run(
         done = [place.server.wait(one), place.server.wait(two)]
         found = _verdict((first, second), done, out, [each[0] for each in alone])
         both = all(each.code == 0 and _computed(each) for each in done)
-        if both and paused.exists() and first == second and first not in REPLACED:
+        if both and paused.exists() and first == second and first not in (*REPLACED, *SHARED):
             found.append(Failure("other", "both have computed, one of them in vain"))
+        in_vain = sum(map(_computed, done)) - alone[0][2]
+        if both and first == second and first in SHARED and in_vain:
+            found.append(Failure("other", f"{in_vain} images were computed twice"))
         return found
 
     return run
 
 
-_ALONE: dict[tuple[Path, str], tuple[Results, int]] = {}
+_ALONE: dict[tuple[Path, str], tuple[Results, int, int]] = {}
 
 
-def _alone(place: Place, name: str) -> tuple[Results, int]:
-    """Return what a command makes alone, and how many file operations it takes."""
+def _alone(place: Place, name: str) -> tuple[Results, int, int]:
+    """Return what a command makes alone, its file operations, and what it computes."""
     key = (place.work, name)
     if key not in _ALONE:
         folder = place.scratch / "alone"
         shutil.rmtree(folder, ignore_errors=True)
         out = folder / "out"
         argv = command_named(name).argv(place.work, out)
-        done = place.server.run(Job(argv=argv, out=folder, shim={"scope": str(out)}))
+        shim = {"scope": str(out), "computing": True}
+        done = place.server.run(Job(argv=argv, out=folder, shim=shim))
         if done.code != 0:
             raise RuntimeError(f"`clinit {' '.join(argv)}` failed:\n{done.stderr}")
-        _ALONE[key] = (results(out), len(done.log))
+        operations = [line for line in done.log if not line.startswith(f"{COMPUTED} ")]
+        _ALONE[key] = (results(out), len(operations), _computed(done))
     return _ALONE[key]
 
 

@@ -86,6 +86,21 @@ COMMANDS: Mapping[str, Command] = {
             target="cache",
         ),
         _command(
+            "cache export",
+            *("cache", "export", "{work}/caches/base", "{out}/exported"),
+            target="exported",
+        ),
+        _command(
+            "cache export, parquet",
+            *("cache", "export", "{work}/caches/base", "{out}/train.parquet", "--split", "train"),
+            target="train.parquet",
+        ),
+        _command(
+            "cache merge",
+            *("cache", "merge", "{out}/merged", "{work}/caches/base", "{work}/caches/new"),
+            target="merged",
+        ),
+        _command(
             "manifest build",
             *("manifest", "build", "folder", "--root", "{work}/images/base"),
             *("--split", "train", "--out", "{out}/train.parquet"),

@@ -10,19 +10,23 @@ from collections.abc import Callable
 
 from clinit.extract.layouts import (
     class_folders,
+    huggingface,
     imagenet_devkit,
     imagenet_kaggle,
     places_easy,
     places_original_train,
     places_original_val,
+    webdataset,
 )
 from clinit.extract.layouts.search import Reader, Search
 
 LAYOUTS: dict[str, Callable[[Search], Reader]] = {
     "class-folders": class_folders.find,
+    "huggingface": huggingface.find,
     "imagenet-devkit": imagenet_devkit.find,
     "imagenet-kaggle": imagenet_kaggle.find,
     "places-easy": places_easy.find,
     "places-original-train": places_original_train.find,
     "places-original-val": places_original_val.find,
+    "webdataset": webdataset.find,
 }

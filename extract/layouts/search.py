@@ -22,7 +22,7 @@ class Listing:
     """The images of a split as a layout read them, in no particular order."""
 
     table: pl.DataFrame
-    """path, label (int64), size_bytes."""
+    """path, label (int64), size_bytes; of images in containers also what says where in them."""
     warnings: tuple[str, ...]
 
 

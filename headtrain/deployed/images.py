@@ -108,7 +108,6 @@ def image_features(
             config,
             network=network,
             on_progress=on_progress,
-            on_note=listener.note,
         ):
             pass
     source = read_source(folder)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from clinit.extract.split_run import Progress
+from clinit.extract.progress import Progress
 from clinit.headtrain.events import Observer, ignore
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from clinit.extract.decode import MISSING
 from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.images import ImageFiles
 from clinit.extract.loader import ImageBatch, load_batches
 from clinit.extract.machine import cpu_count
 from clinit.extract.wordnet import title
@@ -136,14 +137,17 @@ def load_files(
 ) -> Iterable[ImageBatch]:
     """Yield the pixels of files that exist, resized as the model asks for."""
     starts = range(0, len(paths), batch_size)
-    return load_batches(
+    images = ImageFiles(
         Path("/"),  # a link may lead anywhere: there is no root to stay in
         [str(path.absolute()) for path in paths],
+        need_rights=False,  # the others are of no less use without it
+    )
+    return load_batches(
+        images,
         [range(start, min(start + batch_size, len(paths))) for start in starts],
         facts.transform,
         workers=workers,
         max_pixels=max_pixels,
-        need_rights=False,  # the others are of no less use without it
         pin_memory=pin_memory,
     )
 

@@ -8,34 +8,16 @@ that are lost.
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-import clinit.errors
-from clinit.errors import ClinitError, ExperimentError
+from clinit.errors import ClinitError
+from clinit.extract.ray_cluster import Refusal, connected
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.sweep.folder import SweepData
 from clinit.headtrain.sweep.plan import BankPlan
 from clinit.headtrain.sweep.runner import SweepEvent, Train, Trained, train_here
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A known error of a task, since exceptions with keyword arguments cannot be pickled."""
-
-    kind: str
-    message: str
-    remedy: str
-
-    def raise_again(self) -> None:
-        """Raise the error in this process."""
-        kind: type[ClinitError] = getattr(clinit.errors, self.kind, ClinitError)
-        raise kind(self.message, remedy=self.remedy)
 
 
 @contextmanager
@@ -43,10 +25,9 @@ def train_on_ray(data: SweepData, address: str, *, command: Sequence[str] = ()) 
     """Connect to the cluster at `address`; yield the function that trains banks there.
 
     Raises:
-        ExperimentError: If Ray is not installed or there is no cluster at `address`.
+        ClusterError: If Ray is not installed or there is no cluster at `address`.
     """
-    ray = _connect(address)
-    try:
+    with connected(address) as ray:
         share = {"num_gpus": 1} if ray.cluster_resources().get("GPU") else {"num_cpus": 1}
         task = ray.remote(**share)(_train)
         stored = ray.put(data)
@@ -65,8 +46,6 @@ def train_on_ray(data: SweepData, address: str, *, command: Sequence[str] = ()) 
                     ray.cancel(left, force=True)
 
         yield train
-    finally:
-        ray.shutdown()
 
 
 def _train(
@@ -78,7 +57,7 @@ def _train(
     try:
         trained = list(train_here(data, _ignore, command=command)([bank]))
     except ClinitError as error:
-        return Refusal(type(error).__name__, str(error), error.remedy)
+        return Refusal.of(error)
     node = ray.get_runtime_context().get_node_id()
     return [
         (part, [replace(record, info={**record.info, "ray_node": node}) for record in records])
@@ -88,30 +67,3 @@ def _train(
 
 def _ignore(event: SweepEvent) -> None:
     """Ignore the event: events stay on their node."""
-
-
-def _connect(address: str) -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError as error:
-        raise ExperimentError(
-            "--ray needs Ray, which is not installed",
-            remedy='Install it, on every node: pip install "clinit[ray]".',
-        ) from error
-    try:
-        _knock(address)
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-        raise ExperimentError(
-            f"cannot connect to a Ray cluster at {address}: {error}",
-            remedy="Start one with `ray start --head` and give HOST:6379, or `auto` on a node.",
-        ) from error
-    return ray
-
-
-def _knock(address: str) -> None:
-    """Open a connection to HOST:PORT and close it: Ray itself would wait for two minutes."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()

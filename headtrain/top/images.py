@@ -36,7 +36,7 @@ def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
         )
     found = root if root is not None else Path(stored or "")
     # Not simply the first image: a bad image may have been missing from the start.
-    first = found / train.manifest.table["path"][int(train.valid.argmax())]
+    first = found / train.manifest.file_of(int(train.valid.argmax()))
     if not first.is_file():
         raise ExperimentError(
             f"the images of {cache} are not in {found}: there is no {first}",

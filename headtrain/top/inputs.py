@@ -18,7 +18,7 @@ from clinit.extract.cache import Cache
 from clinit.extract.head import Head
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count
-from clinit.extract.split_run import Progress
+from clinit.extract.progress import Progress
 from clinit.extract.transform import Transform
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.scenario import Scenario, build_scenario

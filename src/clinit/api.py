@@ -69,7 +69,8 @@ def extract_features(
         images: Root of the images: `split/class/image`, or the layout of a known data set.
         out: Folder of the cache.
         backbone: Name of a timm model.
-        dataset: `folder`, or a known data set such as `imagenet1k` or `places365`.
+        dataset: `folder`, `webdataset` (tar shards), `huggingface` (Parquet files), or a known data
+            set such as `imagenet1k` or `places365`.
         splits: Splits to extract, of `train` and `val`; default: those that exist.
         device: `auto`, `cuda` or `cpu`.
         weights: File of the weights; default: those that timm downloads.

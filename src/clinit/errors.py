@@ -7,6 +7,7 @@
     ├── BackboneError     a network that cannot serve as a frozen backbone
     ├── DeviceError       a device that does not exist
     ├── StorageError      a file that exists but cannot be read, although its content may be intact
+    ├── ClusterError      a cluster that cannot be reached, or whose workers are lost
     ├── CacheError        a feature cache: missing, incomplete, damaged, of another fingerprint
     ├── HeadError         a classifier head: missing, of another width, of other classes
     ├── StatisticsError   class statistics that cannot be merged or solved
@@ -59,6 +60,10 @@ class DeviceError(ClinitError):
 
 class StorageError(ClinitError):
     """A file exists but cannot be read, although its content may be intact."""
+
+
+class ClusterError(ClinitError):
+    """A cluster cannot be reached, or its workers are lost."""
 
 
 class CacheError(ClinitError):

@@ -1,4 +1,5 @@
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -6,7 +7,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
-from clinit.errors import BackboneError, CacheError, ManifestError
+from clinit.errors import BackboneError, CacheError, ClusterError, ManifestError
+from tests.extract.containers.made import make_tar
 
 ARGUMENTS = [
     "--backbone=convnextv2_atto",
@@ -44,6 +46,28 @@ def test_both_splits_are_extracted_and_summed_up(
     assert "the bound is " in shown.output
     assert "stored head: top-1 " in shown.output
     assert "(its classes: stored with the weights)" in shown.output
+
+
+@pytest.mark.parametrize("by_manifest", [False, True])
+def test_shards_are_extracted_where_they_lie(
+    extract: Callable[..., Result],
+    make_tree: Callable[..., Path],
+    tmp_path: Path,
+    by_manifest: bool,
+) -> None:
+    images = sorted((make_tree() / "train").glob("*/*.png"))
+    members = [(f"{p.parent.name}{p.stem}.png", p.read_bytes()) for p in images]
+    labels = [(f"{p.parent.name}{p.stem}.txt", p.parent.name.encode()) for p in images]
+    root = make_tar(tmp_path / "shards" / "0.tar", [*members, *labels]).parent
+    source = ("--dataset", "webdataset")
+    if by_manifest:
+        source = ("--manifest", str(tmp_path / "m"))
+        arguments = ("--root", root, "--split", "train", "--out", tmp_path / "m")
+        assert run("manifest", "build", "webdataset", *arguments).exit_code == 0
+    shown = extract(*source, "--root", root)
+    assert shown.exit_code == 0, shown.output
+    assert "train: 15 images, features 15 x 12 float16" in shown.output
+    assert "stored head: top-1 " in shown.output
 
 
 def test_as_many_threads_decode_as_the_process_may_use(
@@ -351,3 +375,50 @@ def test_views_of_another_seed_or_without_train_are_refused(
     assert isinstance(split.exception, ManifestError)
     assert "views are of the training images" in str(split.exception)
     assert extract(*base, "--views", -1).exit_code == 2
+
+
+def test_parts_say_what_is_there_and_the_last_one_completes_the_cache(
+    extract: Callable[..., Result], make_tree: Callable[..., Path], tmp_path: Path
+) -> None:
+    images = ["--dataset", "folder", "--root", make_tree()]
+    first = extract(*images, "--part", "1/2", "--shard-rows", "4")
+    assert first.exit_code == 0, first.output
+    assert f"train, part 1/2: 2 of 4 shards are there, at {tmp_path}/cache/train" in first.output
+    assert "  8 images computed" in first.output
+    assert "the same command without --part computes what is missing" in first.output
+    again = extract(*images, "--part", "1/2", "--shard-rows", "4")
+    assert "  this part was complete: every shard verified" in again.output
+    last = extract(*images, "--part", "2/2", "--shard-rows", "4")
+    assert "train: 15 images, features 15 x 12 float16 in 4 shards" in last.output
+    assert "--part" not in last.output
+
+
+def test_a_part_is_taken_from_the_environment(
+    extract: Callable[..., Result],
+    make_tree: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_COUNT", "2")
+    shown = extract("--dataset", "folder", "--root", make_tree(), "--part", "auto")
+    assert "train, part 2/2: 1 of 2 shards are there" in shown.output
+
+
+def test_a_part_and_a_cluster_exclude_each_other(
+    extract: Callable[..., Result], make_tree: Callable[..., Path]
+) -> None:
+    shown = extract("--dataset=folder", "--root", make_tree(), "--part=1/2", "--ray=127.0.0.1:1")
+    assert shown.exit_code == 2
+    assert "--part and --ray exclude each other: give one" in shown.output
+
+
+def test_a_cluster_needs_ray(
+    extract: Callable[..., Result],
+    make_tree: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    shown = extract("--dataset=folder", "--root", make_tree(), "--ray=127.0.0.1:1")
+    assert isinstance(shown.exception, ClusterError)
+    assert str(shown.exception) == "--ray needs Ray, which is not installed"
+    assert shown.exception.remedy == 'Install it, on every node: pip install "clinit[ray]".'

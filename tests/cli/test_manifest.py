@@ -1,11 +1,13 @@
 from pathlib import Path
 
+import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
 from clinit.cli.manifest import app
 from clinit.errors import ManifestError
 from clinit.extract.manifest import read_manifest
+from tests.extract.containers.made import make_tar
 
 
 def run(*arguments: object) -> Result:
@@ -96,8 +98,50 @@ def test_show_reports_an_absent_file(tmp_path: Path) -> None:
 def test_list_names_the_known_data_sets() -> None:
     result = run("list")
     assert result.exit_code == 0
-    for shown in ("digits", "imagenet1k", "1,281,167", "places365", "36,500", "folder"):
+    for shown in (
+        "digits",
+        "imagenet1k",
+        "1,281,167",
+        "places365",
+        "36,500",
+        "folder",
+        "webdataset",
+        "huggingface",
+    ):
         assert shown in result.stdout
+
+
+def test_shards_are_listed_with_the_number_and_the_size_of_their_files(tmp_path: Path) -> None:
+    for split, names in (("train", "ab"), ("val", "a")):
+        members = [(f"{name}.jpg", b"x" * 1500) for name in names]
+        labels = [(f"{name}.txt", name.encode()) for name in names]
+        make_tar(tmp_path / f"{split}.tar", [*members, *labels])
+    result, file = build(tmp_path, dataset="webdataset")
+    assert result.exit_code == 0
+    for shown in ("containers", "their size", "10.2 kB", "0  a  1,500 B  train.tar/a.jpg"):
+        assert shown in result.stdout
+    assert run("show", file).stdout + f"Wrote {file}\n" == result.stdout
+
+
+def test_columns_of_parquet_files_may_be_named(tmp_path: Path) -> None:
+    table = pl.DataFrame({"a": [b"1"], "b": [b"2"], "fine": [0], "coarse": ["insect"]})
+    table.write_parquet(tmp_path / "train.parquet")
+    result, _ = build(tmp_path, dataset="huggingface")
+    assert isinstance(result.exception, ManifestError)
+    assert "`--image-column` of `clinit manifest build`" in result.exception.remedy
+    (tmp_path / "out").mkdir()
+    arguments = ("--root", tmp_path, "--split", "train", "--out", tmp_path / "out" / "m")
+    named = ("--image-column", "b", "--label-column", "coarse")
+    result = run("build", "huggingface", *arguments, *named)
+    assert result.exit_code == 0
+    assert "0  insect  train.parquet/0" in result.stdout
+    assert read_manifest(tmp_path / "out" / "m").table["column"].to_list() == ["b"]
+
+
+def test_columns_mean_nothing_to_other_sources(root: Path) -> None:
+    result, _ = build(root, "--label-column", "label")
+    assert result.exit_code == 2
+    assert "are of Parquet files" in result.stderr
 
 
 def test_every_manifest_command_has_help() -> None:

@@ -70,7 +70,7 @@ def extract_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) ->
     monkeypatch.setattr("clinit.extract.scan.available_splits", lambda *_: ())
     monkeypatch.setattr("clinit.cli.extract._manifests", lambda *_, **__: {})
     monkeypatch.setattr(
-        "clinit.extract.run.extract", lambda _, __, ___, config, **____: stop(config)
+        "clinit.extract.run.extract_part", lambda _, __, ___, config, *____, **_____: stop(config)
     )
     places = ["--root=r", "--out=o", "--dataset=places365", "--device=cpu"]
     return invoke("extract", f"--config={name}", *places, *words)[0]
@@ -88,10 +88,11 @@ def align_settings(monkeypatch: pytest.MonkeyPatch, name: str) -> dict[str, Any]
 
 
 def head_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> list[dict[str, Any]]:
-    monkeypatch.setattr(train_head_module, "read_data", lambda *_: None)
-    monkeypatch.setattr(train_head_module, "_missing", stop)
+    data = types.SimpleNamespace(base=None, new=None, head=None)
+    monkeypatch.setattr(train_head_module, "read_data", lambda *_: data)
+    monkeypatch.setattr("clinit.headtrain.record.finished.unrecorded", stop)
     places = ["--base=b", "--new=n", "--out=o", "--device=cpu"]
-    _, studies, *_ = invoke("train-head", f"--config={name}", *places, *words)
+    studies, *_ = invoke("train-head", f"--config={name}", *places, *words)
     return [study.values() for study in studies]
 
 

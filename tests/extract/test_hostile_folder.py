@@ -17,7 +17,8 @@ from clinit.extract.scan import scan
 
 Write = Callable[[Path], object]
 
-IN_A_SPLIT = (".lock", "plan.json", "manifest.parquet", "cache.json", "shard-00000.h5")
+FILES = ("plan.json", "manifest.parquet", "cache.json", "shard-00000.h5")
+IN_A_SPLIT = (".lock", *FILES, *(f".{name}.claim" for name in FILES))
 AT_THE_ROOT = ("head.safetensors", ".head.safetensors.lock", "m.parquet", ".m.parquet.lock")
 FOLDERS = ("train", "val", "views", "views/0")
 
@@ -97,7 +98,8 @@ def test_no_name_in_a_cache_leads_a_writer_out_of_it(
 def written(cache: Path, command: str) -> list[Path]:
     """Return the files that a command writes."""
     folders = {"extract": ["train", "val", "views/0"], "import": ["train"]}.get(command, [])
-    found = [cache / folder / name for folder in folders for name in IN_A_SPLIT]
+    locks = [".lock"] * (command == "import")
+    found = [cache / folder / name for folder in folders for name in (*FILES, *locks)]
     return found + [cache / "m.parquet"] * (command == "manifest build")
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 
 from clinit.errors import MachineError, ManifestError
 from clinit.extract.augment import View
+from clinit.extract.images import ImageFiles
 from clinit.extract.loader import ImageBatch, load_batches
 from clinit.extract.transform import Transform
 
@@ -28,9 +29,10 @@ def root(tmp_path: Path) -> Path:
 
 
 def load(root: Path, **options: Any) -> list[ImageBatch]:
-    paths = [f"{number}.png" for number in range(5)]
+    sizes = options.pop("sizes", None)
+    images = ImageFiles(root, [f"{number}.png" for number in range(5)], sizes)
     settings = {"workers": 2} | options
-    return list(load_batches(root, paths, [range(0, 3), range(3, 5)], TRANSFORM, **settings))
+    return list(load_batches(images, [range(0, 3), range(3, 5)], TRANSFORM, **settings))
 
 
 def test_sizes_are_compared_and_an_unknown_one_is_not(root: Path) -> None:

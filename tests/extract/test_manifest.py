@@ -12,7 +12,9 @@ import pytest
 
 from clinit.errors import ManifestError, StorageError
 from clinit.extract import parquet_size
-from clinit.extract.manifest import SCHEMA, Manifest, read_manifest, write_manifest
+from clinit.extract.document import content_sha256
+from clinit.extract.manifest import Manifest, read_manifest, write_manifest
+from clinit.extract.manifest_table import CONTAINED_SCHEMA, SCHEMA
 
 NAMES = ("ant", "bee", "cat")
 ROWS = [
@@ -29,6 +31,20 @@ def table(rows: list[tuple[str, int, str, int]]) -> pl.DataFrame:
 
 def make(rows: list[tuple[str, int, str, int]] = ROWS) -> Manifest:
     return Manifest("folder", "train", NAMES, table(rows))
+
+
+CONTAINED = [
+    ("train/0.tar/b.jpg", 1, "bee", 10, "train/0.tar", "", 512, 20480),
+    ("train/0.tar/É.jpg", 0, "ant", 0, "train/0.tar", "", 2048, 20480),
+    ("train/1.parquet/0", 2, "cat", 0, "train/1.parquet", "image", 0, 700),
+    ("train/1.parquet/4", 0, "ant", 0, "train/1.parquet", "image", 4, 700),
+]
+Contained = tuple[str, int, str, int, str, str, int, int]
+
+
+def in_containers(rows: list[Contained] = CONTAINED) -> Manifest:
+    table = pl.DataFrame(rows, schema=CONTAINED_SCHEMA, orient="row")
+    return Manifest("webdataset", "train", NAMES, table)
 
 
 def naive_digest(manifest: Manifest) -> str:
@@ -66,6 +82,99 @@ def test_equal_manifests_give_equal_bytes(tmp_path: Path) -> None:
 
 def test_the_digest_agrees_with_a_naive_one() -> None:
     assert make().digest == naive_digest(make())
+
+
+def test_the_digest_of_files_is_that_of_earlier_versions() -> None:
+    digest = "0cd5c6af4000362fbb6dc5cb744cf4d3f93dc930f605b023c48b5652a311d5d3"
+    assert make().digest == digest
+
+
+def test_the_digest_of_containers_agrees_with_a_naive_one() -> None:
+    manifest = in_containers()
+    places = [
+        json.dumps(
+            [["train/0.tar", "", 20480, 2], ["train/1.parquet", "image", 700, 2]],
+            ensure_ascii=False,
+        ).encode(),
+        b"".join(position.to_bytes(8, "little") for *_, position, _ in CONTAINED),
+    ]
+    parts = [
+        json.dumps(list(NAMES), ensure_ascii=False).encode(),
+        b"\0".join(path.encode() for path, *_ in CONTAINED),
+        b"".join(label.to_bytes(8, "little") for _, label, *_ in CONTAINED),
+        b"".join(size.to_bytes(8, "little") for _, _, _, size, *_ in CONTAINED),
+        *places,
+    ]
+    joined = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    assert manifest.digest == hashlib.sha256(joined).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("container_bytes", 20481), ("position", 513), ("size_bytes", 11), ("column", "image")],
+)
+def test_the_digest_changes_with_the_place_of_an_image(column: str, value: object) -> None:
+    place = list(CONTAINED_SCHEMA).index(column)
+    first = CONTAINED[0]
+    changed = [(*first[:place], value, *first[place + 1 :])]
+    assert in_containers(changed).digest != in_containers(CONTAINED[:1]).digest  # type: ignore[arg-type]
+
+
+def test_a_manifest_of_containers_is_read_again(tmp_path: Path) -> None:
+    write_manifest(in_containers(), tmp_path / "m.parquet")
+    manifest = read_manifest(tmp_path / "m.parquet")
+    assert manifest.table.equals(in_containers().table)
+    assert manifest.digest == in_containers().digest
+    assert pl.read_parquet_metadata(tmp_path / "m.parquet")["format"] == "clinit-manifest/3"
+    assert [manifest.file_of(row) for row in (0, 3)] == ["train/0.tar", "train/1.parquet"]
+    assert make().file_of(0) == "train/ant/1.png"
+    assert manifest.containers().rows() == [
+        ("train/0.tar", "", 20480, 2),
+        ("train/1.parquet", "image", 700, 2),
+    ]
+
+
+def test_limiting_keeps_the_first_images_of_each_class_in_containers() -> None:
+    assert in_containers().limit_per_class(1).table.rows() == CONTAINED[:3]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"container": "train/2.tar"}, "'train/0.tar/b.jpg' is not in its container"),
+        ({"container": ""}, "is not in its container"),
+        ({"path": "train/0.tar/../../b.jpg"}, "leaves the root"),
+        ({"path": "/train/0.tar/b.jpg"}, "leaves the root"),
+        ({"path": "train/0.tar/É.jpg"}, "a path occurs twice"),
+        ({"position": -1}, "a position or the size of a container is negative"),
+        ({"container_bytes": -1}, "a position or the size of a container is negative"),
+        ({"container_bytes": 9}, "a container has two sizes or two columns"),
+        ({"column": "image"}, "a container has two sizes or two columns"),
+        ({"position": 2048}, r"not sorted by \(container, position\)"),
+        ({"position": 4096}, r"not sorted by \(container, position\)"),
+        ({"container": None}, "missing values"),
+    ],
+)
+def test_a_table_of_places_that_are_none_is_refused(
+    change: dict[str, object], problem: str
+) -> None:
+    first = dict(zip(CONTAINED_SCHEMA, CONTAINED[0], strict=True)) | change
+    with pytest.raises(ValueError, match=problem):
+        in_containers([tuple(first.values()), *CONTAINED[1:]])  # type: ignore[list-item]
+
+
+def test_the_format_says_whether_images_lie_in_containers(tmp_path: Path) -> None:
+    for manifest, other in ((make(), "clinit-manifest/3"), (in_containers(), "clinit-manifest/2")):
+        path = tmp_path / "m.parquet"
+        write_manifest(manifest, path)
+        known = pl.read_parquet_metadata(path) | {"format": other}
+        known["sha256"] = content_sha256(
+            {n: known[n] for n in ("format", "dataset", "split", "class_names", "digest")}
+        )
+        known.pop("ARROW:schema")
+        pl.read_parquet(path).write_parquet(path, metadata=known)
+        with pytest.raises(ManifestError, match="is not a valid manifest: the columns are"):
+            read_manifest(path)
 
 
 def test_the_digest_does_not_depend_on_the_names_of_data_set_and_split() -> None:
@@ -187,8 +296,8 @@ def test_changed_class_names_are_refused(tmp_path: Path) -> None:
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.parquet"
     write_manifest(make(), path)
-    tamper(path, lambda old: old, format="clinit-manifest/3")
-    with pytest.raises(ManifestError, match="is not a manifest: its format is 'clinit-manifest/3'"):
+    tamper(path, lambda old: old, format="clinit-manifest/4")
+    with pytest.raises(ManifestError, match="is not a manifest: its format is 'clinit-manifest/4'"):
         read_manifest(path)
 
 

@@ -18,9 +18,9 @@ from clinit.errors import ImageError
 from clinit.extract.backbone import BackboneConfig, load_backbone
 from clinit.extract.loader import ImageBatch
 from clinit.extract.pipeline import Compute, in_turn, overlapped
+from clinit.extract.progress import Progress
 from clinit.extract.run import ExtractConfig, extract
 from clinit.extract.scan import scan
-from clinit.extract.split_run import Progress
 from clinit.extract.timing import Timing
 from clinit.extract.transform import Transform
 
@@ -220,7 +220,7 @@ def test_overlapped_extraction_writes_the_bytes_of_a_plain_one(
     plain = [progress.rows_done for progress in seen]
     seen.clear()
     device = LateDevice(monkeypatch)
-    monkeypatch.setattr("clinit.extract.split_run.features_of", overlapped)
+    monkeypatch.setattr("clinit.extract.shard_work.features_of", overlapped)
     list(extract(manifests, root, tmp_path / "late", config, on_progress=seen.append))
     assert [progress.rows_done for progress in seen] == plain
     shards = sorted(path.relative_to(tmp_path / "plain") for path in tmp_path.glob("plain/*/*.h5"))

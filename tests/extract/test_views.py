@@ -15,9 +15,10 @@ from clinit.extract.augment import View
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import open_cache, verify_shard
 from clinit.extract.decode import decode
+from clinit.extract.progress import Progress
 from clinit.extract.run import ExtractConfig, extract
 from clinit.extract.scan import scan
-from clinit.extract.split_run import Progress, SplitResult
+from clinit.extract.split_run import SplitResult
 from clinit.extract.transform import make_transform
 
 MODEL = "convnextv2_atto"

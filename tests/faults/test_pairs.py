@@ -22,7 +22,7 @@ from fault_trials.trial import Failure, Trial
         ("train-top", "train-top", 0.0, PID),
     ],
 )
-def test_of_two_processes_on_one_folder_one_is_refused_before_it_computes(
+def test_two_processes_on_one_folder_compute_nothing_twice(
     failures: Callable[[Trial], list[Failure]],
     first: str,
     second: str,

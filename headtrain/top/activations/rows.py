@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 import h5py
 import numpy as np
+import polars as pl
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -21,6 +22,7 @@ from clinit.errors import ImageError
 from clinit.extract.cache import CacheSplit
 from clinit.extract.decode import is_too_large
 from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.images import images_of
 from clinit.extract.loader import load_batches
 from clinit.extract.plan import shard_name
 from clinit.headtrain.top.activations.trunk import Trunk
@@ -137,49 +139,45 @@ class ImageRows:
 
     def __init__(
         self,
-        paths: Sequence[str],
+        table: pl.DataFrame,
         root: Path,
         trunk: Trunk,
         *,
-        sizes: Sequence[int],
         workers: int,
         max_pixels: int = MAX_PIXELS,
     ) -> None:
-        self._paths = list(paths)
-        self._sizes = list(sizes)
+        self._table = table
         self._root = root
         self._trunk = trunk
         self._workers = workers
         self._max_pixels = max_pixels
 
     def __len__(self) -> int:
-        return len(self._paths)
+        return len(self._table)
 
     def stream(self, batches: Sequence[Index]) -> Generator[Float[Tensor, "batch ..."]]:
         """Yield the activations of batches of rows; images are decoded ahead.
 
         Raises:
             ImageError: If an image cannot be read any more.
-            ManifestError: If the size of one in bytes differs from that in its manifest.
+            ManifestError: If a file is not that of the manifest.
         """
-        asked = [row for rows in batches for row in rows.tolist()]
-        paths = [self._paths[row] for row in asked]
+        asked = self._table[[row for rows in batches for row in rows.tolist()]]
+        images = images_of(asked, self._root)
         ends = np.cumsum([len(rows) for rows in batches]).tolist()
         ranges = [range(end - len(rows), end) for rows, end in zip(batches, ends, strict=True)]
         loaded = load_batches(
-            self._root,
-            paths,
+            images,
             ranges,
             self._trunk.transform,
             workers=self._workers,
-            sizes=[self._sizes[row] for row in asked],
             max_pixels=self._max_pixels,
             pin_memory=self._trunk.config.device.startswith("cuda"),
         )
         with closing(loaded), whole_images():
             for batch in loaded:
                 for row, reason in batch.reasons.items():
-                    raise ImageError(f"{self._root / paths[row]}: {reason}", remedy="")
+                    raise ImageError(f"{images.place(row)}: {reason}", remedy="")
                 yield self._trunk.of_pixels(batch.pixels)
 
 

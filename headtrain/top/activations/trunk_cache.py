@@ -26,7 +26,9 @@ from clinit.extract.lock import claim_folder
 from clinit.extract.machine import free_memory
 from clinit.extract.manifest import Manifest
 from clinit.extract.plan import Plan
-from clinit.extract.split_run import Progress, SplitRun
+from clinit.extract.progress import Progress
+from clinit.extract.shard_work import ShardWork
+from clinit.extract.split_run import SplitRun
 from clinit.headtrain.top.activations.check_images import check_images
 from clinit.headtrain.top.activations.rows import (
     ActivationRows,
@@ -193,19 +195,22 @@ class TrunkCache:
             pass
         self.from_images(part)  # checks them
         with claim_folder(folder, within=self.folder, on_busy=on_busy), whole_images():
-            result = SplitRun(
+            work = ShardWork(
                 plan=plan,
                 manifest=part.manifest(),
                 root=part.root,
                 folder=folder,
                 backbone=self.trunk,
                 transform=self.trunk.transform,
-                head=None,
-                head_classes="unknown",
-                names_given=False,
                 workers=self.workers,
                 strict=True,
                 max_pixels=self.max_pixels,
+            )
+            result = SplitRun(
+                work=work,
+                head=None,
+                head_classes="unknown",
+                names_given=False,
                 on_progress=on_progress,
             ).run()
         # None of them, if the process that was waited for has computed all.
@@ -234,10 +239,9 @@ class TrunkCache:
         """
         images = part.split.manifest.table[part.manifest_rows]
         rows = ImageRows(
-            images["path"].to_list(),
+            images,
             part.root,
             self.trunk,
-            sizes=images["size_bytes"].to_list(),
             workers=self.workers,
             max_pixels=self.max_pixels,
         )

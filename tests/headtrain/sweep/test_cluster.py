@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from clinit.errors import CacheError, ExperimentError
+from clinit.errors import CacheError, ClusterError
+from clinit.extract.ray_cluster import Refusal
 from clinit.headtrain.record.format import find_records, read_record
-from clinit.headtrain.sweep.cluster import Refusal, train_on_ray
+from clinit.headtrain.sweep.cluster import train_on_ray
 from clinit.headtrain.sweep.folder import SweepData
 
 
@@ -83,7 +84,7 @@ def test_a_missing_ray_is_reported_with_its_remedy(
     data: SweepData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ExperimentError, match="not installed") as caught, train_on_ray(data, "x"):
+    with pytest.raises(ClusterError, match="not installed") as caught, train_on_ray(data, "x"):
         pass
     assert 'pip install "clinit[ray]"' in caught.value.remedy
 
@@ -91,9 +92,9 @@ def test_a_missing_ray_is_reported_with_its_remedy(
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 def test_an_address_where_nobody_listens_is_reported_at_once() -> None:
     script = (
-        "from clinit.headtrain.sweep.cluster import _connect; from clinit.errors import *\n"
-        "try: _connect('127.0.0.1:1')\n"
-        "except ExperimentError as error: print(error, error.remedy)"
+        "from clinit.extract.ray_cluster import connected; from clinit.errors import *\n"
+        "try: connected('127.0.0.1:1').__enter__()\n"
+        "except ClusterError as error: print(error, error.remedy)"
     )
     shown = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60

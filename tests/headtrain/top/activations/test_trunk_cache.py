@@ -7,18 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from PIL import Image
 
 from clinit.errors import CacheError, ImageError, ManifestError
+from clinit.extract.containers.tar_index import index_tar
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.lock import claim_folder
-from clinit.headtrain.top.activations.rows import ActivationRows, StoredRows
+from clinit.headtrain.top.activations.rows import ActivationRows, ImageRows, StoredRows
 from clinit.headtrain.top.activations.trunk import Trunk
 from clinit.headtrain.top.activations.trunk_cache import Part, StoredActivations, TrunkCache
 from clinit.headtrain.top.images import open_side, reload_backbone
 from clinit.headtrain.top.network.cut import cut
+from tests.extract.containers.made import make_tar
 
 ROWS = np.array([1, 3, 4, 7, 11])
 
@@ -68,6 +71,28 @@ def read(rows: ActivationRows, part: Part) -> np.ndarray:
     blocks = list(rows.stream(batches))
     assert [len(block) for block in blocks] == [2, 0, 1]
     return np.concatenate([block.numpy() for block in blocks])
+
+
+def test_rows_of_images_in_a_tar_file_are_those_of_the_same_files(
+    trunk: Trunk, part: Part, tmp_path: Path
+) -> None:
+    files = part.split.manifest.table
+    contents = [(part.root / path).read_bytes() for path in files["path"]]
+    names = [f"{row:02}.png" for row in range(len(files))]
+    tar = make_tar(tmp_path / "0.tar", list(zip(names, contents, strict=True)))
+    contained = index_tar(tar).table.select(
+        path=pl.lit("0.tar/") + pl.col("member"),
+        label=files["label"],
+        class_name=files["class_name"],
+        size_bytes="size_bytes",
+        container=pl.lit("0.tar"),
+        column=pl.lit(""),
+        position="position",
+        container_bytes=pl.lit(tar.stat().st_size),
+    )
+    of_files = ImageRows(files, part.root, trunk, workers=1)
+    of_tar = ImageRows(contained, tmp_path, trunk, workers=1)
+    np.testing.assert_array_equal(read(of_tar, part), read(of_files, part))
 
 
 def test_rows_in_memory_in_files_and_from_images_are_the_same(

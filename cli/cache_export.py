@@ -1,0 +1,87 @@
+"""`clinit cache export`: features of a cache as files that others read."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clinit.cli.choices import Split
+from clinit.cli.console import err, note, say
+from clinit.cli.interruption import keeps
+from clinit.extract.visible import visible
+
+
+class Format(StrEnum):
+    """How features are written."""
+
+    npy = "npy"
+    safetensors = "safetensors"
+    parquet = "parquet"
+
+
+@keeps("Splits that are written are kept; an unfinished file is removed.")
+def export(
+    cache: Annotated[
+        Path, typer.Argument(help="Folder written by `clinit extract --out`.", show_default=False)
+    ],
+    out: Annotated[
+        Path,
+        typer.Argument(
+            help="A file of one split (.safetensors, .parquet), or a folder for all splits.",
+            show_default=False,
+        ),
+    ],
+    format: Annotated[
+        Format | None,
+        typer.Option(help="How to write.", show_default="by the suffix; npy for a folder"),
+    ] = None,
+    split: Annotated[
+        Split | None, typer.Option(help="Export only this split.", show_default="all there are")
+    ] = None,
+    keep_invalid: Annotated[
+        bool,
+        typer.Option(
+            "--keep-invalid", help="Keep rows without features, as NaN; they are left out else."
+        ),
+    ] = False,
+) -> None:
+    """Write features, labels and class names as NumPy, safetensors or Parquet files.
+
+    One shard is in memory at a time, whatever the size of the cache.
+    `clinit cache import` reads each of the formats, and gets the same bits.
+
+    clinit cache export caches/scenes scenes.parquet --split train
+    """
+    from rich.progress import Progress
+
+    from clinit.extract.cache import open_cache
+    from clinit.extract.export_features import export_features
+
+    opened = open_cache(cache)
+    splits = [opened.split(split.value)] if split else list(opened.splits.values())
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+        bar = progress.add_task("")
+
+        def show(title: str, done: int, total: int) -> None:
+            progress.update(bar, description=visible(title), completed=done, total=total)
+
+        for written in export_features(
+            splits,
+            out,
+            format.value if format else None,
+            keep_invalid=keep_invalid,
+            on_rows=show,
+        ):
+            plan = written.split.plan
+            say(
+                f"{plan.title}: {written.num_rows:,} rows of {written.split.dim}"
+                f" {written.split.dtype} at {written.path}"
+            )
+            if written.num_left_out:
+                note(
+                    f"{written.num_left_out:,} of {plan.num_rows:,} rows have no features and are"
+                    " left out: `rows` tells which are there"
+                )

@@ -1,0 +1,65 @@
+"""`clinit cache repair`: write again what is damaged in a cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clinit.cli.console import err, note, say
+from clinit.cli.interruption import keeps
+from clinit.cli.network_options import Workers
+from clinit.extract.visible import visible
+from clinit.headtrain.study import Device
+
+
+@keeps("What is mended is kept: the same command goes on after it.")
+def repair(
+    cache: Annotated[
+        Path, typer.Argument(help="Folder written by `clinit extract --out`.", show_default=False)
+    ],
+    root: Annotated[
+        Path | None, typer.Option(help="Folder of the images.", show_default="where they were")
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="File of the weights.", show_default="where they were")
+    ] = None,
+    device: Annotated[
+        Device | None,
+        typer.Option(
+            help="Device to compute on, of the kind that computed the features.",
+            show_default="that kind",
+        ),
+    ] = None,
+    workers: Workers = None,
+) -> None:
+    """Write again what fails verification: from the images, imported files or merged caches.
+
+    The cache records where they were. What is whole stays as it is; where
+    something cannot be computed again, the error says which command writes it.
+    """
+    from rich.progress import Progress
+
+    from clinit.extract.repair.parts import DamagedCache, RepairConfig
+
+    with err.status("Verifying …"):
+        found = DamagedCache.of(cache)
+    if not found.problems:
+        say("Everything is as it was written: nothing to repair.")
+        return
+    for problem in found.problems:
+        say(f"  {problem}")
+    from clinit.extract.repair.repair import repair as run  # loads PyTorch
+
+    config = RepairConfig(root=root, weights=weights, device=device, workers=workers)
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+        bar = progress.add_task("")
+
+        def show(title: str, done: int, total: int) -> None:
+            progress.update(bar, description=visible(title), completed=done, total=total)
+
+        for mended in run(found, config, on_rows=show, on_note=note):
+            computed = "" if mended.rows is None else f", {mended.rows:,} rows computed"
+            say(f"{mended.title}: mended{computed}")
+    say("Everything is as it was written.")

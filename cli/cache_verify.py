@@ -1,0 +1,144 @@
+"""`clinit cache verify`: compare a cache with its digests, and a sample of it with its images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clinit.cli.choices import DeviceOption
+from clinit.cli.console import err, say
+from clinit.cli.network_options import Workers
+from clinit.extract.visible import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clinit.extract.recheck import Rechecked
+
+
+def verify(
+    cache: Annotated[
+        Path, typer.Argument(help="Folder written by `clinit extract --out`.", show_default=False)
+    ],
+    deep: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Also extract this many rows of every split and view again, drawn at random, and"
+            " compare the features.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the draw.")] = 0,
+    root: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the images, for --deep.", show_default="where they were"),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="File of the weights, for --deep.", show_default="where they were"),
+    ] = None,
+    device: DeviceOption = "auto",
+    workers: Workers = None,
+) -> None:
+    """Compare everything in a cache with its digests: features, manifests, head and views.
+
+    The digests tell what has changed since it was written. `--deep N` tells
+    whether the features are those of the images: N rows are extracted again.
+    """
+    from rich.progress import Progress
+
+    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+        bar = progress.add_task("", visible=False)
+
+        def show(title: str, done: int, total: int) -> None:
+            name = visible(title)
+            progress.update(bar, description=name, completed=done, total=total, visible=True)
+
+        _check_digests(cache, show)
+        if deep is not None:
+            _check_images(cache, deep, seed, root, weights, device, workers, show)
+    if deep is None:
+        say("Everything is as it was written.")
+    else:
+        say("Everything is as it was written, and the sample is what its images give.")
+
+
+def _check_digests(cache: Path, show: Callable[[str, int, int], None]) -> None:
+    from clinit.errors import CacheError
+    from clinit.extract.verify import verify as check
+
+    remedies: list[str] = []
+    for part in check(cache, on_shard=show):
+        if part.told:
+            say(part.told)
+        for problem in part.problems:
+            say(f"  {problem}")
+            remedies.append(problem.remedy)
+    if remedies:
+        plural = "s" if len(remedies) > 1 else ""
+        raise CacheError(
+            f"{len(remedies):,} problem{plural} in {cache}",
+            remedy="\n".join(dict.fromkeys((*remedies, f"Or: `clinit cache repair {cache}`."))),
+        )
+
+
+def _check_images(
+    cache: Path,
+    size: int,
+    seed: int,
+    root: Path | None,
+    weights: Path | None,
+    device: str,
+    workers: int | None,
+    show: Callable[[str, int, int], None],
+) -> None:
+    from clinit.errors import CacheError
+    from clinit.extract.cache import open_cache
+    from clinit.extract.machine import cpu_count
+    from clinit.extract.recheck import recheck, sample_rows
+    from clinit.extract.recorded import images_root, rebuild_network, weights_file
+
+    opened = open_cache(cache)
+    facts = next(iter(opened.splits.values())).summary.run
+    first = next(iter(opened.splits.values())).plan
+    if first.fingerprint.is_imported:
+        raise CacheError(
+            f"the features in {cache} were imported: no image can be extracted again",
+            remedy="Verify it without `--deep`.",
+        )
+    place = images_root(cache, root, facts)
+    network = rebuild_network(first, weights_file(cache, weights, facts), device, origin=str(cache))
+    different = 0
+    for split in (*opened.splits.values(), *opened.views):
+        rows = sample_rows(split, size, seed)
+        if len(rows):
+            found = recheck(
+                split, network, place, rows, workers=workers or cpu_count(), on_rows=show
+            )
+            _say(found, first.device, network.backbone.config.device, split.plan.dtype)
+            different += not found.is_same
+    if different:
+        raise CacheError(
+            f"{different} part{'s' if different > 1 else ''} of {cache} differ from what the images"
+            " give",
+            remedy="The images, their order or the network are others than at extraction. If they"
+            " are right now, extract into a new folder with `clinit extract`.",
+        )
+
+
+def _say(found: Rechecked, then: str, now: str, dtype: str) -> None:
+    mark = "" if found.is_same else "  DIFFERENT"
+    devices = "" if then == now else f" ({then} then, {now} now)"
+    say(
+        f"{found.title}: {found.num_rows:,} rows extracted again{devices}: largest difference"
+        f" {found.largest:.2g} of a row's largest feature, row {found.row:,}, {found.path}{mark}"
+    )
+    say(
+        f"  up to {found.tolerance:.2g} is rounding: storage in {dtype}, and sums in another order"
+        " in other batches or on another device"
+    )
+    for each in found.unreadable:
+        say(f"  cannot be read now: {each}")

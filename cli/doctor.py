@@ -1,0 +1,103 @@
+"""`clinit doctor`: what on this machine keeps clinit from working, or from working well."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clinit.cli.choices import Dtype
+from clinit.cli.console import err, out, print_json, say
+from clinit.extract.visible import visible
+
+if TYPE_CHECKING:
+    from clinit.extract.doctor.disk import PlannedCache
+    from clinit.extract.doctor.finding import Finding
+
+_STYLES = {"ok": "green", "warning": "yellow", "fault": "bold red"}
+
+
+def doctor(
+    place: Annotated[
+        Path,
+        typer.Option("--out", help="Where caches are to be written.", show_default="here"),
+    ] = Path(),
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            help="Data set to be extracted: its images are counted against the free space.",
+            show_default=False,
+        ),
+    ] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(min=1, help="Images to be extracted, instead.", show_default=False),
+    ] = None,
+    dim: Annotated[
+        int, typer.Option(min=1, help="Width of the features: 384 of ConvNeXtV2-Femto.")
+    ] = 384,
+    dtype: Annotated[Dtype, typer.Option(help="How they are stored.")] = Dtype.float16,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON for programs instead of a table.")
+    ] = False,
+) -> None:
+    """Check what clinit needs: packages, GPU, CuPy, image codecs, disk, limits, terminal.
+
+    A warning costs speed or comfort; a fault makes something fail, and the
+    exit code 1. Beside each is what mends it.
+
+    clinit doctor --dataset imagenet1k --dim 1280 --out /data/caches
+    """
+    from clinit.extract.doctor.doctor import examine
+    from clinit.extract.doctor.finding import State
+
+    plan = _plan(dataset, rows, dim, 2 if dtype is Dtype.float16 else 4)
+    encoding = getattr(sys.stdout, "encoding", None)
+    findings: list[Finding] = []
+    with err.status("Checking …") as status:
+        for finding in examine(place, plan, encoding=encoding, width=out.width):
+            findings.append(finding)
+            status.update(f"Checking … {visible(finding.subject)} done")
+    if as_json:
+        print_json(json.dumps([asdict(finding) for finding in findings], ensure_ascii=False))
+    else:
+        _show(findings)
+    if any(finding.state is State.fault for finding in findings):
+        raise typer.Exit(1)
+
+
+def _plan(dataset: str | None, rows: int | None, dim: int, item_bytes: int) -> PlannedCache | None:
+    from clinit.extract.dataset import read_dataset
+    from clinit.extract.doctor.disk import PlannedCache
+
+    if dataset is not None and rows is not None:
+        raise typer.BadParameter("give either --dataset or --rows")
+    if dataset is not None:
+        described = read_dataset(dataset)
+        rows = sum(described.images.values()) or described.total
+        if rows is None:
+            raise typer.BadParameter(f"nobody knows how many images {dataset} has: give --rows")
+    return None if rows is None else PlannedCache(rows=rows, dim=dim, item_bytes=item_bytes)
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("", "", "", box=box.SIMPLE, show_header=False, padding=(0, 1, 0, 0))
+    for finding in findings:
+        told = Text(visible(finding.told))
+        if finding.remedy:
+            told.append(f"\n→ {visible(finding.remedy)}", style="bold")
+        table.add_row(visible(finding.subject), Text(finding.state, _STYLES[finding.state]), told)
+    out.print(table)
+    states = [finding.state.value for finding in findings]
+    counts = {name: states.count(name) for name in ("fault", "warning")}
+    shown = [f"{count} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count]
+    say(f"{' and '.join(shown)}." if shown else "Nothing stands in the way.")

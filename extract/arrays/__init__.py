@@ -1,0 +1,1 @@
+"""Arrays in files that others have written: one format per file."""

@@ -1,0 +1,79 @@
+"""Open a file of arrays by its suffix, and find features and labels in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from clinit.errors import CacheError
+from clinit.extract.arrays.array_file import ArrayFile
+from clinit.extract.arrays.npy_file import NpyFile
+from clinit.extract.arrays.npz_file import NpzFile
+from clinit.extract.arrays.parquet_file import ParquetFile
+from clinit.extract.arrays.safetensors_file import SafetensorsFile
+from clinit.extract.arrays.torch_file import TorchFile
+from clinit.extract.readable import check_readable
+
+KINDS: dict[str, Callable[[Path], ArrayFile]] = {
+    ".npy": NpyFile,
+    ".npz": NpzFile,
+    ".parquet": ParquetFile,
+    ".safetensors": SafetensorsFile,
+    ".pt": TorchFile,
+    ".pth": TorchFile,
+}
+FEATURES, LABELS = ("features",), ("labels", "label")
+"""Names that are looked for where the user gives none."""
+
+
+def open_array_file(path: Path) -> ArrayFile:
+    """Return the file of arrays at `path`.
+
+    Raises:
+        CacheError: If there is none, or its suffix is not among `KINDS`.
+        StorageError: If it cannot be read.
+    """
+    if path.suffix.lower() not in KINDS:
+        raise CacheError(
+            f"{path} has the suffix {path.suffix or 'of nothing'!r}, expected one of"
+            f" {', '.join(KINDS)}",
+            remedy="Save the features in one of these formats, under its suffix.",
+        )
+    if not path.exists():
+        raise CacheError(f"no file at {path}", remedy="Check the spelling.")
+    check_readable(path, CacheError)
+    return KINDS[path.suffix.lower()](path)
+
+
+def find_name(
+    file: ArrayFile, path: Path, given: str | None, usual: Sequence[str], option: str
+) -> str:
+    """Return the name of the array that holds the features, or the labels.
+
+    Args:
+        file: The file.
+        path: Where it is.
+        given: What the user calls it; None looks for the usual names.
+        usual: The usual names.
+        option: The option that names it.
+
+    Raises:
+        CacheError: If there is none of that name; those that are there are listed.
+    """
+    names = file.names()
+    if not names:
+        if given is not None:
+            raise CacheError(
+                f"{path} holds one array without a name, not {given!r}",
+                remedy=f"Leave out `{option}`.",
+            )
+        return ""
+    found = [name for name in (usual if given is None else (given,)) if name in names]
+    if found:
+        return found[0]
+    wanted = " or ".join(repr(name) for name in (usual if given is None else (given,)))
+    listed = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+    raise CacheError(
+        f"{path} holds no {wanted}; it holds {listed}",
+        remedy=f"Say which one it is with `{option} NAME`.",
+    )

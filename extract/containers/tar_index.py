@@ -1,0 +1,212 @@
+"""The samples of a WebDataset shard: where each image lies in the tar file, and its class.
+
+The key of a member is its path up to the first dot of its base name, and what follows is its
+extension; members of one key are one sample. The image is a member whose extension is that of an
+image file. The class is, in this order,
+
+1. `cls`: a number, or a name;
+2. `json`: an object with a number or a name under `label`, `cls` or `class`, and perhaps a name
+   under `class_name` or `label_name`;
+3. `txt`: a number, or a name.
+
+Where `cls` is a number, `json` may name its class.
+
+Source: the WebDataset format, `base_plus_ext` of the library webdataset.
+"""
+
+from __future__ import annotations
+
+import re
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import polars as pl
+
+from clinit.errors import LOOK_AT_STORAGE, ManifestError, StorageError
+from clinit.extract.class_names import MAX_NAME, is_text
+from clinit.extract.containers import labels
+from clinit.extract.tree import IMAGE_SUFFIXES, printable
+
+SCHEMA = pl.Schema(
+    [
+        ("member", pl.String),
+        ("position", pl.Int64),
+        ("size_bytes", pl.Int64),
+        *labels.SCHEMA.items(),
+    ]
+)
+_IMAGES = tuple(suffix[1:] for suffix in IMAGE_SUFFIXES)
+_LABELS = ("cls", "json", "txt")
+_KEY = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
+_NUMBER = re.compile(r"[+-]?\d{1,18}")
+_MOST = {"cls": MAX_NAME, "json": 2**20, "txt": MAX_NAME}
+"""Bytes of a label; what is longer is none, but perhaps the description of an image."""
+_BLOCK = 512
+_PACK_AGAIN = "Copy or pack the file again, then build the manifest again."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TarIndex:
+    """The images of a tar file."""
+
+    table: pl.DataFrame
+    """Columns of `SCHEMA`, in the order of the file; `position` is that of the first byte."""
+    others: tuple[str, ...]
+    """Members that belong to no sample with an image."""
+    second: tuple[str, ...]
+    """Images of samples that have an earlier one."""
+    is_ended: bool
+    """Whether the file ends with the mark of an end, as it should."""
+
+
+@dataclass(slots=True)
+class _Sample:
+    image: tarfile.TarInfo | None = None
+    told: dict[str, tuple[int | None, str | None]] = field(default_factory=dict)
+    extensions: set[str] = field(default_factory=set)
+
+
+def index_tar(path: Path) -> TarIndex:
+    """List the samples of an uncompressed tar file; image data are not read.
+
+    Raises:
+        ManifestError: If it is compressed, damaged, cut off, or names a member twice.
+        StorageError: If it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            _refuse_compressed(path, file.read(6))
+            file.seek(0)
+            return _index(path, file)
+    except tarfile.TarError as error:
+        raise _damaged(path, str(error)) from error
+    except (RecursionError, OverflowError, ValueError) as error:  # of numbers in a header
+        raise _damaged(path, "a header is damaged") from error
+    except OSError as error:
+        raise StorageError(
+            f"cannot read {printable(path)}: {error.strerror or error}", remedy=LOOK_AT_STORAGE
+        ) from error
+
+
+def member_name(name: str) -> str:
+    """Return the name of a member as manifests have it: `./` at its beginning means nothing."""
+    return name.removeprefix("./")
+
+
+def _index(path: Path, file: IO[bytes]) -> TarIndex:
+    samples: dict[str, _Sample] = {}
+    others: list[str] = []
+    second: list[str] = []
+    with tarfile.open(fileobj=file, mode="r:", errors="surrogateescape") as tar:
+        for member in _members(tar, path):
+            name = member_name(member.name)
+            key = _KEY.fullmatch(name)
+            if key is None or not is_text(name) or not member.isreg() or member.issparse():
+                others.append(name)
+                continue
+            sample, extension = samples.setdefault(key[1], _Sample()), key[2].lower()
+            if extension in sample.extensions:
+                raise _damaged(path, f"the member {name} occurs twice")
+            sample.extensions.add(extension)
+            if extension in _LABELS:
+                sample.told[extension] = _told(extension, _content(file, member, extension))
+            elif extension not in _IMAGES:
+                continue  # what else is known of a sample: captions, boxes, masks
+            elif sample.image is None:
+                sample.image = member
+            else:
+                second.append(name)
+        is_ended = _has_end(path, file, tar.offset)
+    with_image = {key: sample for key, sample in samples.items() if sample.image is not None}
+    others += [key for key in samples if key not in with_image]
+    rows = list(map(_row, with_image.values()))
+    table = pl.DataFrame(rows, schema=SCHEMA, orient="row")
+    return TarIndex(table.sort("position"), tuple(others), tuple(second), is_ended)
+
+
+def _members(tar: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
+    """Yield the files of a tar; a header that leads back would be read for ever."""
+    reached = -1
+    for member in tar:
+        tar.members = []  # type: ignore[attr-defined] # or all are held until the end
+        if member.size < 0 or member.offset_data <= reached:
+            raise _damaged(path, "a header is damaged")
+        reached = member.offset_data
+        if not member.isdir():
+            yield member
+
+
+def _content(file: IO[bytes], member: tarfile.TarInfo, extension: str) -> bytes:
+    if member.size > _MOST[extension]:
+        return b""
+    file.seek(member.offset_data)
+    return file.read(member.size)
+
+
+def _told(extension: str, content: bytes) -> tuple[int | None, str | None]:
+    """Return the number and the name of a class, as far as a label says them."""
+    if extension != "json":
+        return _number_or_name(content.decode("utf-8", "replace"))
+    try:
+        found = msgspec.json.decode(content, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        return None, None
+    value = next((found[name] for name in ("label", "cls", "class") if name in found), None)
+    named = next((found[name] for name in ("class_name", "label_name") if name in found), None)
+    index, name = _number_or_name(value) if isinstance(value, str | int) else (None, None)
+    return index, named if isinstance(named, str) and named else name
+
+
+def _number_or_name(value: str | int) -> tuple[int | None, str | None]:
+    text = str(value).strip()
+    if isinstance(value, bool) or not text or len(text) > MAX_NAME or not is_text(text):
+        return None, None
+    return (int(text), None) if _NUMBER.fullmatch(text) else (None, text)
+
+
+def _row(sample: _Sample) -> tuple[str, int, int, int | None, str | None]:
+    image = sample.image
+    assert image is not None
+    told = [sample.told[name] for name in _LABELS if name in sample.told]
+    index, name = next((each for each in told if each != (None, None)), (None, None))
+    described, called = sample.told.get("json", (None, None))
+    if name is None and described in (None, index):
+        name = called
+    return member_name(image.name), image.offset_data, image.size, index, name
+
+
+def _has_end(path: Path, file: IO[bytes], offset: int) -> bool:
+    """Return whether a tar ends with a block of zeros; Python ends too where a header is damaged.
+
+    Raises:
+        ManifestError: If something else is there.
+    """
+    file.seek(offset)
+    rest = file.read(_BLOCK)
+    if rest.strip(b"\0"):
+        raise _damaged(path, f"the header at byte {offset:,} is damaged")
+    return len(rest) == _BLOCK
+
+
+def _refuse_compressed(path: Path, start: bytes) -> None:
+    known = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"(\xb5/\xfd": "Zstandard"}
+    for mark, name in known.items():
+        if start.startswith(mark):
+            raise compressed(path, name)
+
+
+def compressed(path: Path, how: str) -> ManifestError:
+    """Return the error of a compressed tar file."""
+    return ManifestError(
+        f"{printable(path)} is compressed ({how}): an image in it cannot be read by itself",
+        remedy="Unpack its compression alone (`gunzip`, `bunzip2`, `unxz` or `unzstd`), so that a"
+        " .tar file is left; images in it are compressed already.",
+    )
+
+
+def _damaged(path: Path, why: str) -> ManifestError:
+    return ManifestError(f"{printable(path)} is not a whole tar file: {why}", remedy=_PACK_AGAIN)

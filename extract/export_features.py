@@ -1,0 +1,106 @@
+"""Features of a cache as files that others read: NumPy, safetensors, Parquet.
+
+What is written can be imported again (`import_features`), bit for bit. A cache may be larger
+than the memory: one shard is read at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from clinit.errors import CacheError
+from clinit.extract.cache import CacheSplit
+from clinit.extract.exports.npy import write_npy
+from clinit.extract.exports.parquet import write_parquet
+from clinit.extract.exports.rows import ExportedRows
+from clinit.extract.exports.safetensors import write_safetensors
+
+WRITERS: dict[str, Callable[[ExportedRows, Path], None]] = {
+    "npy": write_npy,
+    "safetensors": write_safetensors,
+    "parquet": write_parquet,
+}
+"""Formats: `npy` writes a folder, the others a file with their name as its suffix."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exported:
+    """A split that has been exported."""
+
+    path: Path
+    """The file, or the folder of `.npy` files."""
+    split: CacheSplit
+    num_rows: int
+    num_left_out: int
+    """Rows without features, which are not in the file."""
+
+
+def export_features(
+    splits: Sequence[CacheSplit],
+    out: Path,
+    format: str | None = None,
+    *,
+    keep_invalid: bool = False,
+    on_rows: Callable[[str, int, int], None] = lambda title, done, total: None,
+) -> Iterator[Exported]:
+    """Write splits of a cache in another format; yield one result per split.
+
+    Args:
+        splits: At least one.
+        out: A file of one split (`.safetensors`, `.parquet`), or a folder with one file or folder
+            per split. What is there is replaced.
+        format: One of `WRITERS`; None takes the suffix of `out`, and `npy` where it has none.
+        keep_invalid: Whether rows without features stay, as NaN; they are left out otherwise.
+        on_rows: Called with a split's title, the rows read so far and their number.
+
+    Raises:
+        CacheError: If `out` does not fit, no row is left, or a shard cannot be read.
+        ClinitError: If `out` cannot be written.
+    """
+    suffix = out.suffix.removeprefix(".")
+    is_file = suffix in WRITERS and suffix != "npy"
+    format = format or (suffix if is_file else "npy")
+    _check_place(out, format, is_file=is_file, splits=splits)
+    for split in splits:
+        exported = ExportedRows(split, keep_invalid, partial(on_rows, split.plan.title))
+        if not exported.num_rows:
+            raise CacheError(
+                f"none of the {split.num_rows:,} rows of {split.path} has features",
+                remedy="Run its `clinit extract` command with --retry-invalid.",
+            )
+        name = split.plan.split if format == "npy" else f"{split.plan.split}.{format}"
+        path = out if is_file else out / name
+        WRITERS[format](exported, path)
+        yield Exported(path, split, exported.num_rows, exported.num_left_out)
+
+
+def _check_place(out: Path, format: str, *, is_file: bool, splits: Sequence[CacheSplit]) -> None:
+    """Refuse a file that does not fit the format or the number of splits."""
+    if format not in WRITERS:
+        raise ValueError(f"format must be one of {', '.join(WRITERS)}, got {format!r}")
+    if is_file and format != out.suffix.removeprefix("."):
+        raise CacheError(
+            f"{out} is named like a {out.suffix} file, but the format is {format}",
+            remedy="Leave out `--format`, or give a folder.",
+        )
+    if is_file and len(splits) > 1:
+        raise CacheError(
+            f"{out} is one file, but the cache has {len(splits)} splits",
+            remedy="Choose one with `--split`, or give a folder and `--format"
+            f" {format}`: it gets a file per split.",
+        )
+    if not is_file and out.suffix == ".npy":
+        raise CacheError(
+            f"{out} is one file, but features and labels are two arrays",
+            remedy="Give a folder: it gets features.npy, labels.npy and classes.txt.",
+        )
+    if not is_file and out.is_file():
+        raise CacheError(f"{out} is a file, expected a folder", remedy="Give another name.")
+    if any(split.path.is_relative_to(out / split.plan.split) for split in splits):
+        raise CacheError(
+            f"{out} is the cache itself",
+            remedy="Export into another folder.",
+        )

@@ -1,0 +1,1 @@
+"""Compute again what is damaged in a cache, from what the cache itself records."""

@@ -1,0 +1,102 @@
+"""Import again what is damaged, from the files that the cache records, if they are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from clinit.errors import CacheError, HeadError
+from clinit.extract.cache import HEAD_FILE
+from clinit.extract.contrast import DIGEST_LETTERS, contrast
+from clinit.extract.head import read_head
+from clinit.extract.import_features import ImportConfig, import_features
+from clinit.extract.repair.parts import DamagedCache, Mended
+from clinit.extract.shard import file_sha256
+from clinit.extract.summary import FileFacts, RunFacts
+
+_IMPORT = "Run the `clinit cache import` command of this cache again: it writes what is damaged."
+
+
+def import_again(
+    cache: DamagedCache,
+    *,
+    on_rows: Callable[[str, int, int], None],
+    on_note: Callable[[str], None],
+) -> Iterator[Mended]:
+    """Import each damaged split again; yield what has been written.
+
+    Raises:
+        CacheError: If nothing says which files they were, or these are others now.
+    """
+    for name in cache.names:
+        plan, facts = cache.plans[name], _facts(cache, name)
+        features, labels = _same(facts.features), _same(facts.labels)
+        assert facts.features is not None
+        assert facts.labels is not None
+        classes = None if facts.classes is None else _same(facts.classes)
+        config = ImportConfig(
+            backbone=plan.fingerprint.backbone or "",
+            split=name,
+            dataset=plan.dataset,
+            classes=classes,
+            class_names=_class_names(cache, name) if classes is None else None,
+            head=_head(cache.path, facts),
+            features_name=facts.features.name,
+            labels_name=facts.labels.name,
+        )
+        import_features(
+            features,
+            labels,
+            cache.path,
+            config,
+            on_rows=lambda done, total, title=name: on_rows(title, done, total),  # type: ignore[misc]
+            on_note=on_note,
+        )
+        yield Mended(name, None)
+
+
+def _facts(cache: DamagedCache, name: str) -> RunFacts:
+    summary = cache.summaries.get(name)
+    if summary is None or summary.run.features is None or summary.run.labels is None:
+        raise CacheError(
+            f"nothing whole in {cache.path / name} says which files were imported", remedy=_IMPORT
+        )
+    return summary.run
+
+
+def _class_names(cache: DamagedCache, name: str) -> tuple[str, ...] | None:
+    """Return the class names of the manifest; None where it is not whole: the files have them."""
+    try:
+        return cache.manifest(name).class_names
+    except CacheError:
+        return None
+
+
+def _head(path: Path, facts: RunFacts) -> Path | None:
+    """Return the file of the head, where the one in the cache is not whole."""
+    try:
+        if (path / HEAD_FILE).exists():
+            read_head(path / HEAD_FILE)
+            return None
+    except HeadError:
+        pass
+    return None if facts.head is None else _same(facts.head)
+
+
+def _same(facts: FileFacts | None) -> Path:
+    """Return where a file is, if it is the one that was imported."""
+    assert facts is not None
+    path = Path(facts.path)
+    if not path.is_file():
+        raise CacheError(
+            f"{path} was imported, and nothing is there now",
+            remedy="Put the file back, then run `clinit cache repair` again.",
+        )
+    found = file_sha256(path)
+    if found != facts.sha256:
+        now, then = contrast(found, facts.sha256, letters=DIGEST_LETTERS)
+        raise CacheError(
+            f"{path} is not the file that was imported: SHA-256 {now}, then it was {then}",
+            remedy="Put back the file of then, or import this one into a new folder.",
+        )
+    return path

@@ -1,0 +1,318 @@
+"""Features and labels of files that others have written, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_torch_file
+from typer.testing import CliRunner
+
+from clinit.cli.main import app
+from clinit.errors import CacheError
+from clinit.extract import import_features as module
+from clinit.extract.cache import CacheSplit
+from clinit.extract.import_features import ImportConfig, import_features
+
+ROWS, DIM = 23, 5
+RNG = np.random.default_rng(0)
+FEATURES = RNG.normal(size=(ROWS, DIM)).astype(np.float16)
+LABELS = RNG.integers(0, 3, ROWS)
+ORDER = np.argsort(LABELS, kind="stable")
+
+
+def parquet(path: Path, features: np.ndarray, labels: Any, **names: str) -> None:
+    pl.DataFrame(
+        {names.get("x", "features"): features, names.get("y", "label"): labels}
+    ).write_parquet(path, row_group_size=4)
+
+
+def lists(path: Path, features: np.ndarray, labels: Any, **names: str) -> None:
+    columns = {
+        names.get("x", "features"): features.tolist(),
+        names.get("y", "label"): labels,
+    }
+    kind = pl.List(pl.Float16 if features.dtype == np.float16 else pl.Float32)
+    pl.DataFrame(columns).cast({names.get("x", "features"): kind}).write_parquet(path)
+
+
+def tensors(features: np.ndarray, labels: Any, **names: str) -> dict[str, np.ndarray]:
+    return {names.get("x", "features"): features, names.get("y", "labels"): np.asarray(labels)}
+
+
+def _savez(save: Any, path: Path, arrays: dict[str, np.ndarray]) -> None:
+    save(path, **arrays)
+
+
+WRITERS: dict[str, tuple[str, Callable[..., None]]] = {
+    "npz": (
+        "a.npz",
+        lambda path, features, labels, **n: _savez(np.savez, path, tensors(features, labels, **n)),
+    ),
+    "npz, compressed": (
+        "a.npz",
+        lambda path, features, labels, **n: _savez(
+            np.savez_compressed, path, tensors(features, labels, **n)
+        ),
+    ),
+    "safetensors": (
+        "a.safetensors",
+        lambda path, features, labels, **n: save_file(tensors(features, labels, **n), path),
+    ),
+    "parquet": ("a.parquet", parquet),
+    "parquet, lists": ("a.parquet", lists),
+    "pt": (
+        "a.pt",
+        lambda path, features, labels, **n: torch.save(
+            {
+                name: torch.from_numpy(array)
+                for name, array in tensors(features, labels, **n).items()
+            },
+            path,
+        ),
+    ),
+}
+
+
+def imported(path: Path, labels: Path | None = None, **settings: Any) -> CacheSplit:
+    config = ImportConfig(backbone="clip", **settings)
+    return import_features(path, labels, path.parent / "cache", config)
+
+
+def check(split: CacheSplit, features: np.ndarray = FEATURES) -> None:
+    found = split.load()
+    assert found.features.tobytes() == features[ORDER].tobytes()
+    assert found.labels.tolist() == LABELS[ORDER].tolist()
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_features_and_labels_come_back_with_their_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, dtype: str
+) -> None:
+    monkeypatch.setattr(module, "SHARD_ROWS", 4)
+    name, write = WRITERS[kind]
+    features = RNG.normal(size=(ROWS, DIM)).astype(dtype)
+    write(tmp_path / name, features, LABELS)
+    split = imported(tmp_path / name)
+    check(split, features)
+    assert split.dtype == dtype
+    assert not list((tmp_path / "cache").rglob("*.tmp-*"))
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_arrays_of_other_names_are_found_by_option_and_listed_without(
+    tmp_path: Path, kind: str
+) -> None:
+    name, write = WRITERS[kind]
+    write(tmp_path / name, FEATURES, LABELS, x="embedding", y="target")
+    with pytest.raises(
+        CacheError, match="holds no 'features'; it holds embedding, target"
+    ) as caught:
+        imported(tmp_path / name)
+    assert "`--features-name NAME`" in caught.value.remedy
+    with pytest.raises(CacheError, match="holds no 'labels' or 'label'; it holds") as caught:
+        imported(tmp_path / name, features_name="embedding")
+    assert "`--labels-name NAME`" in caught.value.remedy
+    with pytest.raises(CacheError, match="holds no 'no'; it holds embedding, target"):
+        imported(tmp_path / name, features_name="embedding", labels_name="no")
+    check(imported(tmp_path / name, features_name="embedding", labels_name="target"))
+
+
+@pytest.mark.parametrize("kind", ["npz", "parquet", "parquet, lists"])
+def test_labels_of_text_are_class_names(tmp_path: Path, kind: str) -> None:
+    name, write = WRITERS[kind]
+    write(tmp_path / name, FEATURES, np.array(["ant", "bee", "cat"])[LABELS])
+    split = imported(tmp_path / name)
+    check(split)
+    assert split.class_names == ("ant", "bee", "cat")
+
+
+def test_a_categorical_column_is_text(tmp_path: Path) -> None:
+    words = pl.Series(np.array(["ant", "bee", "cat"])[LABELS]).cast(pl.Categorical())
+    parquet(tmp_path / "a.parquet", FEATURES, words)
+    assert imported(tmp_path / "a.parquet").class_names == ("ant", "bee", "cat")
+
+
+def test_labels_may_be_in_a_file_of_their_own(tmp_path: Path) -> None:
+    save_file({"features": FEATURES}, tmp_path / "a.safetensors")
+    np.save(tmp_path / "y.npy", LABELS)
+    split = imported(tmp_path / "a.safetensors", tmp_path / "y.npy")
+    check(split)
+    run = split.summary.run
+    assert run.features is not None
+    assert run.labels is not None
+    assert (Path(run.features.path).name, run.features.name) == ("a.safetensors", "features")
+    assert (Path(run.labels.path).name, run.labels.name) == ("y.npy", None)
+
+
+def test_bfloat16_is_widened_exactly(tmp_path: Path) -> None:
+    values = torch.from_numpy(FEATURES).bfloat16()
+    stored = {"features": values, "labels": torch.from_numpy(LABELS)}
+    save_torch_file(stored, tmp_path / "a.safetensors")
+    torch.save(stored, tmp_path / "b.pt")
+    check(imported(tmp_path / "a.safetensors"), values.float().numpy())
+    config = ImportConfig(backbone="clip")
+    check(import_features(tmp_path / "b.pt", None, tmp_path / "b", config), values.float().numpy())
+
+
+def test_a_tensor_alone_needs_labels(tmp_path: Path) -> None:
+    torch.save(torch.from_numpy(FEATURES), tmp_path / "a.pt")
+    with pytest.raises(CacheError, match="holds one array: the labels of its rows are missing"):
+        imported(tmp_path / "a.pt")
+    torch.save(torch.from_numpy(LABELS), tmp_path / "y.pth")
+    with pytest.raises(CacheError, match="holds one array without a name, not 'x'") as caught:
+        imported(tmp_path / "a.pt", tmp_path / "y.pth", features_name="x")
+    assert caught.value.remedy == "Leave out `--features-name`."
+    check(imported(tmp_path / "a.pt", tmp_path / "y.pth"))
+
+
+def test_class_names_come_from_the_metadata_or_from_the_option(tmp_path: Path) -> None:
+    names = ["c", "a", "b", "without a row"]
+    path, told = tmp_path / "a.safetensors", {"class_names": json.dumps(names)}
+    save_file(tensors(FEATURES, LABELS), path, metadata=told)
+    assert imported(path).class_names == tuple(names)
+    (tmp_path / "names.txt").write_text("x\ny\nz\n")
+    config = ImportConfig(backbone="clip", classes=tmp_path / "names.txt")
+    assert import_features(path, None, tmp_path / "o", config).class_names == ("x", "y", "z")
+
+
+@pytest.mark.parametrize("text", ["a, b", "{}", '["a", "a"]', "[]", "[1]", '["' + "x" * 4097])
+def test_class_names_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
+    save_file(tensors(FEATURES, LABELS), tmp_path / "a.safetensors", metadata={"class_names": text})
+    with pytest.raises(CacheError, match="are no JSON list of different texts") as caught:
+        imported(tmp_path / "a.safetensors")
+    assert "--classes FILE" in caught.value.remedy
+
+
+class Program:
+    """What a pickle can run."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (Path("ran"),))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"features": Program()}, "it holds other objects than tensors, which could run any"),
+        ({"features": FEATURES}, "it holds other objects than tensors|it holds 'features', a"),
+        ({"features": torch.zeros(3, 2), "lr": 0.1}, "it holds 'lr', a float, beside tensors"),
+        ({0: torch.zeros(3, 2)}, "it holds '0', a Tensor, beside tensors"),
+        ([torch.zeros(3, 2)], "it holds a list, not tensors by name"),
+        (
+            {"features": torch.zeros(1).expand(10**9, 2)},
+            r"'features' declares 8,000,000,000 bytes in a file of [0-9,]+$",
+        ),
+        (
+            {"features": torch.eye(3).to_sparse()},
+            "other objects than tensors|'features' is no dense tensor",
+        ),
+    ],
+)
+def test_a_pickle_of_anything_but_tensors_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: Any, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save(content, tmp_path / "a.pt")
+    with pytest.raises(CacheError, match=message) as caught:
+        imported(tmp_path / "a.pt")
+    assert "torch.save" in caught.value.remedy
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_plain_pickle_and_the_old_format_of_pytorch_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.pt").write_bytes(pickle.dumps({"features": 1}))
+    with pytest.raises(CacheError, match=r"cannot read .*a.pt as a file of tensors"):
+        imported(tmp_path / "a.pt")
+    stored = {"features": torch.zeros(3, 2), "labels": torch.arange(3)}
+    torch.save(stored, tmp_path / "a.pt", _use_new_zipfile_serialization=False)
+    with pytest.raises(CacheError, match=r"in the format of PyTorch before 1\.6"):
+        imported(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_half_of_a_file_is_refused(tmp_path: Path, kind: str) -> None:
+    name, write = WRITERS[kind]
+    write(tmp_path / name, FEATURES, LABELS)
+    whole = (tmp_path / name).read_bytes()
+    for size in (0, 10, len(whole) // 2, len(whole) - 1):
+        (tmp_path / name).write_bytes(whole[:size])
+        with pytest.raises(CacheError, match=f"cannot read .*{name}"):
+            imported(tmp_path / name)
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_arrays_of_another_content_are_refused(tmp_path: Path, kind: str) -> None:
+    name, write = WRITERS[kind]
+    path = tmp_path / name
+    write(path, FEATURES, LABELS - 1)
+    with pytest.raises(CacheError, match=r"labels from -1 to|holds labels from -1"):
+        imported(path)
+    write(path, FEATURES, LABELS)
+    with pytest.raises(CacheError, match=r"of shape \(23,\), expected floats \(rows, dim\)"):
+        imported(path, features_name="label" if "parquet" in kind else "labels")
+    with pytest.raises(CacheError, match="expected integers"):
+        imported(path, labels_name="features")
+
+
+def test_missing_values_and_rows_of_different_lengths_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    whole = FEATURES[:3].astype(np.float32).tolist()
+    for rows, message in (
+        ([*whole, None], "`features` has missing values"),
+        ([*whole, [1.0, None, 1.0, 1.0, 1.0]], "`features` has missing values"),
+        ([*whole, [1.0]], "cannot read .* as a table of features"),
+    ):
+        pl.DataFrame(
+            {"features": pl.Series(rows, dtype=pl.List(pl.Float32)), "label": [0, 1, 2, 2]}
+        ).write_parquet(path)
+        with pytest.raises(CacheError, match=message):
+            imported(path)
+    table = pl.DataFrame({"features": pl.Series(whole), "label": [0, None, 1]})
+    table.write_parquet(path)
+    with pytest.raises(CacheError, match="`label` has missing values"):
+        imported(path)
+
+
+def test_columns_stored_one_after_the_other_are_refused_in_an_archive(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", features=np.asfortranarray(FEATURES), labels=LABELS)
+    with pytest.raises(CacheError, match="`features` is stored column by column"):
+        imported(tmp_path / "a.npz")
+
+
+def test_an_unknown_suffix_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
+    with pytest.raises(CacheError, match=r"suffix '.csv', expected one of \.npy, \.npz, \.parq"):
+        imported(tmp_path / "a.csv")
+    with pytest.raises(CacheError, match="no file at"):
+        imported(tmp_path / "a.pt")
+
+
+def test_a_killed_import_leaves_no_copy_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SHARD_ROWS", 4)
+    parquet(tmp_path / "a.parquet", FEATURES, LABELS)
+    leftover = tmp_path / "cache" / "train" / ".features.tmp-0123456789abcdef"
+    leftover.parent.mkdir(parents=True)
+    leftover.write_bytes(b"half")
+    check(imported(tmp_path / "a.parquet"))
+    assert not leftover.exists()
+
+
+def test_the_command_takes_one_file_of_everything(tmp_path: Path) -> None:
+    parquet(tmp_path / "a.parquet", FEATURES, LABELS, x="emb")
+    words = ["cache", "import", str(tmp_path / "a.parquet"), "--backbone", "clip"]
+    words += ["--out", str(tmp_path / "c"), "--features-name", "emb"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.exception
+    assert done.stdout.startswith("23 rows of 3 classes, 5 x float16")

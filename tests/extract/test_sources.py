@@ -1,0 +1,142 @@
+"""The same images in folders, tar shards and Parquet files."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clinit.errors import ExperimentError, ImageError, ManifestError
+from clinit.extract.backbone import BackboneConfig
+from clinit.extract.cache import CacheSplit, open_cache
+from clinit.extract.images import images_of
+from clinit.extract.run import ExtractConfig, extract
+from clinit.extract.scan import available_splits, scan
+from clinit.headtrain.top.images import open_side
+from tests.extract.containers.made import make_parquet, make_tar
+
+MODEL = "convnextv2_atto"
+ARGS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
+KINDS = ("folder", "webdataset", "huggingface")
+
+
+@pytest.fixture
+def config(tiny_weights: Path) -> ExtractConfig:
+    backbone = BackboneConfig(name=MODEL, weights=tiny_weights, model_args=ARGS)
+    return ExtractConfig(backbone=backbone, input_size=32, batch_size=4, shard_rows=6)
+
+
+@pytest.fixture
+def roots(make_tree: Callable[..., Path], tmp_path: Path) -> Mapping[str, Path]:
+    """The images of three classes, shuffled into two tar and two Parquet files a split."""
+    folder = make_tree()
+    for split in ("train", "val"):
+        paths = sorted((folder / split).glob("*/*.png"))
+        order = np.random.default_rng(0).permutation(len(paths))
+        for part in range(2):
+            chosen = [paths[i] for i in order[part::2]]
+            members = [(f"{p.parent.name}-{p.stem}.png", p.read_bytes()) for p in chosen]
+            labels = [(f"{p.parent.name}-{p.stem}.txt", p.parent.name.encode()) for p in chosen]
+            make_tar(tmp_path / "webdataset" / f"{split}-{part}.tar", [*members, *labels])
+            make_parquet(
+                tmp_path / "huggingface" / split / f"{part}.parquet",
+                [path.read_bytes() for path in chosen],
+                ["abc".index(path.parent.name) for path in chosen],
+                names="abc",
+                row_group_size=3,
+            )
+    kinds = {kind: tmp_path / kind for kind in KINDS[1:]}
+    return {"folder": folder, **kinds}
+
+
+def run(kind: str, root: Path, out: Path, config: ExtractConfig) -> Mapping[str, CacheSplit]:
+    manifests = {s: scan(kind, root, s).manifest for s in available_splits(kind, root)}
+    list(extract(manifests, root, out, config))
+    return open_cache(out).splits
+
+
+def features(split: CacheSplit, content: Callable[[int], bytes]) -> dict[bytes, np.ndarray]:
+    loaded = split.load()
+    return {content(row): loaded.features[row] for row in range(split.num_rows)}
+
+
+def test_the_same_images_have_the_same_features_wherever_they_lie(
+    roots: Mapping[str, Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    found = {}
+    for kind, root in roots.items():
+        for name, split in run(kind, root, tmp_path / "caches" / kind, config).items():
+            images = images_of(split.manifest.table, root)
+            found[kind, name] = features(split, images.read)
+            assert split.class_names == ("a", "b", "c")
+            named = {images.read(row): split.labels[row] for row in range(split.num_rows)}
+            for path in (roots["folder"] / name).glob("*/*.png"):
+                assert named[path.read_bytes()] == "abc".index(path.parent.name)
+    for name, images_of_split in (("train", 15), ("val", 6)):
+        reference = found["folder", name]
+        assert len(reference) == images_of_split
+        for kind in KINDS[1:]:
+            assert found[kind, name].keys() == reference.keys()
+            for content, row in found[kind, name].items():
+                np.testing.assert_array_equal(row, reference[content])
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_a_resumed_extraction_is_that_of_a_whole_one(
+    kind: str, roots: Mapping[str, Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    whole = run(kind, roots[kind], tmp_path / "whole", config)["train"]
+    run(kind, roots[kind], tmp_path / "cut", config)
+    (tmp_path / "cut" / "train" / "shard-00001.h5").unlink()
+    resumed = run(kind, roots[kind], tmp_path / "cut", config)["train"]
+    np.testing.assert_array_equal(resumed.load().features, whole.load().features)
+
+
+def damage(path: Path, image: bytes) -> None:
+    content = bytearray(path.read_bytes())
+    place = content.find(image[40:80])
+    assert place > 0
+    content[place : place + 40] = bytes(40)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_a_damaged_image_in_a_container_is_an_invalid_row(
+    kind: str, roots: Mapping[str, Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    manifest = scan(kind, roots[kind], "train").manifest
+    image = images_of(manifest.table, roots[kind]).read(2)
+    damage(roots[kind] / manifest.file_of(2), image)
+    (result,) = extract({"train": manifest}, roots[kind], tmp_path / "cache", config)
+    (row,) = result.split.summary.invalid
+    assert row.path == manifest.table["path"][2]
+    assert row.reason.startswith("cannot be decoded: ")
+    assert result.split.num_valid == 14
+    again = replace(config, strict=True)
+    with pytest.raises(ImageError, match=r"(0\.tar/.\-\d\.png|0\.parquet/2) \(row 2\): cannot be"):
+        list(extract({"train": manifest}, roots[kind], tmp_path / "strict", again))
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_a_container_that_changed_stops_the_extraction(
+    kind: str, roots: Mapping[str, Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    manifest = scan(kind, roots[kind], "train").manifest
+    with (roots[kind] / manifest.file_of(14)).open("ab") as file:
+        file.write(bytes(512))
+    with pytest.raises(ManifestError, match=r"bytes, the manifest says .*: it was changed"):
+        list(extract({"train": manifest}, roots[kind], tmp_path / "cache", config))
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_the_containers_of_a_cache_are_looked_for_before_top_blocks_are_trained(
+    kind: str, roots: Mapping[str, Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    run(kind, roots[kind], tmp_path / "cache", config)
+    assert open_side(tmp_path / "cache", None, option="--base-root").root == roots[kind]
+    with pytest.raises(
+        ExperimentError, match=r"there is no .*/nowhere/(train-0\.tar|train/0\.parquet)$"
+    ):
+        open_side(tmp_path / "cache", Path("/nowhere"), option="--base-root")
