@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from io import RawIOBase
 from pathlib import Path
 
 import numpy as np
@@ -86,9 +87,12 @@ def test_nothing_but_the_rows_that_are_asked_for_is_read(
     found = stored_features(made(tmp_path / "a")).features
     sizes: list[int] = []
     fill = shard_rows._fill
-    monkeypatch.setattr(
-        shard_rows, "_fill", lambda file, buffer: sizes.append(len(buffer)) or fill(file, buffer)
-    )
+
+    def counted(file: RawIOBase, buffer: memoryview) -> bool:
+        sizes.append(len(buffer))
+        return fill(file, buffer)
+
+    monkeypatch.setattr(shard_rows, "_fill", counted)
     found[np.array([100, 2, 101])]
     assert sizes == [32, 64]
 

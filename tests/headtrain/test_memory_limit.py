@@ -43,9 +43,14 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Caches:
     return base, write_new(folder / "new")
 
 
+def loaded(caches: Caches) -> tuple[Source, ...]:
+    return tuple(map(read_source, caches))
+
+
 def train(
-    base: Source, new: Source, settings: dict[str, Any], **options: Any
+    sides: tuple[Source, ...], settings: dict[str, Any], **options: Any
 ) -> tuple[list[RunRecord], list[str]]:
+    base, new = sides
     assert base.head is not None
     notes: list[str] = []
 
@@ -106,12 +111,12 @@ FAMILIES["lda rows"]["method"] = "lda"
 @pytest.mark.parametrize("family", FAMILIES)
 def test_heads_are_the_same_wherever_their_features_are(caches: Caches, family: str) -> None:
     settings = {name: value for name, value in FAMILIES[family].items() if value is not None}
-    (expected,), notes = train(*map(read_source, caches), settings)
+    (expected,), notes = train(loaded(caches), settings)
     assert not any("disk" in note for note in notes)
     for memory in (SMALL, MIDDLE) if family in ("least-square", "joint", "ridge") else (SMALL,):
         base, new = read_sources(*caches, memory=memory)
         assert not base.train.is_loaded
-        (found,), notes = train(base, new, settings)
+        (found,), notes = train((base, new), settings)
         same(found, expected)
         assert any("disk" in note for note in notes)
 
@@ -119,15 +124,15 @@ def test_heads_are_the_same_wherever_their_features_are(caches: Caches, family: 
 @pytest.mark.parametrize("family", ["least-square", "ridge", "simplecil"])
 def test_so_they_are_in_float32(tmp_path: Path, family: str) -> None:
     paths = write_base(tmp_path / "base", "float32"), write_new(tmp_path / "new", "float32")
-    (expected,), _ = train(*map(read_source, paths), FAMILIES[family])
-    (found,), _ = train(*read_sources(*paths, memory=2 * SMALL), FAMILIES[family])
+    (expected,), _ = train(loaded(paths), FAMILIES[family])
+    (found,), _ = train(read_sources(*paths, memory=2 * SMALL), FAMILIES[family])
     same(found, expected)
 
 
 def test_diagnoses_are_the_same_wherever_features_are(caches: Caches) -> None:
     for settings in (TRAINED, {**STREAM, "method": "slda"}):
-        (expected,), _ = train(*map(read_source, caches), settings, diagnose=measured)
-        (found,), _ = train(*read_sources(*caches, memory=SMALL), settings, diagnose=measured)
+        (expected,), _ = train(loaded(caches), settings, diagnose=measured)
+        (found,), _ = train(read_sources(*caches, memory=SMALL), settings, diagnose=measured)
         same(found, expected)
         assert "nc1" in str(expected.info)
 
@@ -137,10 +142,10 @@ def test_alignment_is_the_same_wherever_features_are(caches: Caches, views: int)
     base, _ = caches
     config = AlignConfig(epochs=3, batch_size=32, device="cpu")
     chosen = open_cache(base).views[:views]
-    loaded, (on_disk,) = read_source(base), read_sources(base, memory=SMALL)
+    whole, (on_disk,) = read_source(base), read_sources(base, memory=SMALL)
     assert not on_disk.train.is_loaded
-    assert loaded.head is not None
-    one, other = (align(side, loaded.head, config, chosen) for side in (loaded, on_disk))
+    assert whole.head is not None
+    one, other = (align(side, whole.head, config, chosen) for side in (whole, on_disk))
     assert one.head.weight.tobytes() == other.head.weight.tobytes()
     assert one.facts["loss_by_epoch"] == other.facts["loss_by_epoch"]
     assert one.facts["top1_after"] == other.facts["top1_after"]
@@ -157,11 +162,10 @@ def test_views_are_not_loaded_where_the_plain_features_are_not(
 
 
 def test_rows_that_a_search_holds_out_stay_on_disk(caches: Caches) -> None:
-    loaded, on_disk = (
-        SweepData(base, new, base.head)  # type: ignore[arg-type]
-        for base, new in (map(read_source, caches), read_sources(*caches, memory=SMALL))
+    one, other = (
+        hold_out(SweepData(base, new, base.head), 0.2, seed=1)  # type: ignore[arg-type]
+        for base, new in (loaded(caches), read_sources(*caches, memory=SMALL))
     )
-    one, other = (hold_out(data, 0.2, seed=1) for data in (loaded, on_disk))
     assert not other.base.val.is_loaded
     for side in ("base", "new"):
         for part in ("train", "val"):
@@ -171,17 +175,17 @@ def test_rows_that_a_search_holds_out_stay_on_disk(caches: Caches) -> None:
 
 
 def test_the_largest_splits_stay_on_disk_until_the_others_fit(caches: Caches) -> None:
-    def loaded(memory: int) -> list[bool]:
+    def in_memory(memory: int) -> list[bool]:
         base, new = read_sources(*caches, memory=memory)
         return [part.is_loaded for side in (base, new) for part in (side.train, side.val)]
 
     # base: 196 + 50 rows of 128 bytes, new: 148 + 50; half of the memory is for them.
     everything = 2 * 128 * (196 + 50 + 148 + 50)
-    assert loaded(everything) == [True, True, True, True]
-    assert loaded(everything - 2) == [False, True, True, True]
-    assert loaded(2 * 128 * 248) == [False, True, True, True]
-    assert loaded(2 * 128 * 248 - 2) == [False, True, False, True]
-    assert loaded(SMALL) == [False, True, False, False]
+    assert in_memory(everything) == [True, True, True, True]
+    assert in_memory(everything - 2) == [False, True, True, True]
+    assert in_memory(2 * 128 * 248) == [False, True, True, True]
+    assert in_memory(2 * 128 * 248 - 2) == [False, True, False, True]
+    assert in_memory(SMALL) == [False, True, False, False]
 
 
 def test_without_a_limit_it_is_the_free_memory_that_counts(
@@ -202,7 +206,7 @@ def test_without_a_limit_it_is_the_free_memory_that_counts(
 
 
 def test_what_is_read_each_time_and_the_peak_are_said_before_training(caches: Caches) -> None:
-    _, notes = train(*read_sources(*caches, memory=SMALL), TRAINED)
+    _, notes = train(read_sources(*caches, memory=SMALL), TRAINED)
     assert notes[1].endswith(
         "more than the 16.00 kB of --memory; rows are read when they are needed"
     )
@@ -212,7 +216,7 @@ def test_what_is_read_each_time_and_the_peak_are_said_before_training(caches: Ca
     ) in notes
     assert any(note.startswith("the rows of the largest task take 1") for note in notes)
     assert [note for note in notes if note.endswith("of memory are expected at the peak")]
-    _, notes = train(*read_sources(*caches, memory=110_000), TRAINED)
+    _, notes = train(read_sources(*caches, memory=110_000), TRAINED)
     assert not any("each time" in note for note in notes)
 
 
@@ -237,7 +241,7 @@ def test_a_shard_that_memory_does_not_hold_is_refused(
 def test_batches_that_memory_does_not_hold_are_refused(caches: Caches) -> None:
     base, new = read_sources(*caches, memory=SMALL)
     with pytest.raises(MachineError) as caught:
-        train(base, new, {**TRAINED, "batch_size": 3})
+        train((base, new), {**TRAINED, "batch_size": 3})
     assert str(caught.value) == (
         "the rows of 25 updates, 3 for each, and a copy of them take 19.20 kB, more than the"
         " 16.00 kB of --memory"
