@@ -120,7 +120,10 @@ def _read(search: Search, files: SplitFiles, card: Card) -> Listing:
 
 def _refuse_links(file: Path, table: ParquetTable) -> None:
     """Refuse a file that names images instead of holding them."""
-    first = read_images(file, table.image, 0, min(_LOOKED_AT, table.rows))
+    try:
+        first = read_images(file, table.image, 0, min(_LOOKED_AT, table.rows))
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        return  # damaged images: each is an invalid row of the extraction
     if len(first) and first.null_count() == len(first):
         raise ManifestError(
             f"{printable(file)} does not hold the content of its images: the first"
