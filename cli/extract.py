@@ -119,8 +119,8 @@ def extract(
     part: Annotated[
         str | None,
         typer.Option(
-            help="Compute one of n parts of the shards, as i/n; `auto`: by SLURM_ARRAY_TASK_ID and"
-            " -COUNT, RANK and WORLD_SIZE. Without it, processes on one cache share the shards as"
+            help="Compute one of n parts of the shards, as i/n; auto: the one that a Slurm array or"
+            " torchrun gives this process. Without it, processes on one cache share the shards as"
             " they go.",
             metavar="I/N",
             show_default=False,
@@ -139,9 +139,8 @@ def extract(
 ) -> None:
     """Run a frozen backbone once over a data set and store its penultimate features.
 
-    An interrupted run goes on when the same command is given again, and the same
-    command in several processes, on any hosts that share the folder, divides the
-    work. An unreadable
+    An interrupted run goes on when the same command is given again. Several
+    processes, on any hosts that share the folder, divide the work among them. An unreadable
     image keeps its row, marked invalid, and is listed at the end. Where the
     machine fails (memory, rights, storage) the run stops, and no row is marked
     for it.

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from clinit.cli.console import err, note, say, warn
+from clinit.extract.part import WHOLE
 from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
@@ -37,12 +38,13 @@ def progress_bars() -> Iterator[Callable[[Progress], None]]:
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[shares]}"),
+        TextColumn("{task.fields[shares]}", markup=False),
         console=err,
         disable=not err.is_terminal,
     )
     with bar:
         tasks: dict[str, Any] = {}
+        waiting: set[str] = set()
 
         def update(progress: Any) -> None:
             if progress.split not in tasks:
@@ -55,8 +57,11 @@ def progress_bars() -> Iterator[Callable[[Progress], None]]:
                 tasks[progress.split],
                 completed=progress.rows_done,
                 rate=f"{progress.images_per_s:,.0f} images/s",
-                shares=progress.waiting or _shares(progress.shares, short=True),
+                shares=visible(progress.waiting) or _shares(progress.shares, short=True),
             )
+            if progress.waiting and bar.disable and progress.split not in waiting:
+                waiting.add(progress.split)  # once: a log is not a bar
+                note(f"{progress.split}: {progress.waiting}")
 
         yield update
 
@@ -98,6 +103,8 @@ def print_part(result: PartResult) -> None:
     done = f"{result.computed_rows:,} images computed"
     say(f"  {done if result.computed_rows else 'this part was complete: every shard verified'}")
     _print_replaced(result)
+    if result.problem:
+        warn(f"{result.problem}: its part, or the command without --part, computes it again")
 
 
 def print_split(result: SplitResult) -> None:
@@ -109,11 +116,15 @@ def print_split(result: SplitResult) -> None:
         f" {split.dtype} in {shards:,} shard{'s' if shards > 1 else ''} at {split.path}"
     )
     _print_replaced(result)
-    if not result.computed_rows:
-        say("  already complete: every shard verified, nothing to do")
-    else:
-        run = split.summary.run
+    if result.run is not None:
+        run = result.run
         say(f"  {_rate(result)}: {_shares(run.shares)}; the bound is {run.bound}")
+    elif result.shared_rows:
+        say(f"  computed by other workers: {result.shared_rows:,} images")
+    elif result.part != WHOLE:
+        say(f"  already complete: every shard of part {result.part} verified, nothing to do")
+    else:
+        say("  already complete: every shard verified, nothing to do")
     if split.dtype != split.plan.dtype:
         note("some features are too large or too small for float16: their shards are in float32")
     _print_retried(result)
@@ -124,7 +135,7 @@ def print_split(result: SplitResult) -> None:
 def print_view(result: SplitResult, plain: SplitResult | None) -> None:
     """Print the result of a view in one line, and the images that only this view could not read."""
     split, percent = result.split, result.top1.percent
-    done = _rate(result) if result.computed_rows else "already complete, every shard verified"
+    done = _rate(result) if result.run else "already complete, every shard verified"
     accuracy = f"; stored head: top-1 {percent:.2f} %" if percent is not None else ""
     say(f"{split.plan.title}: {done}{accuracy}")
     _print_replaced(result)
@@ -137,9 +148,7 @@ def print_views(results: Sequence[SplitResult], present: int) -> None:
     """Sum up the views of this command; `present` is how many the cache holds."""
     fingerprint, folder = results[0].split.fingerprint, results[0].split.path.parent
     size = sum(size_megabytes(result.split.path) for result in results)
-    seconds = sum(
-        sum(result.split.summary.run.seconds.values()) for result in results if result.computed_rows
-    )
+    seconds = sum(sum(result.run.seconds.values()) for result in results if result.run is not None)
     say(
         f"{len(results)} view{'s' if len(results) > 1 else ''} of the training images, seed"
         f" {fingerprint.view_seed}: {seconds:,.0f} s, {size:,.1f} MB at {folder}"
@@ -162,10 +171,15 @@ def _shares(shares: Mapping[str, float], *, short: bool = False) -> str:
 
 
 def _rate(result: SplitResult) -> str:
-    found = result.split.num_rows - result.computed_rows
-    resumed = f" ({found:,} found from an earlier run)" if found else ""
-    rate = result.split.summary.run.images_per_s or 0
-    return f"{result.computed_rows:,} images at {rate:,.0f} images/s{resumed}"
+    assert result.run is not None
+    found = result.split.num_rows - result.computed_rows - result.shared_rows
+    others = [
+        *([f"{found:,} found from an earlier run"] if found else []),
+        *([f"{result.shared_rows:,} by other workers"] if result.shared_rows else []),
+    ]
+    rate = result.run.images_per_s or 0
+    more = f" ({', '.join(others)})" if others else ""
+    return f"{result.computed_rows:,} images at {rate:,.0f} images/s{more}"
 
 
 def _print_replaced(result: SplitResult | PartResult) -> None:

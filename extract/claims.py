@@ -13,53 +13,31 @@ one is lost rests on the renames of `commit`.
 
 from __future__ import annotations
 
+import errno
 import os
-import re
-import secrets
-import socket
 import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
 
-from clinit.errors import ClinitError
+from clinit.errors import LOOK_AT_STORAGE, ClinitError, StorageError
 from clinit.extract.commit import DRAFT, draft_of, hidden_stem
+from clinit.extract.holder import Holder, myself
 
 HEARTBEAT_S = 10.0
 """Seconds between two touches of a claim that is held."""
 STALE_S = 90.0
 """Seconds without a touch after which a claim is taken over; NFS shows a file up to 60 s late."""
 POLL_S = 1.0
-"""Seconds between two looks at the claims of others."""
+"""Seconds between two looks at the claims of others, at first."""
 _MOST_BYTES = 4096
 _SUFFIX = ".claim"
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """Who holds a claim."""
-
-    host: str
-    processes: str
-    """What its process identifiers belong to: a start of a host, and a container on it."""
-    pid: int
-    begun: str
-    """When the process began, in the units of the system: identifiers are used again."""
-    token: str
-
-    def is_gone(self) -> bool:
-        """Return whether the process has ended; False where it cannot be seen from here."""
-        return self.processes == _processes() and _begun(self.pid) != self.begun
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}"
 
 
 @dataclass(slots=True)
@@ -97,7 +75,7 @@ class Claims:
             folder: Where the files are.
             of: The one file that this worker writes there; None for any, in a folder that holds
                 nothing but what is claimed so.
-            on_wait: Told every second whom this worker waits for.
+            on_wait: Told every few seconds whom this worker waits for.
         """
         self._stem = None if of is None else hidden_stem(of)
         self._folder = folder
@@ -107,6 +85,8 @@ class Claims:
         self._guard = threading.Lock()
         self._ended = threading.Event()
         self._heart: threading.Thread | None = None
+        self._waits = 0
+        """How often in a row this worker has waited."""
 
     def __enter__(self) -> Claims:
         """Remove what killed workers left."""
@@ -116,8 +96,9 @@ class Claims:
     def sweep(self) -> None:
         """Remove the claims of killed workers, and drafts that nobody will finish."""
         with os.scandir(self._folder) as entries:
-            start = "." if self._stem is None else f".{self._stem}."
-            names = [entry.name for entry in entries if entry.name.startswith(start)]
+            stem = self._stem
+            starts = (".",) if stem is None else (f".{stem}.", f"..{stem}{_SUFFIX}.")
+            names = [entry.name for entry in entries if entry.name.startswith(starts)]
         for name in names:
             if name.endswith(_SUFFIX) and (found := _look(self._folder / name)) is not None:
                 state, holder = found
@@ -179,8 +160,11 @@ class Claims:
     def wait(self, names: list[str]) -> None:
         """Wait a moment for the holders of `names`, which could not be claimed."""
         holders = [seen.holder for name in names if (seen := self._seen.get(name)) is not None]
-        self._on_wait(", ".join(dict.fromkeys(map(str, filter(None, holders)))) or "another worker")
-        time.sleep(POLL_S)
+        who = list(dict.fromkeys(map(str, filter(None, holders)))) or ["another worker"]
+        self._on_wait(who[0] if len(who) == 1 else f"{who[0]} and {len(who) - 1} more")
+        # Many workers wait for the last shards: they look less often the longer that takes.
+        time.sleep(POLL_S * min(1.2**self._waits, 8))
+        self._waits += 1
 
     def _path(self, name: str) -> Path:
         return self._folder / f".{hidden_stem(name)}{_SUFFIX}"
@@ -189,11 +173,17 @@ class Claims:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             descriptor = os.open(path, flags, 0o666)
-            os.write(descriptor, msgspec.json.encode(asdict(_myself())))
         except FileExistsError:
             return False
         except OSError as error:
             raise _cannot_write(self._folder, error) from error
+        try:
+            os.write(descriptor, msgspec.json.encode(asdict(myself())))
+        except OSError as error:
+            os.close(descriptor)
+            _remove(path)
+            raise _cannot_write(self._folder, error) from error
+        self._waits = 0
         with self._guard:
             self._held[name] = _Held(path, descriptor)
         self._seen.pop(name, None)
@@ -207,9 +197,10 @@ class Claims:
 
     def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT_S):
-            with self._guard, suppress(OSError):  # gone with its storage: others will see
+            with self._guard:
                 for held in self._held.values():
-                    os.utime(held.descriptor)
+                    with suppress(OSError):  # taken over, or gone with its storage
+                        os.utime(held.descriptor)
 
     def _is_stale(self, name: str, path: Path) -> bool:
         """Look at the claim of somebody else; remember when it was last seen to change."""
@@ -231,23 +222,36 @@ def _look(path: Path) -> tuple[tuple[int, int], Holder | None] | None:
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
     except OSError as error:
-        raise _no_claim(path) from error
+        return _unopened(path, error)
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise _no_claim(path)
-        content = os.read(descriptor, _MOST_BYTES)
+        content = os.read(descriptor, _MOST_BYTES) if stat.S_ISREG(status.st_mode) else None
     except OSError as error:
-        raise _cannot_write(path.parent, error) from error
+        if error.errno == errno.ESTALE:  # it was given back on another host
+            return None
+        raise _cannot_read(path, error) from error
     finally:
         os.close(descriptor)
+    if content is None:
+        raise _no_claim(path)
     holder = None
     with suppress(msgspec.MsgspecError):  # its holder is about to write it, or was killed then
         holder = msgspec.json.decode(content, type=Holder)
     return _state(status), holder
+
+
+def _unopened(path: Path, error: OSError) -> tuple[tuple[int, int], None] | None:
+    """Return what is known of a claim that cannot be opened."""
+    if error.errno in (errno.ENOENT, errno.ESTALE):
+        return None
+    if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO):
+        raise _no_claim(path) from error
+    if error.errno != errno.EACCES:
+        raise _cannot_read(path, error) from error
+    with suppress(FileNotFoundError):
+        return _state(path.lstat()), None  # another user's: it is stale when it is not touched
+    return None
 
 
 def _state(status: os.stat_result) -> tuple[int, int]:
@@ -272,50 +276,15 @@ def _remove(draft: Path) -> None:
         draft.unlink()
 
 
-def _myself() -> Holder:
-    pid, token = os.getpid(), secrets.token_hex(8)
-    begun = _begun(pid)
-    # A process that does not see itself is not to be looked for by others.
-    processes = _processes() if begun is not None else f"hidden {token}"
-    return Holder(socket.gethostname(), processes, pid, begun or "", token)
-
-
-@cache
-def _processes() -> str:
-    """Return what the process identifiers of this process belong to."""
-    try:
-        start = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{start} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:  # no Linux: no containers with identifiers of their own
-        return socket.gethostname()
-
-
-_FIELDS = re.compile(r".*\) (?P<state>\S)(?: \S+){18} (?P<begun>\d+)", re.DOTALL)
-
-
-def _begun(pid: int) -> str | None:
-    """Return when a process of this host began ("" where only that it runs is known), or None."""
-    try:
-        found = _FIELDS.match(Path(f"/proc/{pid}/stat").read_text())
-        if found is not None:
-            return None if found["state"] in "ZX" else found["begun"]
-    except OSError:
-        if Path("/proc/self/stat").exists():
-            return None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except (OSError, OverflowError):  # another user's
-        pass
-    return ""
-
-
 def _no_claim(path: Path) -> ClinitError:
     return ClinitError(
         f"{path} is a link or no regular file: it is not a claim of clinit",
         remedy="Look where this folder is from; remove this file if you trust the rest.",
     )
+
+
+def _cannot_read(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"cannot read {path}: {error.strerror or error}", remedy=LOOK_AT_STORAGE)
 
 
 def _cannot_write(path: Path, error: OSError) -> ClinitError:

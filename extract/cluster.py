@@ -11,11 +11,12 @@ from __future__ import annotations
 import socket
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clinit.errors import CacheError, ClinitError, ClusterError
+from clinit.errors import ClinitError, ClusterError
 from clinit.extract.augment import View
 from clinit.extract.manifest import read_manifest
 from clinit.extract.plan import read_plan
@@ -31,7 +32,9 @@ from clinit.extract.split_run import MANIFEST_FILE, Crew
 from clinit.extract.stopwatch import Stopwatch
 
 ATTEMPTS = 3
-"""How often a shard is given out before the run stops."""
+"""How often the computation of a shard may fail before the run stops."""
+OF_A_NODE = ("ClusterError", "MachineError", "StorageError", "DeviceError", "BackboneError")
+"""Known errors that are of one node: another worker may do what this one cannot."""
 STARTING_S = 300.0
 """Longest time without any worker, in seconds: images of containers are pulled meanwhile."""
 _LOOK_S = 1.0
@@ -53,7 +56,8 @@ class ShardWorker:
     def __init__(self, config: ExtractConfig, root: Path, out: Path) -> None:
         self._config, self._root, self._out = config, root, out
         self._network: Network | None = None
-        self._works: dict[str, ShardWork] = {}
+        self._work: tuple[str, ShardWork] | None = None
+        """The split or view at hand."""
 
     def start(self) -> Refusal | None:
         """Load the backbone; return what prevents it."""
@@ -74,7 +78,9 @@ class ShardWorker:
     def compute(self, place: str, shard: int) -> ShardDone | Refusal:
         """Compute a shard of the split or view in the folder `place` of the cache."""
         try:
-            work = self._works.get(place) or self._works.setdefault(place, self._work(place))
+            if self._work is None or self._work[0] != place:
+                self._work = place, self._work_of(place)
+            work = self._work[1]
             before = dict(work.timing.seconds)
             list(work.compute([shard], on_rows=lambda rows: None))
         except ClinitError as error:
@@ -82,7 +88,7 @@ class ShardWorker:
         seconds = {name: s - before[name] for name, s in work.timing.seconds.items()}
         return ShardDone(shard, len(work.plan.rows(shard)), seconds)
 
-    def _work(self, place: str) -> ShardWork:
+    def _work_of(self, place: str) -> ShardWork:
         assert self._network is not None, "it was started"
         folder, transform = self._out / place, self._network.transform
         plan, manifest = read_plan(folder), read_manifest(folder / MANIFEST_FILE)
@@ -94,7 +100,7 @@ class ShardWorker:
         if view is not None:
             own = own.of_view(view.describe(), seed=view.seed, number=view.number)
         for each in told.differences(own):
-            raise CacheError(
+            raise ClusterError(
                 f"{folder} was begun with {each.name} = {each.one}, {socket.gethostname()} has"
                 f" {each.name} = {each.other}",
                 remedy="Install the same versions on all nodes.",
@@ -150,14 +156,42 @@ class RayCrew:
     ray: Any
     make: Callable[[Share], Any]
     """Makes the actor of a share."""
+    size: int
+    """Number of workers."""
     idle: deque[tuple[Any, Share]] = field(default_factory=deque)
     starting: dict[Any, tuple[Any, Share]] = field(default_factory=dict)
     """Workers that load their backbone, by the reference to its end."""
+    refusal: Refusal | None = None
+    """Why the last worker that was given up could not work."""
 
     def start(self, share: Share) -> None:
         """Ask for a worker; it is idle as soon as it is there."""
         worker = self.make(share)
         self.starting[worker.start.remote()] = worker, share
+
+    def begun(self, reference: Any) -> None:
+        """Take what a worker says that was starting: it is idle, or cannot work."""
+        worker, share = self.starting.pop(reference)
+        try:
+            refusal = self.ray.get(reference)
+        except self.ray.exceptions.RayError as error:
+            self.refusal = Refusal.of(_unusable(error))
+            return
+        if refusal is None:
+            self.idle.append((worker, share))
+        else:
+            self.dismiss(worker, refusal)
+
+    def dismiss(self, worker: Any, refusal: Refusal) -> None:
+        """Give up a worker whose node cannot do the work; the others go on."""
+        self.refusal = refusal
+        self.ray.kill(worker)
+
+    def replace(self, worker: Any, share: Share) -> None:
+        """Ask for another worker in place of one that is lost or has failed."""
+        with suppress(self.ray.exceptions.RayError):
+            self.ray.kill(worker)  # it may hold memory of a device that it cannot use any more
+        self.start(share)
 
     def of(self, work: ShardWork, out: Path) -> Crew:
         """Return who computes the shards of a split."""
@@ -173,7 +207,7 @@ class _SplitCrew:
     place: str
     running: dict[Any, tuple[Any, Share, int]] = field(default_factory=dict)
     given_back: deque[int] = field(default_factory=deque)
-    losses: Counter[int] = field(default_factory=Counter)
+    failures: Counter[int] = field(default_factory=Counter)
 
     def compute(
         self,
@@ -189,14 +223,15 @@ class _SplitCrew:
                 is_more = self._give_out(asked, before_write)
                 if not is_more and not self.running:
                     return
-                if self.running:
+                if self.running or self.crew.idle:
                     waited = Stopwatch()
                 self._refuse_nobody(waited)
                 references = [*self.running, *self.crew.starting]
                 ready, _ = self.crew.ray.wait(references, num_returns=1, timeout=_LOOK_S)
                 for reference in ready:
-                    done = self._landed(reference)
-                    if done is not None:
+                    if reference in self.crew.starting:
+                        self.crew.begun(reference)
+                    elif (done := self._landed(reference)) is not None:
                         for phase, seconds in done.seconds.items():
                             self.work.timing.seconds[phase] += seconds
                         on_rows(done.rows)
@@ -217,46 +252,54 @@ class _SplitCrew:
         return True
 
     def _landed(self, reference: Any) -> ShardDone | None:
-        """Take the result of a worker: a shard, or that it has started, or that it is lost."""
+        """Take what a worker says of its shard; None where another one has to do it."""
         ray = self.crew.ray
-        if (begun := self.crew.starting.pop(reference, None)) is not None:
-            try:
-                refusal = ray.get(reference)
-            except ray.exceptions.RayError:
-                return None  # its node has gone meanwhile; the others go on
-            if refusal is not None:
-                refusal.raise_again()
-            self.crew.idle.append(begun)
-            return None
         worker, share, shard = self.running.pop(reference)
         try:
             result = ray.get(reference)
-        except ray.exceptions.RayError as error:
-            self.losses[shard] += 1
-            if self.losses[shard] == ATTEMPTS:
-                raise _given_up(self.place, shard, error) from error
-            self.given_back.append(shard)
-            if isinstance(error, ray.exceptions.RayActorError):
-                self.crew.start(share)
-            else:  # such as a device without memory: the worker itself goes on
-                self.crew.idle.append((worker, share))
+        except ray.exceptions.RayActorError as error:
+            # Perhaps it had been lost before it was given the shard, with others of its node.
+            self._give_back(shard, error, limit=ATTEMPTS + self.crew.size)
+            self.crew.replace(worker, share)
+            return None
+        except ray.exceptions.RayError as error:  # such as a device without memory
+            self._give_back(shard, error, limit=ATTEMPTS)
+            self.crew.replace(worker, share)
             return None
         if isinstance(result, Refusal):
-            result.raise_again()
+            if result.kind not in OF_A_NODE:
+                result.raise_again()
+            self.given_back.append(shard)
+            self.crew.dismiss(worker, result)
+            return None
         self.crew.idle.append((worker, share))
         assert isinstance(result, ShardDone)
         return result
 
+    def _give_back(self, shard: int, error: Exception, *, limit: int) -> None:
+        """Let another worker do a shard, unless it has failed too often."""
+        self.failures[shard] += 1
+        if self.failures[shard] >= limit:
+            raise ClusterError(
+                f"shard {shard:,} of {self.place} was given up after {self.failures[shard]}"
+                f" attempts: {_last_line(error)}",
+                remedy="Look at the logs of the workers (`ray logs`), then run the same command"
+                " again: what is there is kept.",
+            ) from error
+        self.given_back.append(shard)
+
     def _refuse_nobody(self, waited: Stopwatch) -> None:
         """Stop where no worker is there, or has been for long."""
-        nobody = not self.running and not self.crew.idle
-        if nobody and (not self.crew.starting or waited.total > STARTING_S):
-            raise ClusterError(
-                "no worker of the cluster is left"
-                if not self.crew.starting
-                else f"no worker of the cluster has started in {STARTING_S:,.0f} s",
-                remedy="Look at `ray status`; then run the same command again: it resumes.",
-            )
+        if self.running or self.crew.idle:
+            return
+        if self.crew.starting and waited.total <= STARTING_S:
+            return
+        if self.crew.refusal is not None:
+            self.crew.refusal.raise_again()
+        raise ClusterError(
+            f"no worker of the cluster has started in {STARTING_S:,.0f} s",
+            remedy="Look at `ray status`; then run the same command again: it resumes.",
+        )
 
 
 def hire(ray: Any, config: ExtractConfig, root: Path, out: Path, *, threads: int | None) -> RayCrew:
@@ -288,7 +331,7 @@ def hire(ray: Any, config: ExtractConfig, root: Path, out: Path, *, threads: int
         places = root.absolute(), out.absolute()
         return actor.options(num_cpus=share.cpus, num_gpus=share.gpus).remote(told, *places)
 
-    crew = RayCrew(ray, make)
+    crew = RayCrew(ray, make, len(shares))
     for share in shares:
         crew.start(share)
     return crew
@@ -301,10 +344,14 @@ def workers_device(ray: Any, asked: str) -> str:
     return "cuda" if ray.cluster_resources().get("GPU") else "cpu"
 
 
-def _given_up(place: str, shard: int, error: Exception) -> ClusterError:
-    why = str(error).strip().splitlines() or [type(error).__name__]
+def _unusable(error: Exception) -> ClusterError:
     return ClusterError(
-        f"shard {shard:,} of {place} was given up after {ATTEMPTS} attempts: {why[-1]}",
-        remedy="Look at the logs of the workers (`ray logs`), then run the same command again: what"
-        " is there is kept.",
+        f"no worker of the cluster is left; the last one could not start: {_last_line(error)}",
+        remedy="Look at `ray status` and at the logs of the workers (`ray logs`); then run the same"
+        " command again: it resumes.",
     )
+
+
+def _last_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from clinit.errors import ClinitError
 
 _PART = re.compile(r"(?P<number>\d{1,9})/(?P<count>\d{1,9})")
-_VARIABLES = "RANK and WORLD_SIZE (torchrun) or SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT"
+_VARIABLES = "RANK and WORLD_SIZE (torchrun) nor SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,10 @@ class Part:
     def shards(self, num_shards: int) -> range:
         """Return the shards of this part; interleaved, so that all parts end at about one time."""
         return range(self.number - 1, num_shards, self.count)
+
+
+WHOLE = Part()
+"""Everything."""
 
 
 def parse_part(text: str, environment: Mapping[str, str]) -> Part:

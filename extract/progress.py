@@ -36,7 +36,11 @@ class Meter:
         shards = part.shards(work.plan.num_shards)
         self._total = sum(len(work.plan.rows(shard)) for shard in shards)
         self._watch = Stopwatch()
-        self._done = self._here = 0
+        self._done = 0
+        self.computed = 0
+        """Rows computed here."""
+        self.shared = 0
+        """Rows that others have computed meanwhile."""
 
     def begin(self, missing: Sequence[int]) -> None:
         """Begin: all shards but the missing ones are there."""
@@ -51,19 +55,21 @@ class Meter:
     def advance(self, rows: int) -> None:
         """Add rows that were computed here."""
         self._done += rows
-        self._here += rows
+        self.computed += rows
         self._show("")
 
     def found(self, shard: int) -> None:
         """Add a shard that another worker has computed."""
-        self._done += len(self._work.plan.rows(shard))
+        rows = len(self._work.plan.rows(shard))
+        self._done += rows
+        self.shared += rows
 
     def wait(self, who: str) -> None:
         """Say who is waited for."""
         self._show(f"waiting for {who}")
 
     def _show(self, waiting: str) -> None:
-        rate = self._here / self._watch.total
+        rate = self.computed / self._watch.total
         timing = self._work.timing
         self._tell(
             Progress(self._work.plan.title, self._done, self._total, rate, timing.shares(), waiting)

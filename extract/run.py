@@ -28,7 +28,13 @@ from clinit.extract.plan import FILE as PLAN_FILE
 from clinit.extract.plan import Plan, read_plan, settle_plan
 from clinit.extract.progress import Progress
 from clinit.extract.shard_work import ShardWork
-from clinit.extract.split_run import Crew, PartResult, SplitResult, SplitRun
+from clinit.extract.split_run import (
+    NAMED_EARLIER,
+    Crew,
+    PartResult,
+    SplitResult,
+    SplitRun,
+)
 from clinit.extract.transform import Transform, make_transform
 from clinit.extract.views import VIEWS_FOLDER
 
@@ -154,7 +160,7 @@ def extract_part(
     class_names = next(iter(manifests.values())).class_names
     head, head_classes = name_rows(backbone.head, class_names, config.head_classes)
     if head.class_names is None and (stored := _stored_names(out, head)) is not None:
-        head, head_classes = replace(head, class_names=stored), "named by an earlier command"
+        head, head_classes = replace(head, class_names=stored), NAMED_EARLIER
     head = replace(head, fingerprint=fingerprint.backbone_identifier)
     targets = _targets(manifests, out, transform, backbone.dim, fingerprint, config)
     for target in targets:

@@ -19,7 +19,7 @@ from clinit.extract.augment import View
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.decode import MISSING
 from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.images import images_of
+from clinit.extract.images import Images, images_of
 from clinit.extract.loader import ImageBatch, load_batches
 from clinit.extract.manifest import Manifest
 from clinit.extract.pipeline import Compute, features_of
@@ -28,6 +28,9 @@ from clinit.extract.shard import Shard, assemble, write_shard
 from clinit.extract.stopwatch import Stopwatch
 from clinit.extract.timing import Timing
 from clinit.extract.transform import Transform
+
+_SAMPLE = 200
+"""Images whose places are looked at before a folder is said to be the wrong one."""
 
 
 @runtime_checkable
@@ -61,6 +64,7 @@ class ShardWork:
     max_pixels: int = MAX_PIXELS
     """Largest image that is decoded, in pixels; see `decode`."""
     timing: Timing = field(default_factory=Timing)
+    _content: Images | None = field(default=None, init=False)
 
     def compute(
         self,
@@ -124,7 +128,7 @@ class ShardWork:
         """Yield the images of `shards`; no batch crosses the border of a shard."""
         size = self.plan.batch_size
         loaded = load_batches(
-            images_of(self.manifest.table, self.root),
+            self._all_images(),
             (
                 range(start, min(start + size, rows.stop))
                 for rows in map(self.plan.rows, shards)
@@ -146,6 +150,12 @@ class ShardWork:
                 self._refuse_bad(batch)
                 yield batch
 
+    def _all_images(self) -> Images:
+        """Return where the images are; made once, for a cluster computes shard by shard."""
+        if self._content is None:
+            self._content = images_of(self.manifest.table, self.root)
+        return self._content
+
     def _refuse_bad(self, batch: ImageBatch) -> None:
         if self.strict and batch.reasons:
             row, reason = min(batch.reasons.items())
@@ -157,10 +167,14 @@ class ShardWork:
     def _refuse_wrong_root(self, shard: int, reasons: Mapping[int, str]) -> None:
         """Stop where not one file is in its place: then it is not the files that are wrong."""
         rows = self.plan.rows(shard)
-        if len(reasons) == len(rows) and set(reasons.values()) == {MISSING}:
+        if len(reasons) < len(rows) or set(reasons.values()) != {MISSING}:
+            return
+        # Whichever shard it is, and whoever computes it: the same is refused.
+        paths = self.manifest.table["path"]
+        sample = range(0, len(paths), max(1, len(paths) // _SAMPLE))
+        if not any((self.root / paths[row]).exists() for row in sample):
             raise ManifestError(
-                f"none of the {len(rows):,} images from"
-                f" {self.manifest.table['path'][rows.start]} on is in {self.root}",
+                f"none of the {len(rows):,} images from {paths[rows.start]} on is in {self.root}",
                 remedy="Give the folder that the paths of the manifest start from with `--root`.",
             )
 

@@ -22,7 +22,7 @@ from clinit.extract.claims import Claims
 from clinit.extract.commit import flush_folder
 from clinit.extract.head import Head, Top1, store_head, tensors_sha256
 from clinit.extract.manifest import read_manifest, write_manifest
-from clinit.extract.part import Part
+from clinit.extract.part import WHOLE, Part
 from clinit.extract.plan import FILE as PLAN_FILE
 from clinit.extract.plan import Plan, settle_plan, shard_name
 from clinit.extract.progress import Meter, Progress
@@ -32,6 +32,8 @@ from clinit.extract.summary import FILE as SUMMARY_FILE
 from clinit.extract.summary import UNKNOWN, RunFacts, write_summary
 
 MANIFEST_FILE = "manifest.parquet"
+NAMED_EARLIER = "named by an earlier command"
+"""Where the class names of a head are from, when another command has given them."""
 _State = tuple[int, int, int] | None
 """What changes when a file is written anew; None where there is none."""
 
@@ -47,6 +49,12 @@ class SplitResult:
     """Why a shard that was there has been computed again."""
     retried_rows: int | None = None
     """Invalid rows whose images were read again; None where that was not asked for."""
+    part: Part = field(default_factory=Part)
+    """The part whose shards were looked at."""
+    shared_rows: int = 0
+    """Rows that other workers have extracted while this run was under way."""
+    run: RunFacts | None = None
+    """How this run has computed its rows; None where it computed none."""
 
     @property
     def top1(self) -> Top1:
@@ -67,6 +75,8 @@ class PartResult:
     """Shards of all parts that are there."""
     replaced_shards: tuple[str, ...]
     """Why a shard that was there has been computed again."""
+    problem: str = ""
+    """What is wrong with a shard of another part, where all are there."""
 
 
 @runtime_checkable
@@ -116,26 +126,47 @@ class SplitRun:
         with Claims(self.folder, on_wait=meter.wait) as claims:
             self._begin(claims)
             # Looked at before their content is, so that what another worker writes is seen.
-            states = {shard: _state(self.folder / shard_name(shard)) for shard in self._shards}
+            before, states = _state(self.folder / SUMMARY_FILE), self._states()
             finished = self._finished()
             missing, replaced = self._missing_shards(finished)
             retried = self._invalid_rows(missing) if self.retry_invalid else {}
             retried_rows = sum(retried.values()) if self.retry_invalid else None
             todo = sorted({*missing, *retried})
-            if finished is not None and not todo:
+            if finished is not None and not todo and not self._absent():
                 judged = self._judged_again(finished, claims)
-                return SplitResult(judged, 0, (), retried_rows)
-            started, summary = datetime.now(UTC), _state(self.folder / SUMMARY_FILE)
-            computed = self._work_through(
-                {shard: states[shard] for shard in todo}, retried.keys(), claims, meter
-            )
-            if (there := self._shards_there()) < self.plan.num_shards:
-                return PartResult(
-                    self.plan, self.folder, self.part, computed, there, tuple(replaced)
+                return SplitResult(judged, 0, (), retried_rows, self.part)
+            meter.begin(todo)
+            started, is_mended = datetime.now(UTC), False
+            while True:
+                left = {shard: states[shard] for shard in todo}
+                self._work_through(left, retried.keys(), claims, meter)
+                facts = self._facts(meter.computed, started, meter.elapsed_s)
+                there = self.plan.num_shards - self._absent()
+                part = PartResult(
+                    self.plan, self.folder, self.part, meter.computed, there, tuple(replaced)
                 )
-            facts = self._facts(computed, started, meter.elapsed_s)
-            self._complete(claims, facts, before=summary, has_changed=bool(retried))
-        return SplitResult(open_split(self.folder), computed, tuple(replaced), retried_rows)
+                if there < self.plan.num_shards:
+                    return part
+                try:
+                    self._complete(claims, facts, before=before, has_changed=bool(retried))
+                    break
+                except CacheError as error:  # another worker's shard is damaged
+                    states = self._states()
+                    todo, _ = self._missing_shards(None)
+                    if not todo and self.part != WHOLE:
+                        return replace(part, problem=str(error))
+                    if is_mended or not todo:
+                        raise
+                    is_mended = True
+        return SplitResult(
+            open_split(self.folder),
+            meter.computed,
+            tuple(replaced),
+            retried_rows,
+            self.part,
+            meter.shared,
+            facts if meter.computed else None,
+        )
 
     def _complete(
         self, claims: Claims, facts: RunFacts, *, before: _State, has_changed: bool
@@ -148,6 +179,9 @@ class SplitRun:
             before: State of the summary when this worker began.
             has_changed: Whether it has computed shards in place of whole ones, which have other
                 digests than another worker may have seen.
+
+        Raises:
+            CacheError: If a shard is damaged.
         """
         with claims.holding(SUMMARY_FILE):
             is_told = _state(self.folder / SUMMARY_FILE) != before and not has_changed
@@ -155,8 +189,13 @@ class SplitRun:
                 self._summarise(self.head_classes, facts)
         claims.sweep()
 
-    def _shards_there(self) -> int:
-        return sum((self.folder / shard_name(k)).exists() for k in range(self.plan.num_shards))
+    def _states(self) -> dict[int, _State]:
+        return {shard: _state(self.folder / shard_name(shard)) for shard in self._shards}
+
+    def _absent(self) -> int:
+        """Return how many shards, of all parts, are not there."""
+        shards = range(self.plan.num_shards)
+        return sum(not (self.folder / shard_name(shard)).exists() for shard in shards)
 
     @property
     def plan(self) -> Plan:
@@ -175,7 +214,9 @@ class SplitRun:
                 settle_plan(self.plan, self.folder)
         settle_plan(self.plan, self.folder)
         if self.head is not None and self.work.view is None:
-            store_head(self.head, self.folder.parent / HEAD_FILE)
+            stored = store_head(self.head, self.folder.parent / HEAD_FILE)
+            if stored.class_names != self.head.class_names:
+                self.head, self.head_classes = stored, NAMED_EARLIER
         if not self._has_manifest():
             with claims.holding(MANIFEST_FILE):
                 write_manifest(self.work.manifest, self.folder / MANIFEST_FILE)
@@ -192,8 +233,8 @@ class SplitRun:
         retried: Collection[int],
         claims: Claims,
         meter: Meter,
-    ) -> int:
-        """Compute shards until all of them are there; return how many rows were computed here.
+    ) -> None:
+        """Compute shards until all of them are there, by this worker or by others.
 
         Args:
             left: Which ones, each with its state at the beginning; empty at the end.
@@ -201,19 +242,6 @@ class SplitRun:
             claims: Claims of this worker.
             meter: Told of what is done.
         """
-        rows = 0
-        meter.begin(list(left))
-
-        def free() -> Iterator[int]:
-            """Claim, one after the other, the shards that nobody works on."""
-            for shard in list(left):
-                if claims.take(name := shard_name(shard)):
-                    if not self._is_there(shard, left[shard]):
-                        yield shard
-                        continue
-                    claims.release(name)
-                    del left[shard]
-                    meter.found(shard)
 
         def before_write(shard: int) -> None:
             if shard in retried:
@@ -221,7 +249,7 @@ class SplitRun:
 
         crew: Crew = self.crew or self.work
         while left:
-            shards = free()
+            shards = self._claimed(left, claims, meter)
             if (first := next(shards, None)) is None:
                 if left:
                     claims.wait([shard_name(shard) for shard in left])
@@ -231,13 +259,23 @@ class SplitRun:
             ):
                 claims.release(shard_name(shard))
                 del left[shard]
-                rows += len(self.plan.rows(shard))
-        return rows
 
-    def _is_there(self, shard: int, before: _State) -> bool:
-        """Return whether another worker has written a shard since its state was `before`."""
-        path = self.folder / shard_name(shard)
-        return _state(path) != before and shard_problem(path, self.plan, shard) is None
+    def _claimed(self, left: dict[int, _State], claims: Claims, meter: Meter) -> Iterator[int]:
+        """Claim, one after the other, the shards that nobody works on; drop those that are there.
+
+        A shard that was written since its state in `left` is there: whether it is whole shows
+        when all of them are read for the summary.
+        """
+        for shard in list(left):
+            path = self.folder / shard_name(shard)
+            if _state(path) == left[shard] and claims.take(path.name):
+                if _state(path) == left[shard]:
+                    yield shard
+                    continue
+                claims.release(path.name)
+            if _state(path) != left[shard]:
+                del left[shard]
+                meter.found(shard)
 
     def _invalid_rows(self, missing: Collection[int]) -> dict[int, int]:
         """Return how many rows are invalid in each shard that is whole and has some."""

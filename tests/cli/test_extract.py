@@ -422,3 +422,34 @@ def test_a_cluster_needs_ray(
     assert isinstance(shown.exception, ClusterError)
     assert str(shown.exception) == "--ray needs Ray, which is not installed"
     assert shown.exception.remedy == 'Install it, on every node: pip install "clinit[ray]".'
+
+
+def test_a_log_says_once_who_is_waited_for_and_what_other_workers_did(
+    extract: Callable[..., Result],
+    make_tree: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("clinit.extract.claims.POLL_S", 0.001)
+    images = ["--dataset", "folder", "--root", make_tree()]
+    assert extract(*images, out="whole").exit_code == 0
+    folder = tmp_path / "cache" / "train"
+    assert extract(*images, "--part=2/2").exit_code == 0
+    claim = folder / ".shard-00000.h5.claim"
+    holder = {"host": "[/far]\x1b[2J", "processes": "there", "pid": 7, "begun": "1", "token": "t"}
+    claim.write_text(json.dumps(holder))
+    waits = iter(range(100))
+
+    def sleep(seconds: float) -> None:
+        if next(waits) == 3:
+            whole = tmp_path / "whole" / "train" / "shard-00000.h5"
+            (folder / "shard-00000.h5").write_bytes(whole.read_bytes())
+            claim.unlink()
+
+    monkeypatch.setattr("clinit.extract.claims.time.sleep", sleep)
+    shown = extract(*images)
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.count("train: waiting for process 7 on [/far]\\x1b[2J") == 1
+    assert "  computed by other workers: 8 images" in shown.output
+    again = extract(*images, "--part", "1/2")
+    assert "  already complete: every shard of part 1/2 verified, nothing to do" in again.output

@@ -1,5 +1,6 @@
 """Claims: one worker per file; those of the dead and of the silent are taken over."""
 
+import errno
 import json
 import os
 import signal
@@ -9,13 +10,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clinit.errors import ClinitError
 from clinit.extract import claims as claims_module
-from clinit.extract.claims import Claims, Holder
+from clinit.extract.claims import Claims
+from clinit.extract.holder import Holder, myself
 
 NAME = "shard-00000.h5"
 HOLD = """
@@ -211,6 +215,123 @@ def test_who_waits_says_for_whom_and_gets_the_claim(
 
         with Claims(tmp_path, on_wait=on_wait) as claims, claims.holding(NAME):
             assert told == [f"process {process.pid} on {os.uname().nodename}"]
+
+
+def test_one_claim_that_was_lost_does_not_keep_others_from_being_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims_module, "HEARTBEAT_S", 0.01)
+    touch, lost = os.utime, list[int]()
+
+    def utime(descriptor: int, *arguments: object, **options: object) -> None:
+        if not lost:
+            lost.append(descriptor)
+        if descriptor == lost[0]:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        touch(descriptor)
+
+    with Claims(tmp_path) as claims:
+        assert claims.take("a")
+        assert claims.take("b")
+        second = tmp_path / ".b.claim"
+        touch(second, ns=(1, 1))
+        monkeypatch.setattr(os, "utime", utime)
+        deadline = time.monotonic() + 10
+        while second.stat().st_mtime_ns == 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert lost
+        assert second.stat().st_mtime_ns > 1
+
+
+def test_a_process_that_the_system_hides_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where /proc is mounted with `hidepid`, processes of other users are not seen there."""
+    other = Holder(**{**asdict(myself()), "pid": 1, "begun": "1", "token": "t"})
+    assert other.is_gone(), "process 1 began at another time"
+    read = Path.read_text
+
+    def hidden(path: Path, *arguments: Any, **options: Any) -> str:
+        if path == Path("/proc/1/stat"):
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+        return read(path, *arguments, **options)
+
+    def kill(pid: int, number: int) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "read_text", hidden)
+    monkeypatch.setattr(os, "kill", kill)
+    assert not other.is_gone()
+
+
+@pytest.mark.parametrize("function", ["open", "read"])
+def test_a_claim_that_another_host_gives_back_in_this_moment_is_free(
+    tmp_path: Path,
+    elsewhere: Callable[[], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    function: str,
+) -> None:
+    with Claims(tmp_path) as claims:
+        path = elsewhere()
+        real = getattr(os, function)
+
+        def stale(*arguments: Any) -> Any:
+            if function == "read" or arguments[1] & os.O_CREAT == 0:
+                raise OSError(errno.ESTALE, "Stale file handle")
+            return real(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, function, stale)
+            assert not claims.take(NAME)
+        path.unlink()
+        assert claims.take(NAME)
+
+
+def test_a_claim_that_may_not_be_read_is_stale_when_it_is_not_touched(
+    tmp_path: Path, elsewhere: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, real = [0.0], os.open
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    with Claims(tmp_path) as claims:
+        elsewhere()
+
+        def refuse(name: Any, flags: int, *arguments: int) -> int:
+            if ".claim" in str(name) and not flags & os.O_CREAT:
+                raise PermissionError(errno.EACCES, "Permission denied")
+            return real(name, flags, *arguments)
+
+        monkeypatch.setattr(os, "open", refuse)
+        assert not claims.take(NAME)
+        clock[0] = claims_module.STALE_S
+        assert claims.take(NAME)
+
+
+def test_a_disk_that_is_full_leaves_no_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(descriptor: int, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Claims(tmp_path) as claims:
+        monkeypatch.setattr(os, "write", write)
+        with pytest.raises(ClinitError, match="No space left on device"):
+            claims.take(NAME)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_many_holders_are_told_in_few_words(
+    tmp_path: Path, elsewhere: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims_module, "POLL_S", 0.001)
+    told: list[str] = []
+    with Claims(tmp_path, on_wait=told.append) as claims:
+        content = json.loads(elsewhere().read_text())
+        for number in range(12):
+            name = f"shard-{number:05d}.h5"
+            holder = json.dumps({**content, "pid": 7 + number})
+            (tmp_path / f".{name}.claim").write_text(holder)
+            assert not claims.take(name)
+        claims.wait([f"shard-{number:05d}.h5" for number in range(12)])
+        claims.wait(["never.h5"])
+    assert told == ["process 7 on far and 11 more", "another worker"]
 
 
 @pytest.mark.parametrize("kind", ["link", "folder"])

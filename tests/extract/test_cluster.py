@@ -20,7 +20,7 @@ import pytest
 from typer.testing import CliRunner
 
 from clinit.cli.main import app
-from clinit.errors import CacheError, ClusterError
+from clinit.errors import ClusterError
 from clinit.extract import cluster as module
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cluster import Share, hire, shares_of, workers_device
@@ -116,6 +116,10 @@ class FakeRay:
         self.made: list[Any] = []
         self.failures: dict[int, list[Exception]] = {}
         """What the calls for a shard raise, one after the other."""
+        self.killed: list[int] = []
+        self.unstartable: Exception | None = None
+        self.broken: dict[int, Exception] = {}
+        """What every call of a worker raises, by its number."""
         self.never_start: set[int] = set()
         """Workers, by number, whose node does not come up."""
 
@@ -140,7 +144,7 @@ class FakeRay:
                     )
                 )
 
-            return SimpleNamespace(start=call("start"), compute=call("compute"))
+            return SimpleNamespace(start=call("start"), compute=call("compute"), number=number)
 
         return SimpleNamespace(options=lambda **shares: SimpleNamespace(remote=make))
 
@@ -151,7 +155,11 @@ class FakeRay:
         return [], references
 
     def get(self, reference: Any) -> Any:
-        _, name, call, given = reference
+        number, name, call, given = reference
+        if name == "start" and self.unstartable is not None:
+            raise self.unstartable
+        if name == "compute" and number in self.broken:
+            raise self.broken[number]
         failures = self.failures.get(given[1], []) if name == "compute" else []
         if failures:
             raise failures.pop(0)
@@ -159,6 +167,9 @@ class FakeRay:
 
     def cancel(self, reference: Any) -> None:
         pass
+
+    def kill(self, worker: Any) -> None:
+        self.killed.append(worker.number)
 
 
 @pytest.fixture
@@ -205,7 +216,69 @@ def test_the_shard_of_a_lost_worker_is_given_to_another_one(on_ray: Extract) -> 
     ray = FakeRay({"CPU": 2})
     ray.failures = {3: [RayActorError("the node has gone"), RayError("CUDA out of memory")]}
     on_ray(ray)
-    assert len(ray.made) == 3, "the lost worker is replaced, the one that failed goes on"
+    assert len(ray.made) == 4, "each of them is replaced"
+
+
+def test_one_gpu_that_fails_does_not_stop_the_others(on_ray: Extract) -> None:
+    ray = FakeRay({"CPU": 4})
+    ray.broken = {0: RayError("CUDA error: an illegal memory access was encountered")}
+    on_ray(ray)
+    assert ray.killed == [0]
+
+
+def test_workers_that_died_while_they_were_idle_use_up_no_attempts(on_ray: Extract) -> None:
+    ray = FakeRay({"CPU": 8})
+    ray.broken = {number: RayActorError("the node has gone") for number in range(4)}
+    on_ray(ray)
+
+
+def test_a_node_that_cannot_do_the_work_is_given_up(
+    on_ray: Extract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its images are not mounted, say: the others go on, and the last one's reason is told."""
+    start = module.ShardWorker.start
+    refused: list[module.ShardWorker] = []
+
+    def first_refuses(worker: module.ShardWorker) -> Refusal | None:
+        if not refused or refused[0] is worker:
+            refused[:] = [worker]
+            return Refusal("ClusterError", "/data is not there on node7", "Mount it.")
+        return start(worker)
+
+    monkeypatch.setattr(module.ShardWorker, "start", first_refuses)
+    shutil.rmtree(on_ray(FakeRay({"CPU": 2})))
+    refused.clear()
+    with pytest.raises(ClusterError, match="/data is not there on node7"):
+        on_ray(FakeRay({"CPU": 1}))
+
+
+def test_why_no_worker_could_start_is_told(on_ray: Extract) -> None:
+    ray = FakeRay({"CPU": 2})
+    ray.unstartable = RayError("remote traceback\nModuleNotFoundError: No module named 'clinit'")
+    with pytest.raises(ClusterError) as caught:
+        on_ray(ray)
+    assert str(caught.value) == (
+        "no worker of the cluster is left; the last one could not start: ModuleNotFoundError: No"
+        " module named 'clinit'"
+    )
+
+
+def test_a_machine_that_fails_at_a_shard_leaves_it_to_the_others(
+    on_ray: Extract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute, failed = module.ShardWorker.compute, list[int]()
+
+    def fails_once(worker: module.ShardWorker, place: str, shard: int) -> Any:
+        if not failed:
+            failed.append(shard)
+            return Refusal("MachineError", "too many open files", "Raise the limit.")
+        return compute(worker, place, shard)
+
+    monkeypatch.setattr(module.ShardWorker, "compute", fails_once)
+    ray = FakeRay({"CPU": 2})
+    on_ray(ray)
+    assert failed == [0]
+    assert len(ray.killed) == 1
 
 
 def test_a_shard_that_is_lost_again_and_again_is_given_up(on_ray: Extract) -> None:
@@ -244,7 +317,7 @@ def test_what_a_worker_refuses_is_refused_here(on_ray: Extract, tmp_path: Path) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "load_network", other)
         patch.setattr(module, "refuse_other_backbone", lambda out, fingerprint: None)
-        with pytest.raises(CacheError, match=r"was begun with timm = .*, .* has timm = 0\.0\.1"):
+        with pytest.raises(ClusterError, match=r"was begun with timm = .*, .* has timm = 0\.0\.1"):
             on_ray(ray)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from clinit.errors import CacheError
 from clinit.extract import claims as claims_module
@@ -21,7 +22,7 @@ from clinit.extract.plan import shard_name
 from clinit.extract.progress import Progress
 from clinit.extract.run import ExtractConfig, extract, extract_part
 from clinit.extract.scan import scan
-from clinit.extract.split_run import PartResult, SplitResult
+from clinit.extract.split_run import PartResult, SplitResult, SplitRun
 
 Results = list[SplitResult | PartResult]
 
@@ -225,3 +226,89 @@ def test_a_small_image_set_has_fewer_shards_than_parts(
     first = work(root, tmp_path / "cache", config, Part(4, 4))
     assert [type(result) for result in first] == [PartResult, PartResult]
     assert [result.computed_rows for result in first] == [0, 0]
+
+
+def test_a_part_of_a_complete_cache_does_not_answer_for_other_parts(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root, out = make_tree(), tmp_path / "cache"
+    work(root, out, config)
+    (result, _) = work(root, out, config, Part(1, 2))
+    assert isinstance(result, SplitResult)
+    assert result.part == Part(1, 2)
+    (out / "train" / shard_name(1)).unlink()
+    (result, _) = work(root, out, config, Part(1, 2))
+    assert isinstance(result, PartResult)
+    assert (result.shards_there, result.computed_rows) == (7, 0)
+
+
+def test_a_damaged_shard_of_another_part_is_left_to_it(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root, out = make_tree(), tmp_path / "parts"
+    work(root, tmp_path / "whole", config)
+    work(root, out, config, Part(2, 2))
+    (out / "train" / shard_name(1)).write_bytes(b"half of a shard")
+    (train, val) = work(root, out, config, Part(1, 2))
+    assert isinstance(train, PartResult)
+    assert train.computed_rows == 8
+    assert shard_name(1) in train.problem
+    assert isinstance(val, SplitResult), "it goes on with the other split"
+    (train, _) = work(root, out, config, Part(2, 2))
+    assert train.computed_rows == 2
+    assert files(out) == files(tmp_path / "whole")
+
+
+def test_names_that_are_given_while_another_worker_runs_stay(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path, tiny_weights: Path
+) -> None:
+    root, out = make_tree(), tmp_path / "cache"
+    unnamed = tmp_path / "unnamed.safetensors"
+    save_file(load_file(tiny_weights), unnamed)
+    config = replace(config, backbone=replace(config.backbone, weights=unnamed))
+    manifests = {split: scan("folder", root, split).manifest for split in ("train", "val")}
+    slow = extract(manifests, root, out, config)
+    next(slow)
+    list(extract(manifests, root, out, replace(config, head_classes="dataset")))
+    next(slow)
+    cache = open_cache(out)
+    assert cache.head is not None
+    assert cache.head.class_names == ("a", "b", "c")
+    assert cache.split("val").summary.head.total == 6
+
+
+def test_a_shard_without_any_image_is_the_same_whoever_computes_it(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root = make_tree()
+    manifest = scan("folder", root, "train").manifest
+    for path in manifest.table["path"][2:4]:  # all of shard 1
+        (root / path).unlink()
+    manifests = {"train": manifest}
+    list(extract_part(manifests, root, tmp_path / "parts", config, Part(2, 2)))
+    list(extract_part(manifests, root, tmp_path / "parts", config, Part(1, 2)))
+    list(extract(manifests, root, tmp_path / "whole", config))
+    assert files(tmp_path / "parts") == files(tmp_path / "whole")
+    assert open_split(tmp_path / "parts" / "train").num_valid == 13
+
+
+def test_a_late_worker_does_not_write_a_summary_again(
+    make_tree: Callable[..., Path],
+    config: ExtractConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root, out = make_tree(), tmp_path / "cache"
+    manifests = {"train": scan("folder", root, "train").manifest}
+    late = SplitRun._missing_shards
+
+    def meanwhile(run: SplitRun, finished: object) -> Any:
+        found = late(run, None)
+        monkeypatch.undo()
+        list(extract(manifests, root, out, config))
+        return found
+
+    monkeypatch.setattr(SplitRun, "_missing_shards", meanwhile)
+    (result,) = extract(manifests, root, out, config)
+    assert (result.computed_rows, result.shared_rows, result.run) == (0, 15, None)
+    assert result.split.summary.run.computed_rows == 15
