@@ -62,7 +62,8 @@ class Process:
     def stop(self) -> None:
         """End it."""
         self._process.terminate()
-        self._process.wait()
+        with self._process:  # closes its pipes and waits for it
+            pass
 
 
 def peer_python(folder: Path) -> str:
@@ -91,6 +92,6 @@ def processor() -> str:
 
 def has_bf16() -> bool:
     """Return whether clinit trains in bfloat16 here."""
-    from clinit.headtrain.bank.precision import cpu_has_bf16
+    from clinit.extract.device import cpu_has_bf16
 
     return cpu_has_bf16()

@@ -16,7 +16,6 @@ from clinit.cli.extract_output import print_results, progress_bars
 from clinit.cli.extract_workers import workers_on
 from clinit.cli.interruption import keeps
 from clinit.cli.network_options import (
-    BatchSize,
     InputSize,
     ModelArgs,
     PixelDeviation,
@@ -74,7 +73,15 @@ def extract(
     input_size: InputSize = None,
     mean: PixelMean = None,
     std: PixelDeviation = None,
-    batch_size: BatchSize = 64,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=10**9,
+            help="Images per forward pass.",
+            show_default="as begun; else 32 on a CPU, 64 on a GPU",
+        ),
+    ] = None,
     workers: Workers = None,
     dtype: Annotated[Dtype, typer.Option(help="How features are stored.")] = Dtype.float16,
     device: DeviceOption = "auto",

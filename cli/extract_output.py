@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from clinit.extract.summary import InvalidRow
 
 _BAD_IMAGES_SHOWN = 20
+_LONG_S = 10
+"""Seconds of forward passes from which on it is worth a line how they would be faster."""
 
 
 @contextmanager
@@ -72,6 +74,7 @@ def print_results(results: Iterable[SplitResult | PartResult], cache: Path) -> N
     from clinit.extract.views import view_folders
 
     train: SplitResult | None = None
+    plain: list[SplitResult] = []
     views: list[SplitResult] = []
     parts: list[PartResult] = []
     for result in results:
@@ -80,6 +83,7 @@ def print_results(results: Iterable[SplitResult | PartResult], cache: Path) -> N
             parts.append(result)
         elif result.split.fingerprint.view is None:
             print_split(result)
+            plain.append(result)
             train = result if result.split.plan.split == "train" else train
         else:
             print_view(result, train)
@@ -91,6 +95,22 @@ def print_results(results: Iterable[SplitResult | PartResult], cache: Path) -> N
             "the cache is complete when all parts are there; the same command without --part"
             " computes what is missing"
         )
+    if any(map(_gains_by_bfloat16, [*plain, *views])):
+        note(
+            "this CPU multiplies bfloat16: --autocast bfloat16 would be faster; its features differ"
+            " (another fingerprint), so it needs another --out"
+        )
+
+
+def _gains_by_bfloat16(result: SplitResult) -> bool:
+    """Return whether this machine would have computed a split faster in bfloat16."""
+    from clinit.extract.device import cpu_has_bf16
+
+    run, arithmetic = result.run, result.split.fingerprint.fields.get("autocast")
+    if run is None or run.device != "cpu" or arithmetic != "off":
+        return False
+    is_bound = run.bound == "forward" and run.seconds.get("forward", 0) >= _LONG_S
+    return is_bound and cpu_has_bf16()
 
 
 def print_part(result: PartResult) -> None:

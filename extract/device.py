@@ -6,6 +6,9 @@ import torch
 
 from clinit.errors import DeviceError
 
+CPU_WITH_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
+"""Names that PyTorch has for the instructions, of x86 and of Arm."""
+
 
 def choose_device(name: str) -> torch.device:
     """Return the device called `name`; `auto` is CUDA where there is a device, else the CPU.
@@ -28,3 +31,9 @@ def choose_device(name: str) -> torch.device:
 def device_name(device: torch.device) -> str:
     """Return the name of the GPU, or `cpu`."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def cpu_has_bf16() -> bool:
+    """Return whether the CPU multiplies bfloat16."""
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name, False) for name in CPU_WITH_BF16)

@@ -1,16 +1,23 @@
 """Batches of pixels to features: to the device, through the network and back.
 
-On the CPU one thing happens after the other. On a CUDA device three things happen at a time: a
-batch goes over on a stream of its own while the network works on the batch before, and the host
-decodes the next one. It waits for the features of a batch when the batch after it is under way,
-never sooner. Both ways launch the same kernels on the same numbers: the bits are the same.
+On the CPU several batches are computed at a time, each by one thread. Threads that share a batch
+wait for each other at every layer, and longest where decoders or other programs have taken the
+processor of one of them; those with a batch each never wait. Some kernels also round according to
+the number of their threads: with one, the bits are the same on any number of processors.
+
+On a CUDA device three things happen at a time: a batch goes over on a stream of its own while the
+network works on the batch before, and the host decodes the next one. It waits for the features of
+a batch when the batch after it is under way, never sooner. `in_turn` launches the same kernels on
+the same numbers one after the other: the bits are the same.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -18,11 +25,15 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from clinit.extract.loader import ImageBatch
+from clinit.extract.machine import free_memory
 from clinit.extract.stopwatch import Stopwatch
 from clinit.extract.timing import Timing
 
 IN_FLIGHT = 2
 """Batches whose pixels are on the device: one that is computed, one that arrives."""
+_BYTES_PER_SAMPLE = 192
+"""Memory of a forward pass per sample (one channel of one pixel) of its batch: 48 times the
+normalised batch, more than wide convolutional networks take (EfficientNet-B7: 36 times)."""
 
 Compute = Callable[[UInt8[Tensor, "batch 3 height width"]], Float[Tensor, "batch ..."]]
 """From pixels on the device to what is stored of them, on the device."""
@@ -40,8 +51,49 @@ def features_of(
         device: Where to compute.
         timing: Adds up the phases `transfer` and `forward`.
     """
-    way = overlapped if device.type == "cuda" else in_turn
-    return way(batches, compute, device, timing)
+    if device.type == "cuda":
+        return overlapped(batches, compute, device, timing)
+    return side_by_side(batches, compute, timing)
+
+
+def side_by_side(
+    batches: Iterable[ImageBatch], compute: Compute, timing: Timing
+) -> Generator[tuple[ImageBatch, Float[Tensor, "batch ..."]]]:
+    """Yield each batch with its features, in order; as many at a time as PyTorch has threads.
+
+    However it ends, nothing is left in flight.
+    """
+    remaining = iter(batches)
+    first = next(remaining, None)
+    if first is None:
+        return
+    threads = forward_threads(first.pixels.numel())
+    flights: deque[tuple[ImageBatch, Future[Tensor]]] = deque()
+
+    def landed() -> tuple[ImageBatch, Tensor]:
+        batch, features = flights.popleft()
+        with timing.phase("forward"):
+            return batch, features.result()
+
+    pool = ThreadPoolExecutor(threads, "forward", initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        for batch in chain([first], remaining):
+            flights.append((batch, pool.submit(compute, batch.pixels)))
+            if len(flights) > threads:  # one waits, so that no thread ever does
+                yield landed()
+        while flights:
+            yield landed()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def forward_threads(samples: int) -> int:
+    """Return how many batches of so many samples are computed at a time on the CPU.
+
+    As many as PyTorch has threads, fewer where the memory does not suffice for all.
+    """
+    fitting = free_memory() // (_BYTES_PER_SAMPLE * max(1, samples))
+    return max(1, min(torch.get_num_threads(), fitting))
 
 
 def in_turn(

@@ -38,6 +38,10 @@ from clinit.extract.split_run import (
 from clinit.extract.transform import Transform, make_transform
 from clinit.extract.views import VIEWS_FOLDER
 
+BATCH_SIZES = {"cpu": 32, "cuda": 64}
+"""Images per forward pass where nobody says, by kind of device: on a CPU, activations of more leave
+the cache. Measured by `benchmarks/extract.py`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractConfig:
@@ -52,8 +56,8 @@ class ExtractConfig:
     """Pixel mean in [0, 1], one number or one per channel; the model's own when None."""
     std: tuple[float, ...] | None = None
     """Standard deviation of a pixel, one number or one per channel; the model's own when None."""
-    batch_size: int = 64
-    """Images per forward pass."""
+    batch_size: int | None = None
+    """Images per forward pass; None for what the cache was begun with, else `BATCH_SIZES`."""
     workers: int = field(default_factory=cpu_count)
     """Threads that read and decode."""
     dtype: str = "float16"
@@ -77,8 +81,9 @@ class ExtractConfig:
         if self.views < 0:
             raise ValueError(f"views must be at least 0, got {self.views}")
         for name in ("batch_size", "workers", "shard_rows", "max_pixels"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be positive, got {value}")
 
 
 def extract(
@@ -253,6 +258,7 @@ def _targets(
         found = fingerprint.of_rows(manifest.digest)
         if view is not None:
             found = found.of_view(view.describe(), seed=view.seed, number=view.number)
+        device = config.backbone.device.split(":")[0]
         plan = Plan(
             dataset=manifest.dataset,
             split=split,
@@ -260,9 +266,9 @@ def _targets(
             dim=dim,
             dtype=config.dtype,
             shard_rows=config.shard_rows,
-            batch_size=config.batch_size,
+            batch_size=config.batch_size or _begun_with(folder) or BATCH_SIZES[device],
             fingerprint=found,
-            device=config.backbone.device.split(":")[0],
+            device=device,
         )
         return _Target(folder, plan, view)
 
@@ -271,6 +277,11 @@ def _targets(
         *(target(out / split, split, None) for split in manifests),
         *(target(out / VIEWS_FOLDER / str(view.number), "train", view) for view in views),
     ]
+
+
+def _begun_with(folder: Path) -> int | None:
+    """Return the batch size of the extraction that began a split; None where there is none."""
+    return read_plan(folder).batch_size if (folder / PLAN_FILE).exists() else None
 
 
 def _probe(transform: Transform, device: str) -> Float[Tensor, "2 3 height width"]:

@@ -15,11 +15,10 @@ from contextlib import contextmanager
 import torch
 
 from clinit.errors import DeviceError
+from clinit.extract.device import CPU_WITH_BF16, cpu_has_bf16
 
 ROUNDOFF = {"tf32": 2.0**-10, "bf16": 2.0**-8}
 """Relative error of a rounded operand, at most; those of TF32 may be cut off, not rounded."""
-_CPU_WITH_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
-"""Names that PyTorch has for the instructions, of x86 and of Arm."""
 _AMPERE = (8, 0)
 
 
@@ -45,15 +44,9 @@ def check_precision(precision: str, device: torch.device) -> None:
     elif precision == "bf16" and not cpu_has_bf16():
         raise DeviceError(
             "--precision bf16 was asked for, but this CPU has no instructions for it"
-            f" ({', '.join(_CPU_WITH_BF16)}): emulated, it would be slower than float32",
+            f" ({', '.join(CPU_WITH_BF16)}): emulated, it would be slower than float32",
             remedy=f"{remedy}.",
         )
-
-
-def cpu_has_bf16() -> bool:
-    """Return whether the CPU multiplies bfloat16."""
-    capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(name, False) for name in _CPU_WITH_BF16)
 
 
 @contextmanager

@@ -424,6 +424,62 @@ def test_a_cluster_needs_ray(
     assert shown.exception.remedy == 'Install it, on every node: pip install "clinit[ray]".'
 
 
+HINT = (
+    "this CPU multiplies bfloat16: --autocast bfloat16 would be faster; its features differ"
+    " (another fingerprint), so it needs another --out"
+)
+
+
+@pytest.fixture
+def bound_by_bf16(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let an extraction be as if the forward pass had bounded it, on a given CPU."""
+
+    def pretend(*, has_bf16: bool = True, bound: str = "forward", long_s: float = 0.0) -> None:
+        monkeypatch.setattr("clinit.extract.device.cpu_has_bf16", lambda: has_bf16)
+        monkeypatch.setattr("clinit.extract.timing.Timing.bound", bound)
+        monkeypatch.setattr("clinit.cli.extract_output._LONG_S", long_s)
+
+    return pretend
+
+
+def test_a_faster_arithmetic_is_named_once(
+    extract: Callable[..., Result],
+    make_tree: Callable[..., Path],
+    bound_by_bf16: Callable[..., None],
+) -> None:
+    bound_by_bf16()
+    root = make_tree()
+    shown = extract("--dataset=folder", "--root", root)
+    assert " ".join(shown.output.split()).count(HINT) == 1
+    assert (
+        "multiplies bfloat16" not in extract("--dataset=folder", "--root", root).output
+    )  # was complete
+
+
+@pytest.mark.parametrize(
+    "case", [{"has_bf16": False}, {"bound": "decode"}, {"long_s": 1000.0}], ids=str
+)
+def test_bfloat16_is_not_named_where_it_gains_nothing(
+    extract: Callable[..., Result],
+    make_tree: Callable[..., Path],
+    bound_by_bf16: Callable[..., None],
+    case: dict[str, object],
+) -> None:
+    bound_by_bf16(**case)
+    assert "multiplies bfloat16" not in extract("--dataset=folder", "--root", make_tree()).output
+
+
+def test_bfloat16_is_not_named_where_it_is_used(
+    extract: Callable[..., Result],
+    make_tree: Callable[..., Path],
+    bound_by_bf16: Callable[..., None],
+) -> None:
+    bound_by_bf16()
+    shown = extract("--dataset=folder", "--root", make_tree(), "--autocast=bfloat16")
+    assert shown.exit_code == 0, shown.output
+    assert "multiplies bfloat16" not in shown.output
+
+
 def test_a_log_says_once_who_is_waited_for_and_what_other_workers_did(
     extract: Callable[..., Result],
     make_tree: Callable[..., Path],

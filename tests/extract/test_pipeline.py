@@ -1,3 +1,4 @@
+import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing
@@ -17,7 +18,13 @@ from torch.utils._pytree import tree_leaves
 from clinit.errors import ImageError
 from clinit.extract.backbone import BackboneConfig, load_backbone
 from clinit.extract.loader import ImageBatch
-from clinit.extract.pipeline import Compute, in_turn, overlapped
+from clinit.extract.pipeline import (
+    Compute,
+    forward_threads,
+    in_turn,
+    overlapped,
+    side_by_side,
+)
 from clinit.extract.progress import Progress
 from clinit.extract.run import ExtractConfig, extract
 from clinit.extract.scan import scan
@@ -216,6 +223,7 @@ def test_overlapped_extraction_writes_the_bytes_of_a_plain_one(
     backbone = BackboneConfig(name=MODEL, weights=tiny_weights, model_args=ARGS)
     config = ExtractConfig(backbone=backbone, input_size=32, batch_size=2, shard_rows=7)
     seen: list[Progress] = []
+    monkeypatch.setattr("clinit.extract.shard_work.features_of", in_turn)
     list(extract(manifests, root, tmp_path / "plain", config, on_progress=seen.append))
     plain = [progress.rows_done for progress in seen]
     seen.clear()
@@ -229,6 +237,76 @@ def test_overlapped_extraction_writes_the_bytes_of_a_plain_one(
         assert (tmp_path / "late" / shard).read_bytes() == (tmp_path / "plain" / shard).read_bytes()
     assert device.idle
     assert device.waits
+
+
+@pytest.fixture
+def threads() -> Iterator[int]:
+    """Let PyTorch have three threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield 3
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("sizes", [[], [4], [4, 3], [4, 4, 4, 4, 4, 4, 1]])
+def test_batches_side_by_side_come_in_order_with_their_features(
+    compute: Compute, threads: int, sizes: list[int]
+) -> None:
+    found = list(side_by_side(arrive(sizes), compute, Timing()))
+    expected = list(in_turn(arrive(sizes), compute, CPU, Timing()))
+    assert [batch.rows for batch, _ in found] == [batch.rows for batch, _ in expected]
+    for (_, features), (_, plain) in zip(found, expected, strict=True):
+        np.testing.assert_allclose(features.numpy(), plain.numpy(), atol=1e-6)
+
+
+def test_as_many_batches_are_computed_at_a_time_as_there_are_threads(threads: int) -> None:
+    together = threading.Barrier(threads, timeout=20)
+
+    def compute(pixels: Tensor) -> Tensor:
+        assert torch.get_num_threads() == 1
+        together.wait()  # fails where fewer are computed at a time
+        return pixels.flatten(1).float()
+
+    assert len(list(side_by_side(arrive([2] * 6), compute, Timing()))) == 6
+    assert torch.get_num_threads() == threads
+
+
+def test_features_have_the_same_bits_on_any_number_of_threads(tiny_weights: Path) -> None:
+    config = BackboneConfig(name=MODEL, weights=tiny_weights, model_args=ARGS)
+    backbone, normalise = load_backbone(config), TRANSFORM.normaliser(CPU)
+    before, found = torch.get_num_threads(), []
+    for number in (1, 2, 4):
+        torch.set_num_threads(number)
+        batches = side_by_side(
+            arrive([8] * 5), lambda pixels: backbone.features(normalise(pixels)), Timing()
+        )
+        found.append(np.concatenate([features.numpy() for _, features in batches]))
+    torch.set_num_threads(before)
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+
+
+def test_no_thread_is_left_where_a_batch_fails_or_the_reader_stops(
+    compute: Compute, threads: int
+) -> None:
+    def broken(pixels: Tensor) -> Tensor:
+        raise RuntimeError("the network is broken")
+
+    with pytest.raises(RuntimeError, match="the network is broken"):
+        list(side_by_side(arrive([4] * 5), broken, Timing()))
+    reader = side_by_side(arrive([4] * 9), compute, Timing())
+    next(reader)
+    reader.close()
+    assert not [each for each in threading.enumerate() if each.name.startswith("forward")]
+
+
+def test_fewer_batches_are_computed_at_a_time_where_the_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    samples = 32 * 3 * 224 * 224
+    for free, expected in ((2**40, threads), (2 * 192 * samples, 2), (1000, 1)):
+        monkeypatch.setattr("clinit.extract.pipeline.free_memory", lambda free=free: free)
+        assert forward_threads(samples) == expected
 
 
 def test_a_batch_is_under_way_when_the_one_before_is_waited_for(

@@ -27,6 +27,7 @@ from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import open_cache, open_split, verify_shard
 from clinit.extract.decode import decode
 from clinit.extract.import_features import ImportConfig, import_features
+from clinit.extract.plan import read_plan
 from clinit.extract.progress import Progress
 from clinit.extract.run import ExtractConfig, extract
 from clinit.extract.scan import available_splits, scan
@@ -444,6 +445,26 @@ def test_another_way_to_extract_is_refused_and_the_field_is_named(
     with pytest.raises(CacheError, match=f"{field} = .*this command has {field} = "):
         run(root, tmp_path / "cache", replace(config, **change))  # type: ignore[arg-type]
     assert files(tmp_path / "cache") == before
+
+
+def test_a_cache_goes_on_with_the_batches_that_it_was_begun_with(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    root, out = make_tree(), tmp_path / "cache"
+    run(root, out, config)
+    before = files(out)
+    (out / "train" / "shard-00001.h5").unlink()
+    (out / "train" / "cache.json").unlink()
+    run(root, out, replace(config, batch_size=None))
+    assert files(out) == before
+    assert read_plan(out / "train").batch_size == config.batch_size == 4
+
+
+def test_batches_are_of_32_images_on_a_cpu_where_nobody_says(
+    make_tree: Callable[..., Path], config: ExtractConfig, tmp_path: Path
+) -> None:
+    run(make_tree(), tmp_path / "cache", replace(config, batch_size=None))
+    assert read_plan(tmp_path / "cache" / "train").batch_size == 32
 
 
 def test_other_images_are_refused(

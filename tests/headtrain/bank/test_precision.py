@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from clinit.errors import DeviceError
+from clinit.extract.device import cpu_has_bf16
 from clinit.headtrain.bank import precision
 from clinit.headtrain.bank import step as training_module
 from clinit.headtrain.bank.heads import Bank
@@ -26,7 +27,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 DIM, CLASSES, BATCH = 48, 30, 16
 
 
-HAS_BF16 = precision.cpu_has_bf16
+HAS_BF16 = cpu_has_bf16
 
 
 def bank_in(kind: str, rows: Rows, heads: Sequence[Training], device: torch.device) -> Bank:

@@ -1,0 +1,253 @@
+"""Ways from the images of a folder to features, one per process; each pass is a turn.
+
+    python extract_contenders.py CONTENDER '{"root": …, "weights": …, "backbone": …, …}'
+
+Everybody computes the penultimate features of all images with the same network, weights and
+preprocessing, and keeps them in float16. Not counted: loading the network and its first forward
+pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from answers import divert_prints, say
+from torch import Tensor, nn
+
+from clinit.extract import shard_work
+from clinit.extract.backbone import BackboneConfig
+from clinit.extract.loader import ImageBatch, load_batches
+from clinit.extract.machine import cpu_count
+from clinit.extract.pipeline import in_turn, side_by_side
+from clinit.extract.run import ExtractConfig, Network, extract, load_network
+from clinit.extract.scan import scan
+from clinit.extract.timing import Timing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is to be done, the same for all."""
+
+    root: str
+    """Folder that holds `train/<class>/<image>.jpg`."""
+    weights: str
+    backbone: str
+    model_args: dict[str, Any]
+    input_size: int
+    autocast: str
+    images: int
+    out: str
+    """Folder for what a contender writes."""
+
+
+class Contender:
+    """What the contenders share: the job, its network and its preprocessing."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.root = Path(job.root)
+        backbone = BackboneConfig(
+            name=job.backbone,
+            weights=Path(job.weights),
+            model_args={name: tuple(value) for name, value in job.model_args.items()},
+            autocast=job.autocast,
+        )
+        self.config = ExtractConfig(backbone=backbone, input_size=job.input_size)
+        self.loaded: Network = load_network(self.config)
+        self.data: dict[str, Any] = dict(self.loaded.backbone.data_config)
+
+    @property
+    def network(self) -> nn.Module:
+        """The network itself, for loops that know nothing of clinit."""
+        return self.loaded.backbone.network
+
+    @torch.inference_mode()
+    def features(self, pixels: Tensor) -> Tensor:
+        """Return the features of normalised images: a loop's own forward pass."""
+        dtype, is_on = torch.bfloat16, self.job.autocast == "bfloat16"
+        with torch.autocast("cpu", dtype=dtype, enabled=is_on):
+            network: Any = self.network
+            found: Tensor = network.forward_head(network.forward_features(pixels), pre_logits=True)
+        return found.float()
+
+    def kept(self, batches: Iterable[Any]) -> int:
+        """Compute and keep the features of normalised batches; return how many there are."""
+        channels_last = torch.channels_last
+        found = [
+            self.features(images.to(memory_format=channels_last)).numpy().astype(np.float16)
+            for images, _ in batches
+        ]
+        return len(np.concatenate(found))
+
+
+def of_clinit(job: Job) -> Callable[[], int]:
+    """Return a pass of `clinit.extract.run.extract` into a cache."""
+    return _extraction(Contender(job), Path(job.out))
+
+
+def of_clinit_in_turn(job: Job, batch_size: int) -> Callable[[], int]:
+    """Return the same with all threads on one batch after the other, as it was before."""
+    contender = Contender(job)
+    contender.config = replace(contender.config, batch_size=batch_size)
+    shard_work.features_of = in_turn
+    return _extraction(contender, Path(job.out))
+
+
+def _extraction(contender: Contender, out: Path) -> Callable[[], int]:
+    manifests = {"train": scan("folder", contender.root, "train").manifest}
+
+    def extraction() -> int:
+        shutil.rmtree(out, ignore_errors=True)
+        (result,) = extract(
+            manifests, contender.root, out, contender.config, network=contender.loaded
+        )
+        return result.split.summary.num_valid
+
+    return extraction
+
+
+def of_timm(job: Job, batch_size: int) -> Callable[[], int]:
+    """Return a pass of timm's own data set and loader."""
+    from timm.data import ImageDataset, create_loader
+
+    contender = Contender(job)
+    data = contender.data
+    loader = create_loader(
+        ImageDataset(str(contender.root / "train")),
+        input_size=(3, job.input_size, job.input_size),
+        batch_size=batch_size,
+        is_training=False,
+        use_prefetcher=False,
+        interpolation=data["interpolation"],
+        mean=data["mean"],
+        std=data["std"],
+        crop_pct=data["crop_pct"],
+        num_workers=cpu_count(),
+        persistent_workers=False,
+        device=torch.device("cpu"),
+    )
+    return lambda: contender.kept(loader)
+
+
+def of_torchvision(job: Job, batch_size: int) -> Callable[[], int]:
+    """Return a pass of torchvision's folder, with Pillow, and PyTorch's loader."""
+    from torch.utils.data import DataLoader
+    from torchvision import transforms
+    from torchvision.datasets import ImageFolder
+
+    contender = Contender(job)
+    data, transform = contender.data, contender.loaded.transform
+    steps = transforms.Compose(
+        [
+            transforms.Resize(
+                transform.resize, transforms.InterpolationMode(data["interpolation"])
+            ),
+            transforms.CenterCrop(list(transform.crop)),
+            transforms.ToTensor(),
+            transforms.Normalize(data["mean"], data["std"]),
+        ]
+    )
+    loader: DataLoader[Any] = DataLoader(
+        ImageFolder(str(contender.root / "train"), steps),
+        batch_size=batch_size,
+        num_workers=cpu_count(),
+    )
+    return lambda: contender.kept(loader)
+
+
+def of_decoding(job: Job) -> Callable[[], int]:
+    """Return a pass of clinit's reading, decoding and resizing alone."""
+    contender = Contender(job)
+    paths = scan("folder", contender.root, "train").manifest.table["path"].to_list()
+    batches = [range(first, min(first + 32, len(paths))) for first in range(0, len(paths), 32)]
+
+    def decoding() -> int:
+        transform = contender.loaded.transform
+        loaded = load_batches(contender.root, paths, batches, transform, workers=cpu_count())
+        return sum(len(batch.rows) for batch in loaded)
+
+    return decoding
+
+
+def of_model(job: Job, batch_size: int, *, is_shared: bool) -> Callable[[], int]:
+    """Return a pass of the network alone, from pixels in memory.
+
+    Args:
+        job: What is to be done.
+        batch_size: Images per batch.
+        is_shared: Whether all threads work on one batch after the other.
+    """
+    contender = Contender(job)
+    transform = contender.loaded.transform
+    shape = (batch_size, 3, *transform.crop)
+    few = [torch.randint(0, 256, shape, dtype=torch.uint8) for _ in range(4)]
+    normalise = transform.normaliser(torch.device("cpu"))
+
+    def batches() -> Iterator[ImageBatch]:
+        starts = range(0, job.images, batch_size)
+        for first, pixels in zip(starts, itertools.cycle(few), strict=False):
+            rows = range(first, min(first + batch_size, job.images))
+            yield ImageBatch(rows, pixels[: len(rows)], {}, 0.0, 0.0)
+
+    def compute(pixels: Tensor) -> Tensor:
+        return contender.loaded.backbone.features(normalise(pixels))
+
+    def alone() -> int:
+        cpu = torch.device("cpu")
+        if is_shared:
+            found = in_turn(batches(), compute, cpu, Timing())
+        else:
+            found = side_by_side(batches(), compute, Timing())
+        return sum(len(features) for _, features in found)
+
+    return alone
+
+
+CONTENDERS: dict[str, Callable[[Job], Callable[[], int]]] = {
+    "clinit": of_clinit,
+    "clinit, one batch of 64 at a time": lambda job: of_clinit_in_turn(job, 64),
+    "clinit, one batch of 32 at a time": lambda job: of_clinit_in_turn(job, 32),
+    "timm loop": lambda job: of_timm(job, 32),
+    "torchvision loop": lambda job: of_torchvision(job, 32),
+    "decoding alone": of_decoding,
+    "model alone, 64 at a time": lambda job: of_model(job, 64, is_shared=True),
+    "model alone, 32 at a time": lambda job: of_model(job, 32, is_shared=True),
+    "model alone, 32 per thread": lambda job: of_model(job, 32, is_shared=False),
+}
+
+
+def cpu_seconds() -> float:
+    """Return the CPU seconds of this process and of those that it has waited for."""
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, kinds))
+
+
+def main() -> None:
+    """Make ready, then do a pass at each line that comes, and answer what it took."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("contender", choices=CONTENDERS)
+    parser.add_argument("job", type=lambda text: Job(**json.loads(text)))
+    options = parser.parse_args()
+    divert_prints()
+    run = CONTENDERS[options.contender](options.job)
+    say(ready=True)
+    for _ in sys.stdin:
+        started, before = time.perf_counter(), cpu_seconds()
+        images = run()
+        say(images=images, wall_s=time.perf_counter() - started, cpu_s=cpu_seconds() - before)
+
+
+if __name__ == "__main__":
+    main()

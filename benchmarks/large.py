@@ -1,0 +1,294 @@
+"""ImageNet's size: what commands take on 1.3 million rows, and on a quarter of them.
+
+    python benchmarks/large.py --out benchmarks/
+
+Every line is a process of its own, measured from its start to its end with its peak memory, once
+at full size and once at a quarter: what grows in proportion to the rows takes at most four times
+as long, what is quadratic 16 times. The features are Gaussian classes in float16, written block by
+block; the images are hard links to one small file per class, which cost no inode each. All is
+written into a temporary folder (3 GB; `TMPDIR` says where) and removed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from numpy.lib.format import open_memmap
+from rich.table import Table
+from turns import CONSOLE, processor
+
+DIM = 384
+CLASSES = 1000
+NEW_CLASSES = 100
+NEW_ROWS = 500
+"""Rows per new class."""
+ITERATIONS = 100
+"""Per task, of which there are five."""
+_PIXEL = (
+    b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff,\x00\x00\x00\x00\x01\x00\x01\x00"
+    b"\x00\x02\x02D\x01\x00;"
+)
+"""A GIF of one pixel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a process took, those that it started included."""
+
+    wall_s: float
+    cpu_s: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much there is."""
+
+    rows: int
+    """Rows of the base classes."""
+    runs: int
+    """Runs of the sweep: a multiple of five."""
+
+    @property
+    def rows_per_class(self) -> int:
+        """Rows of each base class."""
+        return self.rows // CLASSES
+
+
+def measured(*arguments: object) -> Cost:
+    """Run a command of clinit to its end."""
+    command = [sys.executable, "-m", "clinit", *map(str, arguments)]
+    with tempfile.TemporaryFile("w+") as messages:
+        started = time.perf_counter()
+        process = subprocess.Popen(command, stdout=messages, stderr=messages)
+        _, status, usage = os.wait4(process.pid, 0)
+        wall_s = time.perf_counter() - started
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            messages.seek(0)
+            told = "".join(messages.readlines()[-20:])
+            raise SystemExit(f"`{' '.join(command)}` failed:\n{told}")
+    return Cost(wall_s, usage.ru_utime + usage.ru_stime, 1024 * usage.ru_maxrss)
+
+
+def write_links(root: Path, size: Size) -> None:
+    """Write `root/train/<class>/<number>.gif`."""
+    for number in range(CLASSES):
+        folder = root / "train" / f"class-{number:04d}"
+        folder.mkdir(parents=True)
+        first = folder / "00000.gif"
+        first.write_bytes(_PIXEL)
+        for link in range(1, size.rows_per_class):
+            os.link(first, folder / f"{link:05d}.gif")
+
+
+def write_features(folder: Path, name: str, first: int, classes: int, rows: int) -> None:
+    """Write features and labels of classes whose means are numbered from `first` on."""
+    rng = np.random.default_rng(first)
+    shape = (classes * rows, DIM)
+    features = open_memmap(folder / f"{name}.npy", mode="w+", dtype=np.float16, shape=shape)
+    means = _means()[first : first + classes]
+    for number in range(classes):  # a class is a block
+        noise = rng.standard_normal((rows, DIM), dtype=np.float32)
+        features[number * rows : (number + 1) * rows] = means[number] + 4 * noise
+    features.flush()
+    np.save(folder / f"{name}-labels.npy", np.repeat(np.arange(classes), rows))
+
+
+def write_names_and_head(folder: Path) -> None:
+    """Write the names of the classes, and a head of the base classes."""
+    from safetensors.numpy import save_file
+
+    for name, classes in (("base", CLASSES), ("new", NEW_CLASSES)):
+        (folder / f"{name}.txt").write_text("".join(f"{name}-{row}\n" for row in range(classes)))
+    base = _means()[:CLASSES]
+    save_file({"weight": base, "bias": -(base**2).sum(1) / 2}, folder / "head.safetensors")
+
+
+def _means() -> np.ndarray:
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((CLASSES + NEW_CLASSES, DIM), dtype=np.float32)
+
+
+def import_words(folder: Path, data: str, side: str, split: str) -> tuple[object, ...]:
+    """Return the command that imports the features called `data`."""
+    head = ("--head", folder / "head.safetensors") if side == "base" else ()
+    return (
+        *("cache", "import", folder / f"{data}.npy", folder / f"{data}-labels.npy"),
+        *("--split", split, "--classes", folder / f"{side}.txt", "--backbone", "gauss", *head),
+        *("--out", folder / side),
+    )
+
+
+def features_lines(folder: Path, size: Size) -> Iterator[tuple[str, Cost]]:
+    """Yield what each command takes on all rows, by name."""
+    folder.mkdir()
+    write_links(folder / "images", size)
+    yield (
+        f"manifest build, {size.rows:,} files",
+        measured(
+            *("manifest", "build", "folder", "--root", folder / "images", "--split", "train"),
+            *("--out", folder / "manifest.parquet"),
+        ),
+    )
+    shutil.rmtree(folder / "images")
+    write_names_and_head(folder)
+    write_features(folder, "base-train", 0, CLASSES, size.rows_per_class)
+    write_features(folder, "base-val", 0, CLASSES, 10)
+    write_features(folder, "new-train", CLASSES, NEW_CLASSES, NEW_ROWS)
+    write_features(folder, "new-val", CLASSES, NEW_CLASSES, 50)
+    imported = measured(*import_words(folder, "base-train", "base", "train"))
+    yield f"cache import, {size.rows:,} x {DIM}", imported
+    (folder / "base-train.npy").unlink()
+    for data, side, split in (
+        ("base-val", "base", "val"),
+        ("new-train", "new", "train"),
+        ("new-val", "new", "val"),
+    ):
+        measured(*import_words(folder, data, side, split))
+    yield "cache verify", measured("cache", "verify", folder / "base")
+    words = ("--base", folder / "base", "--new", folder / "new", "--device", "cpu")
+    for buffer in (24_000, size.rows):
+        trained = measured(
+            *("train-head", *words, "--iterations", ITERATIONS, "--buffer", buffer),
+            *("--eval-every", ITERATIONS, "--out", folder / f"heads-{buffer}"),
+        )
+        what = "all rows" if buffer == size.rows else f"{buffer:,} rows"
+        yield f"train-head, three heads x {5 * ITERATIONS} iterations, buffer of {what}", trained
+
+
+def sweep_lines(folder: Path, size: Size) -> Iterator[tuple[str, Cost]]:
+    """Yield what a sweep of short runs and its report take, by name."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for side, first in (("base", 0), ("new", 20)):
+        names = "".join(f"{side}-{row}\n" for row in range(20))
+        (folder / f"{side}.txt").write_text(names)
+        for split, rows in (("train", 50), ("val", 10)):
+            means = _means()[first : first + 20, :64].repeat(rows, axis=0)
+            noise = rng.standard_normal(means.shape, dtype=np.float32)
+            np.save(folder / f"{side}-{split}.npy", means + noise)
+            np.save(folder / f"{side}-{split}-labels.npy", np.repeat(np.arange(20), rows))
+    from safetensors.numpy import save_file
+
+    base = _means()[:20, :64].copy()
+    save_file({"weight": base, "bias": -(base**2).sum(1) / 2}, folder / "head.safetensors")
+    for side in ("base", "new"):
+        for split in ("train", "val"):
+            measured(*import_words(folder, f"{side}-{split}", side, split))
+    (folder / "short.toml").write_text(
+        '[train-head]\ntasks = 2\niterations = 10\neval-every = 5\nbuffer = 200\ndevice = "cpu"\n'
+    )
+    swept = measured(
+        *("sweep", "--base", folder / "base", "--new", folder / "new", "--out", folder / "runs"),
+        *("--config", folder / "short.toml"),
+        *(f"lr=1e-4..1e-2:log{size.runs // 5}", "seed=0:5"),
+    )
+    yield f"sweep, {size.runs:,} runs of 20 iterations", swept
+    yield f"report, {size.runs:,} runs", measured("report", folder / "runs")
+
+
+HEADINGS = ("command", "s", "CPU s", "peak", "a quarter: s", "CPU s", "peak", "CPU: times")
+
+
+def rows_of(pairs: Sequence[tuple[str, Cost, Cost]]) -> list[list[str]]:
+    """Return the lines of the table: name, full size, a quarter, and how much more CPU time."""
+    return [
+        [
+            name,
+            *(f"{full.wall_s:.1f}", f"{full.cpu_s:.1f}", f"{full.peak_bytes / 1e9:.2f} GB"),
+            *(f"{part.wall_s:.1f}", f"{part.cpu_s:.1f}", f"{part.peak_bytes / 1e9:.2f} GB"),
+            f"{full.cpu_s / part.cpu_s:.1f}",
+        ]
+        for name, full, part in pairs
+    ]
+
+
+def report(lines: Sequence[Sequence[str]], size: Size, load: float) -> str:
+    """Return the dated text with the table."""
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "h5py", "polars"))
+    return "\n".join(
+        [
+            f"# {size.rows:,} rows, {datetime.date.today()}",
+            "",
+            f"{processor()}, {os.cpu_count()} cores; load average {load:.2f} before the first run."
+            f" {versions}.",
+            f"Command: `python benchmarks/large.py {' '.join(sys.argv[1:])}`.",
+            "",
+            f"Whole processes, each once. Base: {CLASSES:,} classes in {size.rows:,} rows of {DIM}"
+            f" numbers in float16; new: {NEW_CLASSES} classes with {NEW_ROWS} rows each, five"
+            " tasks. *a quarter*: a quarter of the base rows, or of the runs. *times*: CPU seconds"
+            " (user and system) of the full size over those of the quarter; what is quadratic"
+            " would take 16 times as much.",
+            "",
+            "| " + " | ".join(HEADINGS) + " |",
+            "|---|" + "---:|" * (len(HEADINGS) - 1),
+            *("| " + " | ".join(line) + " |" for line in lines),
+            "",
+        ]
+    )
+
+
+def check_room(rows: int) -> None:
+    """Refuse to begin where the disk or the memory is short."""
+    import psutil
+
+    disk = shutil.disk_usage(tempfile.gettempdir()).free
+    needed = 3 * 2 * rows * DIM + 2**30
+    if disk < needed:
+        raise SystemExit(f"{tempfile.gettempdir()} has {disk / 1e9:.1f} GB free, {needed:,} needed")
+    memory, wanted = psutil.virtual_memory().available, 4 * 2 * rows * DIM
+    if memory < wanted:
+        raise SystemExit(f"{memory / 1e9:.1f} GB of memory are free, {wanted / 1e9:.1f} needed")
+
+
+def main() -> None:
+    """Measure, print the table, and write it to a dated file."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, help="Folder of the dated file; default: none.")
+    parser.add_argument("--rows", type=int, default=1_300_000, help="At least 4,000.")
+    parser.add_argument("--runs", type=int, default=500, help="Of the sweep, at least 40.")
+    options = parser.parse_args()
+    check_room(options.rows)
+    full = Size(options.rows // CLASSES * CLASSES, options.runs // 5 * 5)
+    part = Size(full.rows // 4 // CLASSES * CLASSES, full.runs // 20 * 5)
+    load = os.getloadavg()[0]
+    found: dict[Size, list[tuple[str, Cost]]] = {part: [], full: []}
+    with tempfile.TemporaryDirectory() as name:
+        for measure_lines in (features_lines, sweep_lines):
+            for size, costs in found.items():
+                folder = Path(name) / "work"
+                for title, cost in measure_lines(folder, size):
+                    CONSOLE.print(
+                        f"{title}: {cost.wall_s:.1f} s, {cost.cpu_s:.1f} CPU s,"
+                        f" {cost.peak_bytes / 1e9:.2f} GB"
+                    )
+                    costs.append((title, cost))
+                shutil.rmtree(folder)
+    together = zip(found[full], found[part], strict=True)
+    lines = rows_of([(title, cost, quarter) for (title, cost), (_, quarter) in together])
+    table = Table(*HEADINGS, title=f"{full.rows:,} rows")
+    for line in lines:
+        table.add_row(*line)
+    CONSOLE.print(table)
+    if options.out is not None:
+        machine = f"{os.cpu_count()}-core-{processor()}".lower().replace(" ", "-")
+        path = options.out / f"large_{machine}_{datetime.date.today()}.md"
+        path.write_text(report(lines, full, load), encoding="utf-8")
+        CONSOLE.print(f"Written to {path}")
+
+
+if __name__ == "__main__":
+    main()
