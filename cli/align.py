@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clinit.cli.choices import Memory
 from clinit.cli.claim import check_free, claimed_file
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, note, say
@@ -45,6 +46,7 @@ def align(
             show_default="all in the cache",
         ),
     ] = None,
+    memory: Memory = None,
     config_file: ConfigOption = None,
 ) -> None:
     """Align the head of the base classes with a loss, for runs that train with it.
@@ -55,7 +57,8 @@ def align(
     from clinit.extract.cache import open_cache
     from clinit.extract.head import write_head
     from clinit.headtrain.align.alignment import choose_views
-    from clinit.headtrain.stream.source import read_source
+    from clinit.headtrain.memory import peak_note
+    from clinit.headtrain.stream.source import read_sources
 
     if out.suffix != ".safetensors":
         raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {out}")
@@ -63,9 +66,11 @@ def align(
         check_free(out)
         with err.status("Reading the feature cache …"):
             chosen = choose_views(open_cache(cache), views)
-            source = read_source(cache)
+            (source,) = read_sources(cache, memory=memory)
         for text in source.notes:
             note(text)
+        if source.memory is not None:
+            note(peak_note(0))
         aligned = _align(source, _start(head, source), config, chosen)
         write_head(aligned.head, out)
     _show(aligned, out)

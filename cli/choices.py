@@ -8,9 +8,32 @@ from typing import Annotated
 
 import typer
 
+from clinit.extract.byte_size import byte_count
 from clinit.headtrain.setting import fields_of
 from clinit.headtrain.study import Device, Training
 
+
+def memory_size(text: str) -> int:
+    """Return the bytes that --memory names."""
+    try:
+        size = byte_count(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--memory {error}") from error
+    if not size:
+        raise typer.BadParameter("--memory takes a size above 0, such as 8GB")
+    return size
+
+
+Memory = Annotated[
+    int | None,
+    typer.Option(
+        parser=memory_size,
+        metavar="SIZE",
+        help="Most memory for features, such as 8GB; rows of features that take more are read from"
+        " disk when they are needed, with the same results.",
+        show_default="what is free",
+    ),
+]
 DeviceOption = Annotated[Device, typer.Option(help=fields_of(Training)["device"].setting.help)]
 BaseCache = Annotated[
     Path, typer.Option(help="Feature cache of the base classes.", show_default=False)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from clinit.cli.choices import DeviceOption, Split
+from clinit.cli.choices import DeviceOption, Memory, Split
 from clinit.cli.console import err, note, out, print_json, say
 from clinit.extract.visible import visible
 
@@ -45,6 +45,7 @@ def diagnose(
         float, typer.Option("--lambda", min=0, help="Ridge of the least squares in D_LS.")
     ] = 0.05,
     device: DeviceOption = "auto",
+    memory: Memory = None,
     output: Annotated[
         Format, typer.Option("--format", help="Table, or JSON for programs.")
     ] = Format.table,
@@ -58,13 +59,17 @@ def diagnose(
     from clinit.analysis.diagnosis import diagnose_split
     from clinit.extract.cache import open_cache
     from clinit.extract.device import choose_device
+    from clinit.headtrain.memory import HostMemory
     from clinit.headtrain.record.format import finite
+    from clinit.headtrain.stream.on_disk import shard_notes
 
     if not math.isfinite(lam):
         raise typer.BadParameter(f"--lambda takes a finite number, got {lam}")
     opened = open_cache(cache)
     name = split.value if split else ("train" if "train" in opened.splits else "val")
     chosen = _head(head, opened)
+    for text in shard_notes(opened.split(name), HostMemory.of(memory)):
+        note(text)
     with err.status(Text(visible(f"Reading {cache} …"))):
         found = diagnose_split(
             opened.split(name),

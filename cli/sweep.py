@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import BaseCache, NewCache
+from clinit.cli.choices import BaseCache, Memory, NewCache
 from clinit.cli.claim import claimed_folder
 from clinit.cli.config_file import ConfigOption, commands_with_files
 from clinit.cli.config_section import OF_IMAGES
@@ -145,6 +145,7 @@ def sweep(
             " goes on from its checkpoint. Fields are the options of train-top.",
         ),
     ] = False,
+    memory: Memory = None,
     *,
     images: Images,
     checkpoint_every: CheckpointEvery = 100,
@@ -163,6 +164,8 @@ def sweep(
     if top:
         if search is not None or ray is not None or bank_size is not None:
             raise typer.BadParameter("--top trains one run after another: no search, banks or Ray")
+        if memory is not None:
+            raise typer.BadParameter("--memory is for banks of heads, not for runs of --top")
         asked.reject()
         from clinit.cli.sweep_top import sweep_top
 
@@ -174,7 +177,7 @@ def sweep(
         asked.reject()
         places = (base, new, head or [])
         grids = grids_of(config_file, grid or [], commands)
-        _sweep(grids, places, out, bank_size, ray=ray, dry_run=dry_run)
+        _sweep(grids, places, out, bank_size, memory=memory, ray=ray, dry_run=dry_run)
         return
     if ray is not None:
         raise typer.BadParameter("--ray trains the banks of a grid; a search runs in one process")
@@ -188,7 +191,7 @@ def sweep(
             " or of methods with settings of their own"
         )
     with claimed_folder(out):
-        run_search(chosen, read_data(base, new, head or []), out, asked, bank_size)
+        run_search(chosen, read_data(base, new, head or [], memory), out, asked, bank_size)
 
 
 def _sweep(
@@ -197,6 +200,7 @@ def _sweep(
     out: Path,
     bank_size: int | None,
     *,
+    memory: int | None,
     ray: str | None,
     dry_run: bool,
 ) -> None:
@@ -207,7 +211,7 @@ def _sweep(
     runs = _runs(grids, top=False)
     with ExitStack() as stack:
         stack.enter_context(claimed_folder(out))
-        data = read_data(*places)
+        data = read_data(*places, memory)
         folder = open_folder(out, data, {run.training.loss for run in runs})
         plan = plan_sweep(runs, folder, data, bank_size=bank_size)
         _announce(plan, runs)

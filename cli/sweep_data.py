@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from clinit.headtrain.sweep.folder import SweepData
 
 
-def read_data(base: Path, new: Path, heads: list[str]) -> SweepData:
-    """Read both caches and the pretrained heads.
+def read_data(base: Path, new: Path, heads: list[str], memory: int | None = None) -> SweepData:
+    """Open both caches, in memory as far as they fit, and the pretrained heads.
 
     Raises:
         ExperimentError: If there is no pretrained head, or two for the same runs.
     """
-    from clinit.headtrain.stream.source import read_source
+    from clinit.headtrain.stream.source import read_sources
     from clinit.headtrain.sweep.folder import SweepData
 
     with err.status("Reading the feature caches …"):
-        base_source, new_source = read_source(base), read_source(new)
+        base_source, new_source = read_sources(base, new, memory=memory)
     found = starting_heads(base_source, heads)
     start, about = found.pop("")
     return SweepData(

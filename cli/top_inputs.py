@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from clinit.cli.choices import MaxPixels
 from clinit.cli.console import err, note, say
 from clinit.cli.context import Context, given
 from clinit.cli.study_options import Command, expand
+from clinit.extract.byte_size import byte_count
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.visible import visible
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from clinit.extract.progress import Progress
     from clinit.headtrain.study import Study
     from clinit.headtrain.top.inputs import Side, StoredPart, TopInputs
-
-
-_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def _option(help: str, *names: str, **settings: Any) -> Any:
@@ -131,17 +128,12 @@ def _trunk_budget(context: Context, budget: str, *, no_trunk_cache: bool) -> int
             if given(context, name) == "commandline":
                 option = f"--{name.replace('_', '-')}"
                 raise typer.BadParameter(f"{option} does not go with --no-trunk-cache")
-    return 0 if no_trunk_cache else byte_count(budget)
-
-
-def byte_count(text: str) -> int:
-    """Return the number of bytes in a text such as `20GB`."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?B?)\s*", text.upper())
-    unit = match[2] if match else ""
-    unit = unit if unit.endswith("B") or not unit else f"{unit}B"
-    if match is None or unit not in _UNITS:
-        raise typer.BadParameter(f"--trunk-budget takes a size such as 20GB, got {text!r}")
-    return int(float(match[1]) * _UNITS[unit])
+    if no_trunk_cache:
+        return 0
+    try:
+        return byte_count(budget)
+    except ValueError as error:
+        raise typer.BadParameter(f"--trunk-budget {error}") from error
 
 
 def open_sides(images: Images) -> tuple[Side, Side]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.choices import BaseCache, BaseHead, NewCache, VerboseStarts
+from clinit.cli.choices import BaseCache, BaseHead, Memory, NewCache, VerboseStarts
 from clinit.cli.claim import claimed_folder
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import err, say
@@ -49,6 +49,7 @@ def train_head(
             "--diagnose", help="Measure NC1 to NC4 and D_LS of each head at the end of each task."
         ),
     ] = False,
+    memory: Memory = None,
     config_file: ConfigOption = None,
     verbose: VerboseStarts = False,
 ) -> None:
@@ -70,7 +71,7 @@ def train_head(
     with claimed_folder(out):
         # Before anything is read: a folder that is not a record is in the way.
         check_free(folder for folder in folders if not (folder / INFO).is_file())
-        data = read_data(base, new, head)
+        data = read_data(base, new, head, memory)
         left = unrecorded(studies, folders, data.base, data.new, data.head, diagnosed=diagnose)
         _say_what_is_there(folders, left)
         records = []
@@ -91,17 +92,17 @@ class HeadData:
     head_facts: dict[str, Any]
 
 
-def read_data(base: Path, new: Path, head_file: Path | None) -> HeadData:
-    """Read both caches and the head that runs start from.
+def read_data(base: Path, new: Path, head_file: Path | None, memory: int | None = None) -> HeadData:
+    """Open both caches, in memory as far as they fit, and the head that runs start from.
 
     Raises:
         ExperimentError: If there is no head.
     """
     from clinit.headtrain.stream.base_head import starting_head
-    from clinit.headtrain.stream.source import read_source
+    from clinit.headtrain.stream.source import read_sources
 
     with err.status("Reading the feature caches …"):
-        base_source, new_source = read_source(base), read_source(new)
+        base_source, new_source = read_sources(base, new, memory=memory)
     return HeadData(base_source, new_source, *starting_head(base_source, head_file))
 
 

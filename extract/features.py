@@ -1,12 +1,14 @@
-"""Features in memory: what every part of `headtrain` and `analysis` computes with."""
+"""Features with their labels: what every part of `headtrain` and `analysis` computes with."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
+
+from clinit.extract.stored_rows import StoredRows, select_rows
 
 if TYPE_CHECKING:
     from torch.utils.data import TensorDataset
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
 class FeatureSet:
     """Penultimate-layer features with their labels."""
 
-    features: Float[np.ndarray, "rows dim"]
-    """float16 or float32, as stored."""
+    features: Float[Any, "rows dim"]
+    """float16 or float32, as stored: an array, or `StoredRows` that are read on demand."""
     labels: Int[np.ndarray, " rows"]
     """int64, in [0, number of classes)."""
     class_names: tuple[str, ...]
@@ -38,7 +40,18 @@ class FeatureSet:
 
     def __repr__(self) -> str:
         rows, classes = f"{len(self.labels):,} rows", f"{len(self.class_names):,} classes"
-        return f"<FeatureSet: {rows} of {self.dim} {self.features.dtype} values, {classes}>"
+        where = "" if self.is_loaded else ", on disk"
+        return f"<FeatureSet: {rows} of {self.dim} {self.features.dtype} values, {classes}{where}>"
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the features are in memory."""
+        return not isinstance(self.features, StoredRows)
+
+    def part(self, chosen: Bool[np.ndarray, " rows"]) -> FeatureSet:
+        """Return some of the rows; what is on disk stays there."""
+        features = select_rows(self.features, np.flatnonzero(chosen))
+        return FeatureSet(features, self.labels[chosen], self.class_names)
 
     def dataset(self) -> TensorDataset:
         """Return the rows as a data set of PyTorch: pairs of a float32 feature and a label.
@@ -48,7 +61,7 @@ class FeatureSet:
         import torch
         from torch.utils.data import TensorDataset
 
-        features = torch.from_numpy(np.asarray(self.features, dtype=np.float32))
+        features = torch.from_numpy(np.asarray(self.features[:], dtype=np.float32))
         return TensorDataset(features, torch.from_numpy(self.labels))
 
     def counts(self) -> Int[np.ndarray, " classes"]:

@@ -46,12 +46,13 @@ def merge(
         on_note: Called with what the user may want to know.
 
     Raises:
-        CacheError: If the caches are of different backbones or heads, an image is in two of
-            them, or the split of another merge is there already.
+        CacheError: If the caches are of different backbones or heads, their images lie in
+            containers, an image is in two of them, or the split of another merge is there already.
         ClinitError: If it cannot be written.
     """
     caches = _open(paths, out)
     _refuse_other_backbones(caches)
+    _refuse_containers([c.splits[name] for c in caches for name in splits if name in c.splits])
     head, head_classes = _one_head(caches)
     names = _class_names([s.class_names for cache in caches for s in cache.splits.values()])
     root, prefixes = _roots(caches)
@@ -69,7 +70,6 @@ def merge(
         ]
         if not parts:
             continue
-        _refuse_containers(parts)
         rows = MergedRows.of(parts, names)
         plan = _plan(rows)
         writer = SplitWriter(
@@ -188,13 +188,15 @@ def _absolute(root: str) -> str:
     return os.path.normpath(Path(root).absolute())
 
 
-def _refuse_containers(parts: Sequence[Part]) -> None:
-    for part in parts:
-        if part.split.manifest.is_contained:
+def _refuse_containers(splits: Sequence[CacheSplit]) -> None:
+    for split in splits:
+        if split.manifest.is_contained:
             raise CacheError(
-                f"the images of {part.split.path} lie in containers (tar or Parquet files), whose"
-                " manifests are not merged",
-                remedy="Extract all containers at once, by one `clinit extract` command.",
+                f"the images of {split.path} lie in tar or Parquet files: manifests of those are"
+                " not merged",
+                remedy="Put the tar or Parquet files of all caches into one folder and extract"
+                " that by one `clinit extract` command; where some images are files, unpack the"
+                " others beside them.",
             )
 
 

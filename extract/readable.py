@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 from clinit.errors import LOOK_AT_STORAGE, ClinitError, StorageError
+from clinit.extract.tree import printable
 
 
 def check_readable(path: Path, error: type[ClinitError]) -> None:
@@ -24,10 +25,11 @@ def check_readable(path: Path, error: type[ClinitError]) -> None:
         os.close(descriptor)
     except OSError as problem:
         raise StorageError(
-            f"cannot read {path}: {problem.strerror or problem}", remedy=LOOK_AT_STORAGE
+            f"cannot read {printable(path)}: {problem.strerror or problem}", remedy=LOOK_AT_STORAGE
         ) from problem
     if not is_file:
         raise error(
-            f"cannot read {path}: it is a {'folder' if path.is_dir() else 'device or a pipe'}",
+            f"cannot read {printable(path)}: it is a"
+            f" {'folder' if path.is_dir() else 'device or a pipe'}",
             remedy="Give a file.",
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,11 +82,14 @@ def scan(
 
 
 def available_splits(dataset: str, root: Path) -> tuple[str, ...]:
-    """Return which of "train" and "val" are under `root`, without listing their images.
+    """Return which of "train" and "val" are under `root`, by names: no image or file is opened.
 
     Raises:
-        ManifestError: If the data set is unknown or `root` cannot be read.
+        ManifestError: If the data set is unknown or `root` cannot be read, or, of images in
+            containers, one would be read twice.
     """
+    if dataset in _CONTAINERS_OF:
+        return tuple(_CONTAINERS_OF[dataset](Tree.at(root)))
     tree, description = _open(dataset, root, "train")
     return tuple(split for split in SPLITS if _try_layouts(tree, description, split)[0])
 
@@ -131,6 +134,12 @@ _SELF_DESCRIBED: dict[str, Callable[[Tree, Columns], Dataset]] = {
     WEBDATASET: webdataset.describe,
     HUGGINGFACE: huggingface.describe,
 }
+
+_CONTAINERS_OF: dict[str, Callable[[Tree], Mapping[str, object]]] = {
+    WEBDATASET: webdataset.splits_of,
+    HUGGINGFACE: huggingface.splits_of,
+}
+"""Splits by the names of files; to describe such a data set each of them is read."""
 
 
 _CONTAINERS = f"tar shards as `{WEBDATASET}`, Parquet files as `{HUGGINGFACE}`"

@@ -60,6 +60,9 @@ class Shard:
     valid: Bool[np.ndarray, " rows"]
     reasons: dict[int, str]
     """Why a row is invalid, by row counted from the first of the shard."""
+    place: int | None = None
+    """Byte of the file at which the features begin, one row behind the other; None where they are
+    not in one piece, or there is no file."""
 
     def digest(self) -> str:
         """Return the SHA-256 of the content, as shards of earlier versions carry it."""
@@ -179,7 +182,7 @@ def read_shard(path: Path, plan: Plan, index: int) -> Shard:
     if sealed and hashlib.sha256(content.data[_BLOCK:]).hexdigest().encode() != told[len(_SEAL) :]:
         raise CacheError(f"{path} has changed since it was written", remedy=WRITE_AGAIN)
     try:
-        # With a cache of chunks HDF5 would copy all of one for the rows that `_in_place` compares.
+        # With a cache of chunks HDF5 would copy all of one for the rows that `_place` compares.
         with h5py.File(_Bytes(content), "r", rdcc_nbytes=0) as file:
             if _text(file, "plan") != plan.identifier:
                 raise CacheError(f"{path} belongs to another extraction", remedy=WRITE_AGAIN)
@@ -268,11 +271,13 @@ def _decode(file: h5py.File, plan: Plan, index: int, content: UInt8[np.ndarray, 
     reasons = _dataset(file, "invalid_reasons", ("object",), (count,), size)
     if h5py.check_string_dtype(reasons.dtype) is None:
         raise ValueError("`invalid_reasons` are no texts")
+    place = _place(features, content)
     shard = Shard(
-        features=_in_place(features, content),
+        features=np.asarray(features[:]) if place is None else _numbers(features, content, place),
         labels=labels[:],
         valid=valid[:],
         reasons=dict(zip(invalid[:].tolist(), _texts(reasons, size), strict=True)),
+        place=place,
     )
     if np.flatnonzero(~shard.valid).tolist() != list(shard.reasons):
         raise ValueError("`valid` and `invalid_rows` do not agree")
@@ -317,21 +322,28 @@ def _dataset(
     return dataset
 
 
-def _in_place(dataset: h5py.Dataset, content: UInt8[np.ndarray, " bytes"]) -> np.ndarray:
-    """Return the numbers of a data set, without copying them where they lie in one piece."""
+def _place(dataset: h5py.Dataset, content: UInt8[np.ndarray, " bytes"]) -> int | None:
+    """Return the byte at which the numbers of a data set begin; None if not all in one piece."""
     place = None
     if dataset.chunks is None:
         place = dataset.id.get_offset()
     elif dataset.chunks == dataset.shape and h5py.version.hdf5_version_tuple >= _COUNTS_BLOCK:
         place = dataset.id.get_chunk_info(0).byte_offset
     if place is None or place % dataset.dtype.itemsize or place + dataset.nbytes > len(content):
-        return np.asarray(dataset[:])
-    numbers: np.ndarray = content[place : place + dataset.nbytes].view(dataset.dtype.name)
-    numbers = numbers.reshape(dataset.shape)
+        return None
+    numbers = _numbers(dataset, content, place)
     ends = ((numbers[row].tobytes(), dataset[row].tobytes()) for row in (0, -1))
     if any(here != there for here, there in ends):  # HDF5 has the last word on where they lie
-        return np.asarray(dataset[:])
-    return numbers
+        return None
+    return int(place)
+
+
+def _numbers(
+    dataset: h5py.Dataset, content: UInt8[np.ndarray, " bytes"], place: int
+) -> Float[np.ndarray, "rows ..."]:
+    """Return the numbers of a data set where they lie in the file, without a copy."""
+    numbers: np.ndarray = content[place : place + dataset.nbytes].view(dataset.dtype.name)
+    return numbers.reshape(dataset.shape)
 
 
 def _text(file: h5py.File, name: str) -> str:

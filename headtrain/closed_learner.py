@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from clinit.errors import ExperimentError
 from clinit.extract.device import choose_device
@@ -40,7 +39,7 @@ from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.record.format import headless
 from clinit.headtrain.record.task_log import Point, TaskEntry
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.stream.pool import TaskRows
+from clinit.headtrain.stream.pool import Pool, TaskRows
 from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.stream.tasks import Task
@@ -81,7 +80,7 @@ class ClosedLearner:
             self._form = closed_form(studies[0], place(np.zeros(head.dim)), place)
         tested = scenario.val.rows_between(0, scenario.num_classes)
         self._test_labels = scenario.val.labels[tested]
-        self._test = self._on_device(scenario.val.take(tested), self._test_labels)
+        self._test = self._on_device(scenario.val, tested)
 
     @property
     def seconds(self) -> Float[np.ndarray, " heads"]:
@@ -100,7 +99,7 @@ class ClosedLearner:
         own = Stopwatch(self.device)
         with self.watch.phase("prepare"):
             rows = self._plan.rows(task)
-            data = self._on_device(self._scenario.train.take(rows.rows), rows.labels)
+            data = self._on_device(self._scenario.train, rows.rows)
             schedule = self._plan.schedule(rows)
         entry = TaskEntry.begin(self._scenario, task, rows, rows, schedule)
         if not self.entries:
@@ -137,14 +136,14 @@ class ClosedLearner:
         """Return the statistics of all rows that the head follows from."""
         train = self._scenario.train
         rows = train.rows_between(0, task.stop)
-        data = self._on_device(train.take(rows), train.labels[rows])
+        data = self._on_device(train, rows)
         return ClassStatistics.of(data.arrays(), train.labels[rows], num_classes=task.stop)
 
     def _learn_base(self, own: Stopwatch) -> None:
         train, stop = self._scenario.train, self._scenario.num_base
         with self.watch.phase("prepare"):
             rows = train.rows_between(0, stop)
-            data = self._on_device(train.take(rows), train.labels[rows])
+            data = self._on_device(train, rows)
         with self.watch.phase("initialise"), torch_stream(self.device):
             solution = self._form.learn(
                 Arrival(0, data.arrays(), train.labels[rows], stop, own, self._progress)
@@ -199,5 +198,5 @@ class ClosedLearner:
     def _progress(self, what: str, done: int, total: int) -> None:
         self._observe(Progressed(what, done, total))
 
-    def _on_device(self, features: Any, labels: Any) -> LabelledRows:
-        return LabelledRows.on(self.device, features, labels)
+    def _on_device(self, pool: Pool, rows: Int[np.ndarray, " rows"]) -> LabelledRows:
+        return LabelledRows.on(self.device, pool.features(rows), pool.labels[rows])

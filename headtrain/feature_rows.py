@@ -1,7 +1,8 @@
-"""Features as array code reads them: an array, or rows in host memory that are sent on demand.
+"""Features as array code reads them: an array, or rows elsewhere that are sent on demand.
 
-Features that fit on a CUDA device are kept there as an array. Others stay in host memory, and
-blocks of them are copied to the device when they are taken; the results are on the device.
+Features that fit on the device are kept there as an array. Others stay in host memory, or on disk
+where they do not fit there either, and blocks of them are copied to the device when they are taken;
+the results are on the device.
 """
 
 from __future__ import annotations
@@ -13,27 +14,30 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from clinit.extract.stored_rows import select_rows
 from clinit.headtrain.array import beside, namespace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamedRows:
-    """Features in host memory that are copied to a device block by block."""
+    """Features in host memory or on disk that are copied to a device block by block."""
 
-    host: Float[np.ndarray, "rows dim"]
-    """The features, in their stored type."""
+    host: Float[Any, "rows dim"]
+    """The features, in their stored type: an array, or `StoredRows`."""
     send: Callable[[np.ndarray], Any]
     """Copies a block of them to the device, and returns it as an array there."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Number of rows and width."""
-        return self.host.shape
+        rows, dim = self.host.shape
+        return rows, dim
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the features in host memory."""
-        return self.host.dtype
+        """Type of the features as they are stored."""
+        dtype: np.dtype[Any] = self.host.dtype
+        return dtype
 
     def __len__(self) -> int:
         return len(self.host)
@@ -53,7 +57,7 @@ def take(features: FeatureRows, rows: slice | Int[np.ndarray, " taken"]) -> Floa
 
 
 def select(features: FeatureRows, rows: Int[np.ndarray, " selected"]) -> FeatureRows:
-    """Return some rows by their numbers; what is in host memory stays there."""
+    """Return some rows by their numbers; what is in host memory or on disk stays there."""
     if isinstance(features, StreamedRows):
-        return StreamedRows(features.host[rows], features.send)
+        return StreamedRows(select_rows(features.host, rows), features.send)
     return take(features, rows)

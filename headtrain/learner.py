@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from clinit.extract.device import choose_device
 from clinit.extract.head import Head
@@ -35,7 +35,7 @@ from clinit.headtrain.init.task_start import TaskStart, warm_up
 from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.record.task_log import Point, TaskEntry
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.stream.pool import TaskRows
+from clinit.headtrain.stream.pool import Pool, TaskRows
 from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.stream.tasks import Task
@@ -74,7 +74,7 @@ class Learner:
         self._plan = TaskPlan(scenario, self._shared)
         self._plan.check_rows_aside()
         tested = scenario.val.rows_between(0, scenario.num_classes)
-        self._test = LabelledRows.on(device, scenario.val.take(tested), scenario.val.labels[tested])
+        self._test = self._on_device(scenario.val, tested)
         if self._shared.start.head_width == "full":
             for task in scenario.tasks:
                 self._add_random_rows(task)
@@ -104,7 +104,7 @@ class Learner:
         with self.watch.phase("prepare"):
             rows = self._plan.rows(task)
             schedule = self._plan.schedule(rows)
-            data = self._on_device(rows)
+            data = self._task_rows(rows)
         seen = self._plan.start_rows(task, rows)
         entry = TaskEntry.begin(self._scenario, task, rows, seen, schedule)
         self.entries.append(entry)
@@ -139,8 +139,11 @@ class Learner:
         heads = [self._bank.rows(index) for index in range(self._bank.num_heads)]
         return [diagnose(statistics, head.between(0, task.stop)) for head in heads]
 
-    def _on_device(self, rows: TaskRows) -> LabelledRows:
-        return LabelledRows.on(self.device, self._scenario.train.take(rows.rows), rows.labels)
+    def _task_rows(self, rows: TaskRows) -> LabelledRows:
+        return self._on_device(self._scenario.train, rows.rows)
+
+    def _on_device(self, pool: Pool, rows: Int[np.ndarray, " rows"]) -> LabelledRows:
+        return LabelledRows.on(self.device, pool.features(rows), pool.labels[rows])
 
     def _add_random_rows(self, task: Task) -> None:
         self._bank.grow(random_task_rows(self._shared.stream.seed, task, self._bank.dim))
@@ -155,7 +158,7 @@ class Learner:
         shared = TaskStart(
             task,
             self._scenario.num_base,
-            lambda: (data or self._on_device(seen)).arrays(),
+            lambda: (data or self._task_rows(seen)).arrays(),
             seen.labels,
             SOLVED.get(self._shared.stream.method),
             self.device,
@@ -188,7 +191,7 @@ class Learner:
         if self._shared.training.correct == "wa":
             return lambda head: weight_aligned(head, task.start, task.stop)
         rows = self._plan.rows_aside(task)
-        features = self._on_device(rows).arrays()
+        features = self._task_rows(rows).arrays()
         return lambda head: bias_corrected(
             NewClasses(features, rows.labels, head, task.start, task.stop)
         )

@@ -1,18 +1,70 @@
-"""Where features are kept while a bank is trained: on its device, or in host memory.
+"""Where features are kept while a bank is trained: on its device, in host memory, or on disk.
 
 On a CUDA device rows are read fastest from its own memory. Features that would take more than
 a quarter of what is free there stay in host memory, and their batches are gathered by the CPU
 and copied; the bank, its gradients and its moments need the rest.
+
+Host memory holds the features of caches, and copies of the rows that a task looks at, that it
+starts from and that it is tested on: all together at most twice the features. Where that does not
+fit, the largest splits stay on disk: what is loaded takes at most half of the limit, and a copy is
+made of rows that take at most a sixth; others are read when they are needed.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
+from clinit.extract.byte_size import size_text
 from clinit.extract.machine import free_memory
 
 DEVICE_SHARE = 0.25
 """Share of the free memory of a CUDA device that the test rows or those of a task may take."""
+
+LOADED_SHARE = 1 / 2
+"""Share of host memory that the features of caches may take."""
+COPIED_SHARE = 1 / 6
+"""Share of host memory that a copy of rows may take, where features are on disk."""
+
+STEPS_AT_ONCE = 25
+"""Updates whose rows are gathered together where they are not on the device."""
+WORK_BYTES = 350 * 10**6
+"""About what products of blocks, solves and the heads of a bank take beside the rows: measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """How much host memory features may take."""
+
+    size_bytes: int
+    is_asked: bool
+    """Whether a user has said so; else it is what is free."""
+
+    @classmethod
+    def of(cls, asked: int | None) -> HostMemory:
+        """Return what was asked for, or what is free.
+
+        Raises:
+            ValueError: If it is not above 0.
+        """
+        if asked is not None and asked <= 0:
+            raise ValueError(f"memory must be above 0 bytes, got {asked}")
+        return cls(free_memory() if asked is None else asked, asked is not None)
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Most bytes of the features that are loaded."""
+        return int(LOADED_SHARE * self.size_bytes)
+
+    @property
+    def copied_bytes(self) -> int:
+        """Most bytes of one copy of rows, where features are on disk."""
+        return int(COPIED_SHARE * self.size_bytes)
+
+    def __str__(self) -> str:
+        what = "of --memory" if self.is_asked else "that are free"
+        return f"the {size_text(self.size_bytes)} {what}"
 
 
 def is_resident(size_bytes: int, device: torch.device) -> bool:
@@ -29,6 +81,14 @@ def residency_notes(sizes: dict[str, int], device: torch.device) -> list[str]:
         for what, size in sizes.items()
         if not is_resident(size, device)
     ]
+
+
+def peak_note(rows_bytes: int) -> str:
+    """Return what memory the process is expected to take, with so many bytes of rows to come."""
+    import psutil
+
+    now = int(psutil.Process().memory_info().rss)
+    return f"about {size_text(now + rows_bytes + WORK_BYTES)} of memory are expected at the peak"
 
 
 def _gigabytes(size: int) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 from fault_trials.results import compare, litter, results, without_times
 from fault_trials.server import Done, Job
 from fault_trials.trial import Failure, Place, Trial, manners
-from fault_trials.workload import COMMANDS, Command
+from fault_trials.workload import COMMANDS, CONTAINERS, Command
 
 TIMES = ("images/s", "bound", "size", "Activations", "there already", "recorded already", "Wrote")
 """What lines of output hold that differ from run to run."""
@@ -33,6 +33,19 @@ _TOP = COMMANDS["train-top"].words
 
 def _words(*words: str) -> tuple[str, ...]:
     return words
+
+
+def _extract(folder: str) -> tuple[str, ...]:
+    """Return the command that extracts images in containers."""
+    words = COMMANDS["extract --manifest"].words
+    known = {"{work}/images/base": folder, "{work}/train.parquet": f"{folder}.parquet"}
+    return tuple("{work}/" + known[word] if word in known else word for word in words)
+
+
+def _build(kind: str, folder: str) -> tuple[str, ...]:
+    """Return the command that lists them."""
+    places = ("--root", "{work}/" + folder, "--out", "{out}/train.parquet")
+    return _words("manifest", "build", kind, "--split", "train", *places)
 
 
 READERS: Mapping[str, tuple[str, ...]] = {
@@ -100,6 +113,8 @@ READERS: Mapping[str, tuple[str, ...]] = {
         w.replace("{out}/search", "{work}/search") for w in COMMANDS["sweep --search optuna"].words
     ),
     "cache import": (*COMMANDS["cache import"].words,),
+    **{f"manifest build, {folder}": _build(kind, folder) for kind, folder in CONTAINERS.items()},
+    **{f"extract, {folder}": _extract(folder) for folder in CONTAINERS.values()},
 }
 """Commands that read what is damaged, by a name of their own."""
 WRITTEN = {"train-top, its records": "top", "sweep": "sweep", "sweep --search": "search"}
@@ -183,6 +198,10 @@ FILES = (
     File("scenes/README.md", _MODEL[:2], "renamed/README.md"),
     File("train.parquet", ("manifest show", "extract --manifest"),
          "caches/new/train/manifest.parquet"),
+    File("shards/train-0.tar", ("manifest build, shards", "extract, shards"),
+         "shards/train-1.tar", is_input=True),
+    File("tables/train-0.parquet", ("manifest build, tables", "extract, tables"),
+         "tables/train-1.parquet", is_input=True),
     File("weights.safetensors", ("export --weights",), "model.safetensors"),
     File("settings.toml", ("train-head --config",), "arrays/classes.txt", is_input=True),
     File("arrays/features.npy", ("cache import",), "arrays/labels.npy", is_input=True),

@@ -20,6 +20,9 @@ from fault_trials.server import Done, Job, Server
 MODEL = "convnextv2_atto"
 MODEL_ARGS: Mapping[str, tuple[int, ...]] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
 DIM = 12
+CONTAINERS: Mapping[str, str] = {"webdataset": "shards", "huggingface": "tables"}
+"""Images in containers, by kind: the folder that they are in."""
+_TRAIN = ("--split", "train")
 _NETWORK = (
     *("--backbone", MODEL, *(f"--model-arg={k}={v}" for k, v in MODEL_ARGS.items())),
     *("--weights", "{work}/weights.safetensors", "--input-size", "32", "--device", "cpu"),
@@ -195,6 +198,7 @@ def run(server: Server, words: Sequence[str], out: Path) -> Done:
 def make_work(server: Server, work: Path) -> None:
     """Write what the commands read into `work`."""
     _write_images(work / "images")
+    _write_containers(work / "images" / "base", work)
     _write_weights(work / "weights.safetensors")
     (work / "weights.safetensors").chmod(0o644)
     _write_arrays(work / "arrays")
@@ -215,6 +219,9 @@ def make_work(server: Server, work: Path) -> None:
         make(COMMANDS[name].words)
     make(COMMANDS["sweep --search optuna"].words)
     make(("rename", "{work}/scenes", "b=z", "--out", "{work}/renamed"))
+    for kind, folder in CONTAINERS.items():
+        table = f"{{work}}/{folder}.parquet"
+        make(("manifest", "build", kind, "--root", f"{{work}}/{folder}", *_TRAIN, "--out", table))
     (work / "kept").mkdir()
     shutil.copy(_kept_checkpoint(server, work, work / "logs"), work / "kept")
     _write_odd_images(work / "odd")
@@ -251,6 +258,41 @@ def _write_images(root: Path) -> None:
                     pixels = colour + rng.integers(-50, 50, (36, 40, 3))
                     image = Image.fromarray(pixels.astype(np.uint8))
                     image.save(folder / f"{number}.{'jpg' if number % 2 else 'png'}")
+
+
+def _write_containers(images: Path, work: Path) -> None:
+    """Write the training images into two tar shards, and into two Parquet files."""
+    import io
+    import tarfile
+
+    import polars as pl
+
+    paths = sorted((images / "train").glob("*/*"))
+    for folder in CONTAINERS.values():
+        (work / folder).mkdir()
+    for number in range(2):
+        part = paths[number::2]
+        with tarfile.open(work / "shards" / f"train-{number}.tar", "w") as tar:
+            for path in part:
+                key = f"{path.parent.name}-{path.stem}"
+                told = (f"{key}{path.suffix}", path.read_bytes()), (f"{key}.txt", key[:1].encode())
+                for name, content in told:
+                    member = tarfile.TarInfo(name)
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+        table = pl.DataFrame(
+            {
+                "image": [{"bytes": path.read_bytes(), "path": path.name} for path in part],
+                "label": ["abc".index(path.parent.name) for path in part],
+            }
+        )
+        facts = {
+            "image": {"_type": "Image"},
+            "label": {"_type": "ClassLabel", "names": ["a", "b", "c"]},
+        }
+        described = {"huggingface": json.dumps({"info": {"features": facts}})}
+        file = work / "tables" / f"train-{number}.parquet"
+        table.write_parquet(file, metadata=described, row_group_size=4)
 
 
 def _write_odd_images(folder: Path) -> None:

@@ -25,6 +25,7 @@ from clinit.extract.arrays.array_file import (
     parse_class_names,
     spooled,
 )
+from clinit.extract.parquet_scan import parquet_schema, scan_parquet
 from clinit.extract.parquet_size import parquet_size, row_groups
 
 _FLOATS: dict[Any, str] = {pl.Float16: "float16", pl.Float32: "float32", pl.Float64: "float64"}
@@ -44,12 +45,12 @@ class ParquetFile:
         """Return the names of the columns."""
         with self._failures():
             self._row_groups()
-            return tuple(pl.read_parquet_schema(self.path))
+            return tuple(parquet_schema(self.path))
 
     def features(self, name: str) -> StoredFeatures:
         """Return a column of arrays; opening it copies it."""
         with self._failures():
-            rows, kind = sum(self._row_groups()), pl.read_parquet_schema(self.path)[name]
+            rows, kind = sum(self._row_groups()), parquet_schema(self.path)[name]
             dim = self._dim(name, rows)
             number = _FLOATS.get(getattr(kind, "inner", kind).base_type(), str(kind))
         shape = (rows, dim) if dim else (rows,)
@@ -59,12 +60,12 @@ class ParquetFile:
 
     def _dim(self, name: str, rows: int) -> int:
         """Return the length of the arrays in a column; 0 where it holds none."""
-        kind = pl.read_parquet_schema(self.path)[name]
+        kind = parquet_schema(self.path)[name]
         if isinstance(kind, pl.Array):
             return kind.size if len(kind.shape) == 1 else 0
         if not isinstance(kind, pl.List) or not rows:
             return 0
-        first = self._scan().select(name).head(1).collect().to_series()
+        first = scan_parquet(self.path).select(name).head(1).collect().to_series()
         return int(first.list.len().fill_null(0)[0])
 
     def _open(
@@ -77,7 +78,9 @@ class ParquetFile:
         starts = accumulate(lengths, initial=0)
         for start, length in zip(starts, lengths, strict=False):
             with self._failures():
-                column = self._scan().select(name).slice(start, length).collect().to_series()
+                column = (
+                    scan_parquet(self.path).select(name).slice(start, length).collect().to_series()
+                )
                 if column.null_count() or column.explode(empty_as_null=True).null_count():
                     raise self._refusal(f"`{name}` has missing values")
                 if isinstance(column.dtype, pl.List):
@@ -90,7 +93,7 @@ class ParquetFile:
     def labels(self, name: str) -> Labels:
         """Return a column: integers, or texts as a list."""
         with self._failures():
-            column = self._scan().select(name).collect().to_series()
+            column = scan_parquet(self.path).select(name).collect().to_series()
             if column.null_count():
                 raise self._refusal(f"`{name}` has missing values")
             if column.dtype.is_integer():
@@ -104,9 +107,6 @@ class ParquetFile:
         with self._failures():
             text = pl.read_parquet_metadata(self.path).get("class_names")
         return None if text is None else parse_class_names(text, self.path)
-
-    def _scan(self) -> pl.LazyFrame:
-        return pl.scan_parquet(self.path, glob=False, hive_partitioning=False)
 
     def _row_groups(self) -> tuple[int, ...]:
         """Return the rows of the row groups of the file, whose pages bear out what it declares."""

@@ -5,18 +5,21 @@
 * `_info.json` or `info.json` of WebDataset, as timm writes it: `splits` with `num_samples`;
 * `classnames.txt`, `class_names.txt` or `classes.txt`: one class name per line, in label order.
 
+They are looked for in the root, and in the one revision of a download of the Hugging Face Hub.
 Nothing of it has to be there, and what is not as expected is not taken.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import huggingface_hub
 import msgspec
 
 from clinit.extract.class_names import read_class_names
+from clinit.extract.containers.hub import snapshot
 from clinit.extract.containers.parquet_table import Features, features_of
 from clinit.extract.text_file import TextFileError, read_text
 from clinit.extract.tree import Tree
@@ -37,11 +40,15 @@ class Card:
 
 
 def read_card(tree: Tree) -> Card:
-    """Read the description in the root of a data set."""
+    """Read the description of a data set.
+
+    Raises:
+        ManifestError: If the root holds several revisions.
+    """
     for name in _DOCUMENTS:
-        if tree.file(name) is not None:
+        if (path := _file(tree, name)) is not None:
             try:
-                document = msgspec.json.decode(read_text(tree.root / name))
+                document = msgspec.json.decode(read_text(path))
             except (TextFileError, msgspec.DecodeError, RecursionError):
                 continue
             return Card(features_of(document), _counts(document))
@@ -49,17 +56,24 @@ def read_card(tree: Tree) -> Card:
 
 
 def read_names(tree: Tree) -> tuple[str, ...] | None:
-    """Return the class names of the file in the root, if there is one.
+    """Return the class names of the file of them, if there is one.
 
     Raises:
+        ManifestError: If the root holds several revisions.
         CacheError: If it cannot be read, or names no class or one twice.
     """
-    path = next(filter(None, map(tree.file, NAME_FILES)), None)
+    path = next(filter(None, (_file(tree, name) for name in NAME_FILES)), None)
     return None if path is None else read_class_names(path)
 
 
+def _file(tree: Tree, name: str) -> Path | None:
+    """Return the path of a file that describes the data set, if it is there."""
+    path, folder = tree.file(name), snapshot(tree)
+    return tree.file(f"{folder}/{name}") if path is None and folder is not None else path
+
+
 def _of_readme(tree: Tree) -> Card:
-    path = tree.file("README.md")
+    path = _file(tree, "README.md")
     if path is None:
         return Card()
     try:

@@ -17,6 +17,7 @@ import polars as pl
 from clinit.errors import ImageError, ManifestError
 from clinit.extract.containers.container import BUILD_AGAIN, Container
 from clinit.extract.containers.parquet_table import count_rows
+from clinit.extract.parquet_scan import parquet_schema, scan_parquet
 
 BLOCK_ROWS = 64
 BLOCKS_KEPT = 8
@@ -32,9 +33,9 @@ def read_images(path: Path, column: str, first: int, rows: int) -> pl.Series:
         OSError: If it cannot be read.
     """
     image = pl.col(column)
-    if isinstance(pl.read_parquet_schema(path)[column], pl.Struct):
+    if isinstance(parquet_schema(path)[column], pl.Struct):
         image = image.struct.field("bytes")
-    frame = pl.scan_parquet(path, glob=False).slice(first, rows).select(image)
+    frame = scan_parquet(path).slice(first, rows).select(image)
     return frame.collect().to_series()
 
 

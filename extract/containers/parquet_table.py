@@ -22,7 +22,9 @@ import polars as pl
 from clinit.errors import LOOK_AT_STORAGE, ManifestError, StorageError
 from clinit.extract.containers import labels
 from clinit.extract.containers.columns import Columns
+from clinit.extract.parquet_scan import parquet_schema, scan_parquet
 from clinit.extract.parquet_size import parquet_size
+from clinit.extract.readable import check_readable
 from clinit.extract.tree import printable
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "bytes")
@@ -61,7 +63,7 @@ def inspect_parquet(path: Path, columns: Columns, features: Features) -> Parquet
     """
     content = _mapped(path)
     try:
-        schema = pl.read_parquet_schema(path)
+        schema = parquet_schema(path)
         told = _features(pl.read_parquet_metadata(path)) or features
         image = columns.image or _image_column(path, schema, told)
         label = columns.label or _label_column(path, schema, told)
@@ -96,7 +98,7 @@ def count_rows(path: Path, image: str) -> int:
     """
     content = _mapped(path)
     try:
-        if not is_image(pl.read_parquet_schema(path), image):
+        if not is_image(parquet_schema(path), image):
             raise ValueError(f"it has no column {image!r} of images")
         return parquet_size(content, [image.encode()]).rows
     except (ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
@@ -110,7 +112,7 @@ def read_labels(path: Path, table: ParquetTable) -> pl.DataFrame:
         ManifestError: If they cannot be read, or are neither integers nor texts.
     """
     try:
-        found = pl.read_parquet(path, columns=[table.label])[table.label]
+        found = scan_parquet(path).select(table.label).collect().to_series()
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise _damaged(path, error) from error
     if isinstance(found.dtype, pl.Categorical | pl.Enum):
@@ -153,6 +155,7 @@ def _damaged(path: Path, error: BaseException) -> ManifestError:
 
 
 def _mapped(path: Path) -> bytes | mmap.mmap:
+    check_readable(path, ManifestError)
     try:
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

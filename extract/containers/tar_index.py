@@ -16,6 +16,7 @@ Source: the WebDataset format, `base_plus_ext` of the library webdataset.
 
 from __future__ import annotations
 
+import io
 import re
 import tarfile
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ import polars as pl
 from clinit.errors import LOOK_AT_STORAGE, ManifestError, StorageError
 from clinit.extract.class_names import MAX_NAME, is_text
 from clinit.extract.containers import labels
+from clinit.extract.readable import check_readable
 from clinit.extract.tree import IMAGE_SUFFIXES, printable
 
 SCHEMA = pl.Schema(
@@ -46,6 +48,12 @@ _NUMBER = re.compile(r"[+-]?\d{1,18}")
 _MOST = {"cls": MAX_NAME, "json": 2**20, "txt": MAX_NAME}
 """Bytes of a label; what is longer is none, but perhaps the description of an image."""
 _BLOCK = 512
+_BUFFER = 4096
+"""Network storage asks for blocks of a megabyte, and the images between the headers would come
+with them."""
+_MOST_READ = 2**20
+"""Bytes of a label, and of a long name or other attributes: `tarfile` reserves what a header
+declares of these."""
 _PACK_AGAIN = "Copy or pack the file again, then build the manifest again."
 
 
@@ -77,8 +85,9 @@ def index_tar(path: Path) -> TarIndex:
         ManifestError: If it is compressed, damaged, cut off, or names a member twice.
         StorageError: If it cannot be read.
     """
+    check_readable(path, ManifestError)
     try:
-        with path.open("rb") as file:
+        with _Reader(path) as file:
             _refuse_compressed(path, file.read(6))
             file.seek(0)
             return _index(path, file)
@@ -90,6 +99,18 @@ def index_tar(path: Path) -> TarIndex:
         raise StorageError(
             f"cannot read {printable(path)}: {error.strerror or error}", remedy=LOOK_AT_STORAGE
         ) from error
+
+
+class _Reader(io.BufferedReader):
+    """A file that reads little at a time."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path), _BUFFER)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or not 0 <= size <= _MOST_READ:
+            raise tarfile.ReadError("a header declares a name without end")
+        return super().read(size)
 
 
 def member_name(name: str) -> str:

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
 import polars as pl
 
 from clinit.errors import ManifestError
 from clinit.extract.containers.card import Card
-from clinit.extract.containers.split_files import SplitFiles
+from clinit.extract.containers.hub import snapshot
+from clinit.extract.containers.split_files import SplitFiles, split_files
 from clinit.extract.layouts.search import Listing, counted
 from clinit.extract.manifest_table import leaves_root
+from clinit.extract.tree import Tree, printable
+
+
+def container_files(tree: Tree, suffix: str) -> dict[str, SplitFiles]:
+    """Return the containers of each split, by names alone; a split without any is absent.
+
+    Args:
+        tree: The data set.
+        suffix: End of the names, in any case.
+
+    Raises:
+        ManifestError: If a container would be read twice.
+    """
+    snapshot(tree)
+    splits = split_files([path for path in tree.others() if path.lower().endswith(suffix)])
+    for files in splits.values():
+        first = dict[str, str]()
+        for path in files.paths:
+            other = first.setdefault(os.path.realpath(tree.root / path), path)
+            if other != path:
+                raise ManifestError(
+                    f"{printable(other)} and {printable(path)} in {printable(tree.root)} are links"
+                    " to one file: its images would be taken twice",
+                    remedy="Remove one of them, then run the same command again.",
+                )
+    return splits
 
 
 def contained(

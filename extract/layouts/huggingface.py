@@ -17,14 +17,23 @@ from clinit.extract.containers.parquet_table import (
     inspect_parquet,
     read_labels,
 )
-from clinit.extract.containers.split_files import SplitFiles, split_files
+from clinit.extract.containers.split_files import SplitFiles
 from clinit.extract.dataset import HUGGINGFACE, SPLITS, Dataset, Layout
-from clinit.extract.layouts.contained import contained, expected, listing
+from clinit.extract.layouts.contained import contained, container_files, expected, listing
 from clinit.extract.layouts.search import DoesNotFitError, Listing, Reader, Search
 from clinit.extract.tree import Tree, printable
 
 _LOOKED_AT = 64
 """Images in a row at the beginning of a split: where none of them is there, none will be."""
+
+
+def splits_of(tree: Tree) -> dict[str, SplitFiles]:
+    """Return the Parquet files of each split, by names alone.
+
+    Raises:
+        ManifestError: If a file would be read twice.
+    """
+    return container_files(tree, ".parquet")
 
 
 def describe(tree: Tree, columns: Columns) -> Dataset:
@@ -36,7 +45,7 @@ def describe(tree: Tree, columns: Columns) -> Dataset:
         ManifestError: If a file is damaged, or it is not clear which columns count.
         CacheError: If the file of class names is none.
     """
-    splits, card = _splits(tree), read_card(tree)
+    splits, card = splits_of(tree), read_card(tree)
     tables = {
         path: inspect_parquet(tree.root / path, columns, card.features)
         for files in splits.values()
@@ -54,14 +63,10 @@ def describe(tree: Tree, columns: Columns) -> Dataset:
 
 def find(search: Search) -> Reader:
     """Find Parquet files whose names say that they belong to the split."""
-    files = _splits(search.tree).get(search.split)
+    files = splits_of(search.tree).get(search.split)
     if files is None:
         raise DoesNotFitError(f"no .parquet file of {search.split}{_arrow(search.tree)}")
     return partial(_read, search, files, read_card(search.tree))
-
-
-def _splits(tree: Tree) -> dict[str, SplitFiles]:
-    return split_files([path for path in tree.others() if path.lower().endswith(".parquet")])
 
 
 def _arrow(tree: Tree) -> str:
@@ -115,7 +120,10 @@ def _read(search: Search, files: SplitFiles, card: Card) -> Listing:
 
 def _refuse_links(file: Path, table: ParquetTable) -> None:
     """Refuse a file that names images instead of holding them."""
-    first = read_images(file, table.image, 0, min(_LOOKED_AT, table.rows))
+    try:
+        first = read_images(file, table.image, 0, min(_LOOKED_AT, table.rows))
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        return  # damaged images: each is an invalid row of the extraction
     if len(first) and first.null_count() == len(first):
         raise ManifestError(
             f"{printable(file)} does not hold the content of its images: the first"

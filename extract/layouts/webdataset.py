@@ -12,14 +12,31 @@ import polars as pl
 from clinit.extract.containers.card import read_card, read_names
 from clinit.extract.containers.columns import Columns
 from clinit.extract.containers.labels import classes_of, labels_of
-from clinit.extract.containers.split_files import SplitFiles, split_files
+from clinit.extract.containers.split_files import SplitFiles
 from clinit.extract.containers.tar_index import TarIndex, compressed, index_tar
 from clinit.extract.dataset import SPLITS, WEBDATASET, Dataset, Layout
-from clinit.extract.layouts.contained import contained, expected, listing
+from clinit.extract.layouts.contained import contained, container_files, expected, listing
 from clinit.extract.layouts.search import DoesNotFitError, Listing, Reader, Search, counted
 from clinit.extract.tree import Tree
 
 _COMPRESSED = re.compile(r".*\.(?:tar\.(gz|bz2|xz|zst)|(tgz|tbz2|txz))", re.IGNORECASE)
+
+
+def splits_of(tree: Tree) -> dict[str, SplitFiles]:
+    """Return the tar files of each split, by names alone.
+
+    Raises:
+        ManifestError: If all are compressed, or a file would be read twice.
+    """
+    found = {path: match for path in tree.others() if (match := _COMPRESSED.fullmatch(path))}
+    splits = container_files(tree, ".tar")
+    if found and not splits:
+        path, match = next(iter(found.items()))
+        raise compressed(tree.root / path, match[1] or match[2])
+    left_out = counted(list(found), "compressed files left out")
+    return {
+        split: replace(each, warnings=(*each.warnings, *left_out)) for split, each in splits.items()
+    }
 
 
 def describe(tree: Tree, columns: Columns) -> Dataset:
@@ -32,7 +49,7 @@ def describe(tree: Tree, columns: Columns) -> Dataset:
         ManifestError: If a shard is compressed or damaged, or the labels contradict.
         CacheError: If the file of class names is none.
     """
-    splits = _splits(tree)
+    splits = splits_of(tree)
     classes = read_names(tree)
     if classes is None:
         told = [_indexed(tree, path).table for files in splits.values() for path in files.paths]
@@ -48,23 +65,10 @@ def describe(tree: Tree, columns: Columns) -> Dataset:
 
 def find(search: Search) -> Reader:
     """Find tar files whose names say that they belong to the split."""
-    files = _splits(search.tree).get(search.split)
+    files = splits_of(search.tree).get(search.split)
     if files is None:
         raise DoesNotFitError(f"no .tar file of {search.split}")
     return partial(_read, search, files)
-
-
-def _splits(tree: Tree) -> dict[str, SplitFiles]:
-    files = tree.others()
-    found = {path: match for path in files if (match := _COMPRESSED.fullmatch(path))}
-    splits = split_files([path for path in files if path.lower().endswith(".tar")])
-    if found and not splits:
-        path, match = next(iter(found.items()))
-        raise compressed(tree.root / path, match[1] or match[2])
-    left_out = counted(list(found), "compressed files left out")
-    return {
-        split: replace(each, warnings=(*each.warnings, *left_out)) for split, each in splits.items()
-    }
 
 
 def _read(search: Search, files: SplitFiles) -> Listing:

@@ -28,6 +28,7 @@ from clinit.extract.cache import Cache, CacheSplit
 from clinit.extract.device import choose_device
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
+from clinit.extract.shard_rows import stored_features
 from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.align.settings import AlignConfig
 from clinit.headtrain.array import torch_stream
@@ -85,7 +86,7 @@ def align(
         head: The head to start from.
         config: Loss and optimizer.
         views: Views of the training rows, used in turn for one epoch each instead of the plain
-            features; only one at a time is in memory.
+            features; only one at a time is in memory, and none where the plain features are not.
         on_epoch: Called with the number of finished epochs and the mean loss of the last one.
 
     Raises:
@@ -150,10 +151,15 @@ class _Epochs:
         """Yield the rows of each epoch."""
         if len(self.views) > 1:
             for epoch in range(epochs):
-                yield self._on_device(self.views[epoch % len(self.views)].load())
+                yield self._on_device(self._view(epoch % len(self.views)))
         else:
-            always = self._on_device(self.views[0].load() if self.views else self.plain)
+            always = self._on_device(self._view(0) if self.views else self.plain)
             yield from itertools.repeat(always, epochs)
+
+    def _view(self, index: int) -> FeatureSet:
+        """Read a view into memory, or open it where it stays on disk like the plain features."""
+        view = self.views[index]
+        return view.load() if self.plain.is_loaded else stored_features(view)
 
     def facts(self) -> dict[str, Any]:
         """Return the facts about the rows."""

@@ -20,6 +20,7 @@ from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.rows import Feed, LabelledRows, feed_of
 from clinit.headtrain.bank.step import Updates
+from clinit.headtrain.memory import STEPS_AT_ONCE
 from clinit.headtrain.stream.batches import Schedule
 from clinit.headtrain.stream.pool import TaskRows
 from clinit.headtrain.study import Stream
@@ -142,7 +143,7 @@ class TaskSteps:
         self._losses.index_copy_(0, number, means[None])
 
 
-REPORT_STEPS = 25
+REPORT_STEPS = STEPS_AT_ONCE
 """Most steps between two signs of progress."""
 
 

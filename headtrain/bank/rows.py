@@ -1,21 +1,23 @@
 """Features and labels where a bank reads them, and the feed of its steps.
 
 A step gathers `features[batches[i]]` and `labels[batches[i]]`, both of which stay where they
-are. Where the rows of the task are on the device, that is all. Where they are not, these tensors
-hold the rows of the next few steps, gathered by the CPU, and `batches` counts through them.
+are. Where the rows of the task are on the device, that is all. Where they are in host memory or on
+disk, these tensors hold the rows of the next few steps, gathered by the CPU, and `batches` counts
+through them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from clinit.extract.stored_rows import StoredRows
 from clinit.headtrain.array import as_array, placed
 from clinit.headtrain.feature_rows import FeatureRows, StreamedRows
 from clinit.headtrain.memory import is_resident
@@ -25,23 +27,26 @@ from clinit.headtrain.memory import is_resident
 class LabelledRows:
     """Rows labelled by head row.
 
-    Labels are on the device of the bank; features are there too, or in host memory.
+    Labels are on the device of the bank; features are there too, in host memory, or on disk.
     """
 
-    features: Float[Tensor, "rows dim"]
-    """In their stored type."""
+    features: Float[Any, "rows dim"]
+    """In their stored type: a tensor, or `StoredRows`."""
     labels: Int[Tensor, " rows"]
 
     @classmethod
     def on(
         cls,
         device: torch.device,
-        features: Float[np.ndarray, "rows dim"],
+        features: Float[Any, "rows dim"],
         labels: Int[np.ndarray, " rows"],
     ) -> LabelledRows:
-        """Move labels to `device`, and features too where they fit."""
+        """Move labels to `device`, and features too where they are in memory and fit."""
+        moved = torch.from_numpy(labels).to(device)
+        if isinstance(features, StoredRows):
+            return cls(features, moved)
         place = device if is_resident(features.nbytes, device) else torch.device("cpu")
-        return cls(torch.from_numpy(features).to(place), torch.from_numpy(labels).to(device))
+        return cls(torch.from_numpy(features).to(place), moved)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -49,32 +54,48 @@ class LabelledRows:
     @property
     def is_resident(self) -> bool:
         """Whether features are where the labels are."""
-        return self.features.device == self.labels.device
+        return not self.is_stored and self.features.device == self.labels.device
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether features are on disk."""
+        return isinstance(self.features, StoredRows)
 
     def arrays(self) -> FeatureRows:
-        """Return the features for array code: where they are, or streamed from host memory."""
+        """Return the features for array code: where they are, or streamed from there."""
         if self.is_resident:
             return as_array(self.features)
-        return StreamedRows(self.features.numpy(), partial(placed, device=self.labels.device))
+        host = self.features if self.is_stored else self.features.numpy()
+        return StreamedRows(host, partial(placed, device=self.labels.device))
 
     def first(self, rows: int) -> LabelledRows:
         """Return the first `rows` rows, without a copy."""
-        return LabelledRows(self.features[:rows], self.labels[:rows])
+        part = slice(0, rows)
+        features = self.features.select(part) if self.is_stored else self.features[part]
+        return LabelledRows(features, self.labels[part])
 
     def take(self, rows: Int[Tensor, " taken"]) -> LabelledRows:
         """Copy rows to the device of the labels."""
-        features = self.features[rows.to(self.features.device)]
         device = self.labels.device
-        return LabelledRows(features.to(device), self.labels[rows.to(device)])
+        return LabelledRows(self.gathered(rows).to(device), self.labels[rows.to(device)])
 
     def subset(self, rows: Int[Tensor, " taken"]) -> LabelledRows:
-        """Copy rows; features stay where they are, on the device or in host memory."""
-        features = self.features[rows.to(self.features.device)]
-        return LabelledRows(features, self.labels[rows.to(self.labels.device)])
+        """Choose rows; features stay where they are: on the device, in host memory or on disk."""
+        chosen = self.features.select(rows.cpu().numpy()) if self.is_stored else self.gathered(rows)
+        return LabelledRows(chosen, self.labels[rows.to(self.labels.device)])
+
+    def gathered(self, rows: Int[Tensor, " taken"]) -> Float[Tensor, "taken dim"]:
+        """Copy the features of rows where they are; those on disk into host memory."""
+        if self.is_stored:
+            return torch.from_numpy(self.features[rows.cpu().numpy()])
+        found: Tensor = self.features[rows.to(self.features.device)]
+        return found
 
     def widened(self, part: slice) -> Float[Tensor, "part dim"]:
         """Copy the features of a part of the rows to the device of the labels, as float32."""
-        return self.features[part].to(self.labels.device).float()
+        found = self.features[part]
+        found = torch.from_numpy(found) if self.is_stored else found
+        return found.to(self.labels.device).float()
 
 
 @runtime_checkable
@@ -104,7 +125,7 @@ class ResidentFeed:
 
 
 class StreamedFeed:
-    """The rows of as many steps as are announced at a time; all others are on the host."""
+    """The rows of as many steps as are announced at a time; all others are on host or disk."""
 
     def __init__(
         self, rows: LabelledRows, schedule: Int[Tensor, "iterations batch"], most_steps: int
@@ -113,10 +134,9 @@ class StreamedFeed:
         stored = most_steps * schedule.shape[1]
         self._rows = rows
         self._schedule = schedule.cpu()
+        dtype = rows.gathered(torch.empty(0, dtype=torch.int64)).dtype
         # From pinned memory a copy to the device needs no copy on the host before it.
-        self._gathered = torch.empty(
-            stored, dim, dtype=rows.features.dtype, pin_memory=device.type == "cuda"
-        )
+        self._gathered = torch.empty(stored, dim, dtype=dtype, pin_memory=device.type == "cuda")
         self.features = torch.empty_like(self._gathered, device=device, pin_memory=False)
         self.labels = torch.empty(stored, dtype=torch.int64, device=device)
         self.batches = torch.zeros_like(schedule, device=device)
@@ -126,7 +146,10 @@ class StreamedFeed:
         wanted = self._schedule[start:stop]
         rows = wanted.reshape(-1)
         gathered = self._gathered[: len(rows)]
-        torch.index_select(self._rows.features, 0, rows, out=gathered)
+        if self._rows.is_stored:
+            gathered.copy_(self._rows.gathered(rows))
+        else:
+            torch.index_select(self._rows.features, 0, rows, out=gathered)
         device = self.labels.device
         # Without waiting, the next block could overwrite what is still being copied.
         self.features[: len(rows)].copy_(gathered, non_blocking=False)

@@ -24,7 +24,7 @@ from clinit.extract.head import Head, Top1
 from clinit.extract.reload import rebuild, stored_weights
 from clinit.extract.transform import Transform
 from clinit.headtrain.export.assemble import assemble, check_same_logits, model_args
-from clinit.headtrain.export.check_images import images_of
+from clinit.headtrain.export.check_images import images_of, in_containers
 from clinit.headtrain.export.memory import Memory
 from clinit.headtrain.export.memory_file import write_memory
 from clinit.headtrain.export.model_file import ModelFacts, features_of, write_model
@@ -129,6 +129,8 @@ def export_run(
     )
     checks: list[OnnxCheck] = []
     memory, notes = None, _notes(facts)
+    if onnx and not check_with:
+        notes += tuple(map(_not_looked_in, in_containers(record)))
 
     def write_onnx_form(path: Path) -> None:
         images = check_with or images_of(record)
@@ -154,6 +156,13 @@ def export_run(
         notes=notes,
         memory=memory,
         onnx=checks[0] if checks else None,
+    )
+
+
+def _not_looked_in(cache: Path) -> str:
+    return (
+        f"the test images of {cache} lie in tar or Parquet files: none of them is among those that"
+        " the ONNX form is compared on; `--check-images FOLDER` names image files instead"
     )
 
 

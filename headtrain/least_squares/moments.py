@@ -120,7 +120,8 @@ def cut(
     features: FeatureRows, labels: Int[np.ndarray, " _"], order: np.ndarray | None = None
 ) -> Iterator[Block]:
     """Cut rows, or those of `order` in that order, into blocks that suit `MomentSums.add`."""
-    size = CPU_BLOCK_BYTES if isinstance(features, np.ndarray) else GPU_BLOCK_BYTES
+    # By where a block is computed on, so that rows on disk give the same sums as rows in memory.
+    size = CPU_BLOCK_BYTES if isinstance(take(features, slice(0)), np.ndarray) else GPU_BLOCK_BYTES
     block_rows = max(256, size // (8 * max(1, features.shape[1])))
     total = len(labels if order is None else order)
     for start in range(0, total, block_rows):

@@ -52,7 +52,7 @@ class LogisticRegression:
     @property
     def size(self) -> int:
         """Number of parameters."""
-        return self.num_classes * (self.rows.features.shape[1] + 1)
+        return self.num_classes * (int(self.rows.features.shape[1]) + 1)
 
     def split(
         self, parameters: Float[np.ndarray, " parameters"]

@@ -12,7 +12,7 @@ from jaxtyping import Bool
 from clinit.extract.device import choose_device
 from clinit.headtrain.array import cupy_problem
 from clinit.headtrain.examples import examples
-from clinit.headtrain.memory import residency_notes
+from clinit.headtrain.stream.memory_notes import memory_notes
 from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study
@@ -46,7 +46,7 @@ def data_notes(
         *_buffer_gaps(scenario, study),
         *_batch_gaps(scenario, study),
         *_loss_gaps(studies, head_facts or {}),
-        *_memory_gaps(scenario, base, study),
+        *memory_notes(scenario, base, new, study),
         *_calibration_gaps(studies),
         *_nothing_to_leave_out(scenario, studies),
         *_library_gaps(choose_device(study.training.device)),
@@ -216,31 +216,6 @@ def _library_gaps(device: torch.device) -> list[str]:
         f"{problem}: statistics and solves are computed on the CPU, with NumPy, and the features"
         ' are copied there (`pip install "clinit[cuda12]"` or `"clinit[cuda13]"`, as the driver is)'
     ]
-
-
-def _memory_gaps(scenario: Scenario, base: Source, study: Study) -> list[str]:
-    """Return a note for the features that do not fit into the memory of the device."""
-    row_bytes = base.train.features[:1].nbytes
-    sizes = {
-        "the test rows": int(scenario.val_counts.sum()) * row_bytes,
-        "the rows of the largest task": _most_rows(scenario, study) * row_bytes,
-    }
-    return residency_notes(sizes, choose_device(study.training.device))
-
-
-def _most_rows(scenario: Scenario, study: Study) -> int:
-    """Return the rows of the largest task, those of earlier classes included."""
-    stored = np.cumsum(scenario.train_counts)
-    most = 0
-    for task in scenario.learnt:
-        new = int(scenario.train_counts[task.rows].sum())
-        old = int(stored[task.stop - 1]) - new
-        if study.stream.method == "naive" and not study.keeps_buffer:
-            old = 0
-        elif study.stream.buffer is not None:
-            old = min(old, study.stream.buffer)
-        most = max(most, old + new)
-    return most
 
 
 def _about(names: Sequence[str], which: Bool[np.ndarray, " names"], what: str) -> list[str]:

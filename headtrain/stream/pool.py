@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from clinit.extract.stored_rows import StoredRows
 from clinit.headtrain.stream.seeds import Draw, generator
 
 
@@ -16,7 +18,19 @@ class Pool:
     A label is a head row; -1 marks a row whose class is not part of the experiment.
     """
 
-    def __init__(self, *parts: tuple[Float[np.ndarray, "_ dim"], Int[np.ndarray, " _"]]) -> None:
+    def __init__(
+        self,
+        *parts: tuple[Float[Any, "_ dim"], Int[np.ndarray, " _"]],
+        room: int | None = None,
+    ) -> None:
+        """Take features with their labels, and what a choice of rows may take.
+
+        Args:
+            parts: Arrays or `StoredRows`.
+            room: Most bytes of rows that are copied into memory at once; None: any number.
+        """
+        self._room = room
+        self._dtype = np.result_type(*(features.dtype for features, _ in parts))
         self._features = [features for features, _ in parts]
         self._ends = np.cumsum([len(features) for features in self._features])
         self.labels: Int[np.ndarray, " rows"] = np.concatenate([labels for _, labels in parts])
@@ -36,10 +50,24 @@ class Pool:
         """Return the number of rows of each class."""
         return np.bincount(self.labels[self.labels >= 0], minlength=num_classes)
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the features of a row."""
+        return int(self._features[0].shape[1]) * self._dtype.itemsize
+
+    def holds(self, rows: int) -> bool:
+        """Return whether so many rows are copied into memory to work with them."""
+        return self._room is None or rows * self.row_bytes <= self._room
+
+    def features(self, rows: Int[np.ndarray, " rows"]) -> Float[Any, "rows dim"]:
+        """Return the features of `rows`: copied, or read on demand where they take too much."""
+        if self.holds(len(rows)):
+            return self.take(rows)
+        return StoredRows(self.take, rows, self._features[0].shape[1], self._dtype)
+
     def take(self, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray, "rows dim"]:
         """Copy the features of `rows`, in their order and in their stored type."""
-        dtype = np.result_type(*self._features)
-        taken = np.empty((len(rows), self._features[0].shape[1]), dtype=dtype)
+        taken = np.empty((len(rows), self._features[0].shape[1]), dtype=self._dtype)
         part = np.searchsorted(self._ends, rows, side="right")
         for index, features in enumerate(self._features):
             here = np.flatnonzero(part == index)

@@ -76,6 +76,7 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
             new classes, or there are too many tasks.
     """
     check_same_backbone(base.fingerprint, new.fingerprint)
+    room = min((side.memory.copied_bytes for side in (base, new) if side.memory), default=None)
     check_head(head, base, new)
     base_rows = map_to_head(base, head)
     arriving = np.flatnonzero(new.train.counts())
@@ -99,10 +100,12 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
         train=Pool(
             (base.train.features, base_rows[base.train.labels]),
             (new.train.features, train_rows),
+            room=room,
         ),
         val=Pool(
             (base.val.features, base_rows[base.val.labels]),
             (new.val.features, new_rows[new.val.labels]),
+            room=room,
         ),
         stop_after=stream.stop_after,
     )

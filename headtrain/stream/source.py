@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,14 @@ from typing import Any
 import numpy as np
 
 from clinit.errors import CacheError
-from clinit.extract.cache import Cache, open_cache
+from clinit.extract.cache import Cache, CacheSplit, open_cache
 from clinit.extract.features import FeatureSet
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
+from clinit.extract.shard_rows import stored_features
 from clinit.extract.stopwatch import Stopwatch
+from clinit.headtrain.memory import HostMemory
+from clinit.headtrain.stream.on_disk import disk_note, left_on_disk
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +37,8 @@ class Source:
     head: Head | None = None
     """The pretrained head stored beside the features."""
     notes: tuple[str, ...] = ()
+    memory: HostMemory | None = None
+    """Where features of an experiment are on disk: what it may copy of them; None: as it likes."""
     load_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -74,27 +80,58 @@ def read_source(path: Path) -> Source:
     Raises:
         CacheError: If there is no cache, no train split, or the splits do not fit together.
     """
+    return _source(open_cache(path), set(), None)
+
+
+def read_sources(*paths: Path, memory: int | None = None) -> tuple[Source, ...]:
+    """Open feature caches: in memory as far as they fit, the largest splits on disk.
+
+    Results do not depend on where features are.
+
+    Args:
+        paths: The caches.
+        memory: Bytes that features and copies of their rows may take; default: what is free.
+
+    Raises:
+        CacheError: As in `read_source`.
+        MachineError: If the memory does not suffice to read the caches shard by shard.
+        ValueError: If `memory` is not above 0.
+    """
+    caches = [open_cache(path) for path in paths]
+    splits = [split for cache in caches for split in cache.splits.values()]
+    room = HostMemory.of(memory)
+    stored = left_on_disk(splits, room)
+    return tuple(_source(cache, stored, room if stored else None) for cache in caches)
+
+
+def _source(cache: Cache, stored: Set[CacheSplit], memory: HostMemory | None) -> Source:
     watch = Stopwatch()
-    cache = open_cache(path)
+
+    def read(split: CacheSplit) -> FeatureSet:
+        return stored_features(split) if split in stored else split.load()
+
     train = cache.split("train")
-    features = train.load()
+    features = read(train)
     notes = _invalid_rows(cache)
+    if memory is not None:
+        notes += [disk_note(split, memory) for split in cache.splits.values() if split in stored]
     if "val" in cache.splits:
-        val, of_val = cache.splits["val"].load(), cache.splits["val"].fingerprint
+        val, of_val = read(cache.splits["val"]), cache.splits["val"].fingerprint
     else:
-        notes.append(f"{path} has no val split: none of its classes is evaluated")
+        notes.append(f"{cache.path} has no val split: none of its classes is evaluated")
         empty = np.empty((0, features.dim), dtype=features.features.dtype)
         val = FeatureSet(empty, np.empty(0, dtype=np.int64), features.class_names)
         of_val = Fingerprint()
     return Source(
         train=features,
         val=val,
-        path=str(path),
+        path=str(cache.path),
         fingerprint=train.fingerprint,
         val_manifest=of_val.manifest,
         val_features=of_val.features,
         head=cache.head,
         notes=tuple(notes),
+        memory=memory,
         load_s=watch.total,
     )
 

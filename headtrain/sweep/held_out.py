@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-from jaxtyping import Bool
-
-from clinit.extract.features import FeatureSet
 from clinit.headtrain.class_draws import held_out_rows
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
@@ -32,11 +28,7 @@ def _hold_out(side: Source, fraction: float, seed: int, index: int) -> Source:
     held = held_out_rows(side.train.labels, fraction, generator(seed, Draw.HELD_OUT, index))
     return replace(
         side,
-        train=_part(side.train, ~held),
-        val=_part(side.train, held),
+        train=side.train.part(~held),
+        val=side.train.part(held),
         val_manifest=f"held-out:{fraction:g}:{seed}",
     )
-
-
-def _part(rows: FeatureSet, chosen: Bool[np.ndarray, " rows"]) -> FeatureSet:
-    return FeatureSet(rows.features[chosen], rows.labels[chosen], rows.class_names)

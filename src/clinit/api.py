@@ -11,6 +11,7 @@ from clinit.analysis.diagnosis import Diagnosis, diagnose_split
 from clinit.analysis.runs import Runs, load_runs, runs_of
 from clinit.errors import ExperimentError
 from clinit.extract.backbone import BackboneConfig
+from clinit.extract.byte_size import byte_count
 from clinit.extract.cache import open_cache
 from clinit.extract.device import choose_device
 from clinit.extract.head import Head, read_head
@@ -35,7 +36,7 @@ from clinit.headtrain.record.finished import unrecorded
 from clinit.headtrain.record.format import RunRecord, write_records
 from clinit.headtrain.setting import fields_of
 from clinit.headtrain.stream.base_head import starting_head
-from clinit.headtrain.stream.source import Source, read_source
+from clinit.headtrain.stream.source import Source, read_source, read_sources
 from clinit.headtrain.study import PAPER_INITS, PER_HEAD, Study, names_of, refusals
 from clinit.headtrain.top.images import open_side, reload_backbone
 from clinit.headtrain.top.inputs import Side, Storage, prepare_inputs
@@ -97,13 +98,23 @@ def extract_features(
     return read_source(folder)
 
 
-def load_cache(path: str | Path) -> Source:
-    """Read a feature cache into memory: arrays, labels, class names, and the pretrained head.
+def load_cache(path: str | Path, *, memory: int | str | None = None) -> Source:
+    """Read a feature cache: arrays, labels, class names, and the pretrained head.
+
+    Args:
+        path: Its folder.
+        memory: Most memory for features, in bytes or as `8GB`: what takes more stays on disk, and
+            rows of it are read by `features[rows]`. Default: all features are read into memory.
 
     Raises:
+        ValueError: If `memory` is no size.
         CacheError: If there is none, or it is incomplete or damaged.
+        MachineError: If the memory does not hold a shard.
     """
-    return read_source(Path(path))
+    if memory is None:
+        return read_source(Path(path))
+    (source,) = read_sources(Path(path), memory=_bytes(memory))
+    return source
 
 
 def train_heads(
@@ -113,6 +124,7 @@ def train_heads(
     *,
     out: str | Path | None = None,
     head: Head | str | Path | None = None,
+    memory: int | str | None = None,
     observer: Observer = ignore,
 ) -> Runs:
     """Train linear heads on new classes that arrive in tasks, on cached features.
@@ -126,6 +138,8 @@ def train_heads(
         study: What to train; default: random, class-mean and least-square rows.
         out: Folder to record each run in; default: nothing is written.
         head: The pretrained head, or its file; default: the one in the base cache.
+        memory: Most memory for the features of caches that are given by their folders, in bytes or
+            as `8GB`; what takes more stays on disk, with the same numbers. Default: what is free.
         observer: Called with each event as it happens.
 
     Raises:
@@ -133,7 +147,7 @@ def train_heads(
         ClinitError: If the data do not fit together, or a record cannot be written.
     """
     studies = _studies(study, top=False)
-    old, arriving = _loaded(base), _loaded(new)
+    old, arriving = _opened(base, new, memory)
     first, facts = starting_head(old, _head(head))
 
     def train() -> list[RunRecord]:
@@ -358,6 +372,27 @@ def _studies(asked: Studies | None, *, top: bool) -> list[Study]:
                 else "the study has settings of top blocks. Call `clinit.train_top` for them."
             )
     return list(dict.fromkeys(study.resolved() for study in found))
+
+
+def _opened(base: Cache, new: Cache, memory: int | str | None) -> tuple[Source, Source]:
+    """Open the caches that are given by their folders, all of them within the memory."""
+    folders = [Path(each) for each in (base, new) if not isinstance(each, Source)]
+    if memory is not None and not folders:
+        raise ValueError(
+            "both caches are loaded already: give their folders, or load them with memory="
+        )
+    opened = iter(read_sources(*folders, memory=None if memory is None else _bytes(memory)))
+    old, arriving = (each if isinstance(each, Source) else next(opened) for each in (base, new))
+    return old, arriving
+
+
+def _bytes(memory: int | str) -> int:
+    if isinstance(memory, int):
+        return memory
+    try:
+        return byte_count(memory)
+    except ValueError as error:
+        raise ValueError(f"memory {error}") from error
 
 
 def _loaded(cache: Cache) -> Source:

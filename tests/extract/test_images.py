@@ -180,6 +180,34 @@ def test_another_tar_of_the_same_size_is_not_that_of_the_manifest(
         ContainedImages(tmp_path, table(rows)).read(0)
 
 
+@pytest.mark.parametrize(
+    ("place", "by"),
+    [(0, b"x"), (2, b"x"), (124, b"1"), (130, b"\0"), (134, b"1"), (0, bytes(512))],
+    ids=["name", "suffix", "size-begins", "size-cut", "size-ends", "all"],
+)
+def test_a_damaged_header_of_a_member_is_one_bad_image(
+    tmp_path: Path, tar: list[Row], place: int, by: bytes
+) -> None:
+    start = tar[1][6] - 512 + place
+    content = bytearray((tmp_path / "x.tar").read_bytes())
+    content[start : start + len(by)] = by
+    (tmp_path / "x.tar").write_bytes(content)
+    images = ContainedImages(tmp_path, table(tar))
+    with pytest.raises(ImageError, match=r"^its header in the tar file is damaged$") as caught:
+        images.read(1)
+    assert "--retry-invalid" in caught.value.remedy
+    assert [images.read(row) for row in (0, 2)] == [CONTENT[0], CONTENT[2]]
+
+
+def test_what_stands_behind_the_end_of_a_name_does_not_count(
+    tmp_path: Path, tar: list[Row]
+) -> None:
+    content = bytearray((tmp_path / "x.tar").read_bytes())
+    content[tar[1][6] - 512 + 99] = 1
+    (tmp_path / "x.tar").write_bytes(content)
+    assert ContainedImages(tmp_path, table(tar)).read(1) == CONTENT[1]
+
+
 def test_a_container_that_is_not_there_says_where_to_look(
     tmp_path: Path, tar: list[Row], parquet: list[Row]
 ) -> None:

@@ -24,6 +24,7 @@ from clinit.extract.merge import merge
 from clinit.extract.run import ExtractConfig, extract
 from clinit.extract.scan import scan
 from clinit.extract.verify import verify
+from tests.extract.containers.made import make_tar
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +167,19 @@ def test_features_of_another_backbone_are_refused_with_the_field(
     list(extract({"train": of_classes(manifests["train"], "b")}, root, tmp_path / "b", other))
     with pytest.raises(CacheError, match=r"dtype = float16 in .*one, float32 in .*b$"):
         list(merge((halves[0], tmp_path / "b"), tmp_path / "out"))
+
+
+def test_images_in_containers_are_refused_before_anything_is_written(
+    tmp_path: Path, root: Path, config: ExtractConfig, halves: tuple[Path, Path, Path]
+) -> None:
+    members = [("a.png", (root / "val" / "a" / "0.png").read_bytes()), ("a.cls", b"0")]
+    make_tar(tmp_path / "shards" / "val-0.tar", members)
+    (tmp_path / "shards" / "classnames.txt").write_text("a\n")
+    manifest = scan("webdataset", tmp_path / "shards", "val").manifest
+    list(extract({"val": manifest}, tmp_path / "shards", tmp_path / "cache", config))
+    with pytest.raises(CacheError, match=r"cache/val lie in tar or Parquet files: .* not merged"):
+        list(merge([halves[0], tmp_path / "cache"], tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_heads_that_differ_are_refused(tmp_path: Path, halves: tuple[Path, Path, Path]) -> None:

@@ -39,6 +39,10 @@ CASES = [
     ("scenes/memory.safetensors", "the file of another", 0),
     ("scenes/config.json", VALUE, 0),
     ("train.parquet", TABLE, 0),
+    ("shards/train-0.tar", "flipped bit of a digit", 0),
+    ("shards/train-0.tar", "a block of zeros", 0),
+    ("tables/train-0.parquet", NUMBER, 0),
+    ("tables/train-0.parquet", TABLE, 0),
     ("weights.safetensors", NUMBER, 0),
 ]
 """File, sort of damage, and number of the place."""

@@ -1,8 +1,11 @@
 import gzip
 import io
 import json
+import os
+import re
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -169,8 +172,45 @@ def test_a_compressed_tar_is_refused_whatever_its_name(tmp_path: Path) -> None:
 
 
 def test_a_tar_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"cannot read .*: Is a directory"):
+    with pytest.raises(ManifestError, match=r"cannot read .*: it is a folder"):
         index_tar(tmp_path)
+    with pytest.raises(StorageError, match=r"cannot read .*: No such file"):
+        index_tar(tmp_path / "x.tar")
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
+def test_what_a_header_of_a_name_declares_is_not_reserved(tmp_path: Path, kind: bytes) -> None:
+    header = tarfile.TarInfo("long")
+    header.type, header.size = kind, 6 * 2**30
+    path = tmp_path / "x.tar"
+    path.write_bytes(header.tobuf())
+    os.truncate(path, 512 + header.size)  # a sparse file: nothing of it is on the disk
+    with pytest.raises(ManifestError, match="not a whole tar file: a header declares a name"):
+        index_tar(path)
+
+
+def test_image_data_are_not_read_whatever_the_blocks_of_the_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_tar(tmp_path / "x.tar", [(f"{number}.jpg", bytes(2**20)) for number in range(8)])
+    plain = Path.open
+
+    def open_as_on_network_storage(
+        path: Path, mode: str = "r", buffering: int = -1, **more: Any
+    ) -> Any:
+        return plain(path, mode, 2**20 if buffering == -1 else buffering, **more)
+
+    monkeypatch.setattr(Path, "open", open_as_on_network_storage)
+    before = bytes_read()
+    assert len(index_tar(path).table) == 8
+    assert bytes_read() - before < 2**18
+
+
+def bytes_read() -> int:
+    """Return what this process has read by system calls."""
+    found = re.search(r"rchar: (\d+)", Path("/proc/self/io").read_text())
+    assert found is not None
+    return int(found[1])
 
 
 WHOLE = io.BytesIO()

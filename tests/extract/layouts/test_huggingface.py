@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +163,80 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.parquet").write_bytes(b"PAR1 nothing PAR1")
     with pytest.raises(ManifestError, match=r"train\.parquet cannot be read as a Parquet file"):
         read(tmp_path)
+
+
+def test_names_that_look_like_patterns_are_those_of_files(tmp_path: Path) -> None:
+    root = tmp_path / "data[1]"
+    make_parquet(root / "train-0.parquet", [b"1", b"2"], [0, 0], names=["ant", "bee"])
+    make_parquet(root / "train-[0].parquet", [b"1", b"2"], [1, 1], names=["ant", "bee"])
+    assert [label for _, label, _ in rows(read(root))] == [0, 0, 1, 1]
+
+
+def downloaded(root: Path, *revisions: str) -> Path:
+    """Write what the Hub's library makes of a download: blobs, and links to them by revision."""
+    table = pl.DataFrame({"img": [b"1", b"2"], "mask": [b"2"] * 2, "fine": [1, 0]})
+    (root / "blobs").mkdir(parents=True)
+    table.write_parquet(root / "blobs" / "abc")
+    (root / "blobs" / "def").write_text(CARD)
+    for revision in revisions:
+        folder = root / "snapshots" / revision
+        (folder / "data").mkdir(parents=True)
+        (folder / "data" / "train-00000-of-00001.parquet").symlink_to("../../../blobs/abc")
+        (folder / "README.md").symlink_to("../../blobs/def")
+    return root
+
+
+def test_the_card_of_a_download_lies_in_its_revision(tmp_path: Path) -> None:
+    scanned = read(downloaded(tmp_path / "datasets--me--ants", "1f0c"))
+    path = "snapshots/1f0c/data/train-00000-of-00001.parquet"
+    assert rows(scanned) == [(f"{path}/0", 1, "bee"), (f"{path}/1", 0, "ant")]
+    assert scanned.manifest.table["column"].to_list() == ["img"] * 2
+    assert scanned.warnings == ("2 images in train, expected 3 (1 missing)",)
+
+
+def test_a_description_in_the_root_comes_before_that_of_the_download(tmp_path: Path) -> None:
+    root = downloaded(tmp_path / "datasets--me--ants", "1f0c")
+    (root / "classnames.txt").write_text("one\ntwo\n")
+    (root / "README.md").write_text(CARD.replace("num_examples: 3", "num_examples: 2"))
+    assert [name for _, _, name in rows(read(root))] == ["two", "one"]
+    assert read(root).warnings == ()
+
+
+def test_several_revisions_of_a_download_are_refused(tmp_path: Path) -> None:
+    root = downloaded(tmp_path / "datasets--me--ants", "1f0c", "2b7a")
+    for look in (lambda: read(root), lambda: available_splits("huggingface", root)):
+        with pytest.raises(ManifestError, match="holds 2 revisions of a data set") as caught:
+            look()
+        assert "(1f0c, 2b7a)" in str(caught.value)
+        assert "hf cache rm" in caught.value.remedy
+
+
+def test_a_file_under_two_names_is_refused(tmp_path: Path) -> None:
+    make_parquet(tmp_path / "train-0.parquet", [b"1"], [0], names=["ant"])
+    (tmp_path / "train-1.parquet").symlink_to("train-0.parquet")
+    with pytest.raises(
+        ManifestError, match=r"train-0\.parquet and train-1\.parquet in .* one file"
+    ):
+        read(tmp_path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train.parquet")
+    with pytest.raises(ManifestError, match=r"train\.parquet: it is a device or a pipe"):
+        read(tmp_path)
+
+
+def test_the_splits_are_told_without_a_look_into_the_files(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train.parquet")
+    assert available_splits("huggingface", tmp_path) == ("train",)
+
+
+def test_a_damaged_first_image_does_not_stop_the_scan(tmp_path: Path) -> None:
+    path = make_parquet(
+        tmp_path / "train.parquet", [b"1" * 200] * 3, [0] * 3, names=["ant"], compression="gzip"
+    )
+    content = bytearray(path.read_bytes())
+    place = content.index(b"\x1f\x8b")  # where the first page begins: the images
+    content[place : place + 2] = b"\0\0"
+    path.write_bytes(content)
+    assert len(rows(read(tmp_path))) == 3

@@ -157,3 +157,24 @@ def test_a_shard_that_changes_is_indexed_again(tmp_path: Path) -> None:
     shard(path, ("d", "0"))
     os.utime(path, (1, 1))
     assert rows(read(tmp_path)) == [("0.tar/d.jpg", 0, "0")]
+
+
+def test_a_shard_under_two_names_is_refused(tmp_path: Path) -> None:
+    shard(tmp_path / "train-0.tar", ("c", "1"))
+    (tmp_path / "train-1.tar").symlink_to("train-0.tar")
+    with pytest.raises(
+        ManifestError, match=r"train-0\.tar and train-1\.tar in .* are links to one"
+    ):
+        read(tmp_path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train.tar")
+    with pytest.raises(ManifestError, match=r"train\.tar: it is a device or a pipe"):
+        read(tmp_path)
+
+
+def test_the_splits_are_told_without_a_look_into_the_shards(tmp_path: Path) -> None:
+    for name in ("train.tar", "val.tar"):
+        os.mkfifo(tmp_path / name)
+    assert available_splits("webdataset", tmp_path) == ("train", "val")

@@ -12,6 +12,9 @@ import torch
 from torch import nn
 
 from clinit.errors import BackboneError, DeviceError, ModelError
+from clinit.extract.backbone import BackboneConfig
+from clinit.extract.run import ExtractConfig, extract
+from clinit.extract.scan import scan
 from clinit.headtrain.export import onnx_file
 from clinit.headtrain.export.classifier import Classifier, find_images, load_model
 from clinit.headtrain.export.model_file import METADATA
@@ -20,6 +23,7 @@ from clinit.headtrain.export.onnx_file import OnnxCheck, write_onnx
 from clinit.headtrain.export.rejection import Rejection
 from clinit.headtrain.export.run import Export, export_run
 from clinit.headtrain.record.format import read_info
+from tests.extract.containers.made import make_tar
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +110,44 @@ def test_the_caches_say_where_the_test_images_are(
     run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
     seal_record(run, base={**read_info(run)["base"], "path": "gone"})
     assert {path.parent.name for path in images_of(read_record(run))} == {"d", "e"}
+
+
+def test_test_images_in_containers_are_told_not_to_be_among_those_compared(
+    tiny_run: Path,
+    tmp_path: Path,
+    seal_record: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import shutil
+
+    members = [("1.png", (tiny_run.parent / "new" / "val" / "d" / "1.png").read_bytes())]
+    make_tar(tmp_path / "shards" / "val.tar", [*members, ("1.txt", b"d")])
+    manifest = scan("webdataset", tmp_path / "shards", "val").manifest
+    args = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
+    weights = tiny_run.parent / "weights.safetensors"
+    backbone = BackboneConfig(name="convnextv2_atto", weights=weights, model_args=args)
+    cache, config = tmp_path / "cache", ExtractConfig(backbone=backbone, input_size=32)
+    list(extract({"val": manifest}, tmp_path / "shards", cache, config))
+    run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
+    seal_record(run, new={**read_info(run)["new"], "path": str(cache)})
+
+    compared: list[Path] = []
+
+    def write(network: nn.Module, facts: object, path: Path, images: list[Path]) -> OnnxCheck:
+        compared.extend(images)
+        path.touch()
+        return OnnxCheck(images=len(images), are_noise=False, difference=0.0, largest=1.0)
+
+    monkeypatch.setattr("clinit.headtrain.export.run.write_onnx", write)
+    exported = export_run(run, tmp_path / "model", onnx=True, remembers=False)
+    assert {path.parent.name for path in compared} == set("abc")
+    (note,) = [note for note in exported.notes if "tar or Parquet" in note]
+    assert note.startswith(f"the test images of {cache} lie in tar or Parquet files: none of them")
+    assert "`--check-images FOLDER`" in note
+    again = export_run(
+        run, tmp_path / "again", onnx=True, remembers=False, check_with=[run / "some.png"]
+    )
+    assert not any("tar or Parquet" in note for note in again.notes)
 
 
 @pytest.fixture

@@ -1,0 +1,267 @@
+"""Features on disk give the bits that features in memory give, whatever is trained on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clinit.analysis.diagnosis import diagnose
+from clinit.errors import MachineError
+from clinit.extract.cache import open_cache
+from clinit.headtrain import events
+from clinit.headtrain import memory as memory_module
+from clinit.headtrain.align.alignment import align
+from clinit.headtrain.align.settings import AlignConfig
+from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.memory import HostMemory
+from clinit.headtrain.record.compare import differences
+from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.stream import source as source_module
+from clinit.headtrain.stream.source import Source, read_source, read_sources
+from clinit.headtrain.study import Study
+from clinit.headtrain.sweep.folder import SweepData
+from clinit.headtrain.sweep.held_out import hold_out
+from tests.headtrain.stream.made_caches import write_base, write_new, write_views
+
+Caches = tuple[Path, Path]
+STREAM = {"tasks": 2, "batch_size": 2, "device": "cpu"}
+TRAINED = {**STREAM, "iterations": 30, "eval_every": 26, "buffer": 50}
+SMALL = 16_000
+"""Of 75,648 bytes of features, two of the four splits fit; copies of 20 rows are held."""
+MIDDLE = 40_000
+"""Three splits fit, and copies of 52 rows, so the test rows of some tasks alone."""
+
+
+@pytest.fixture(scope="module")
+def caches(tmp_path_factory: pytest.TempPathFactory) -> Caches:
+    folder = tmp_path_factory.mktemp("caches")
+    base = write_base(folder / "base")
+    write_views(base, 2)
+    return base, write_new(folder / "new")
+
+
+def loaded(caches: Caches) -> tuple[Source, ...]:
+    return tuple(map(read_source, caches))
+
+
+def train(
+    sides: tuple[Source, ...], settings: dict[str, Any], **options: Any
+) -> tuple[list[RunRecord], list[str]]:
+    base, new = sides
+    assert base.head is not None
+    notes: list[str] = []
+
+    def observe(event: object) -> None:
+        if isinstance(event, events.Noted):
+            notes.append(event.note)
+
+    study = Study.of(settings)
+    return run_experiment(base, new, base.head, [study], observer=observe, **options), notes
+
+
+def measured(statistics: Any, head: Any) -> dict[str, Any]:
+    return diagnose(statistics, head.weight, head.bias, lam=0.05).content()
+
+
+def same(one: RunRecord, other: RunRecord) -> None:
+    assert differences(one, other) == []
+    assert one.mistakes is not None
+    assert other.mistakes is not None
+    assert one.mistakes.equals(other.mistakes)
+    assert timeless(one.info["tasks"]) == timeless(other.info["tasks"])
+
+
+def timeless(told: Any) -> Any:
+    """Leave out how long something took."""
+    if isinstance(told, list):
+        return [timeless(each) for each in told]
+    if not isinstance(told, dict):
+        return "nan" if isinstance(told, float) and np.isnan(told) else told
+    times = [name for name in told if name.endswith("_s") or name == "seconds"]
+    return {name: timeless(value) for name, value in told.items() if name not in times}
+
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "random": {**TRAINED, "init": "random"},
+    "least-square": {**TRAINED, "init": "least-square"},
+    "lambda": {**TRAINED, "init": "least-square", "lam": "auto", "scale": "norm"},
+    "held-out": {**TRAINED, "init": "least-square", "lam": "held-out"},
+    "lda": {**TRAINED, "init": "lda"},
+    "fitted": {**TRAINED, "init": "fitted"},
+    "bic": {**TRAINED, "init": "least-square", "correct": "bic"},
+    "wa": {**TRAINED, "init": "least-square", "correct": "wa"},
+    "sgm": {**TRAINED, "mix": "sgm", "buffer_split": "sgm", "head_width": "full"},
+    "bf16": {**TRAINED, "precision": "bf16"},
+    "new rows": {**TRAINED, "init": "class-mean", "init_rows": "new"},
+    "joint": {**TRAINED, "method": "joint", "buffer": None},
+    "naive": {**TRAINED, "method": "naive", "buffer": None},
+    **{method: {**STREAM, "method": method} for method in ("ncm", "ridge", "lda rows")},
+    "slda": {**STREAM, "method": "slda"},
+    "simplecil": {**STREAM, "method": "simplecil"},
+    "fecam": {**STREAM, "method": "fecam"},
+    "klda": {**STREAM, "method": "klda", "klda_width": 64, "klda_members": 2},
+    "ranpac": {**STREAM, "method": "ranpac", "ranpac_width": 64},
+}
+FAMILIES["lda rows"]["method"] = "lda"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_heads_are_the_same_wherever_their_features_are(caches: Caches, family: str) -> None:
+    settings = {name: value for name, value in FAMILIES[family].items() if value is not None}
+    (expected,), notes = train(loaded(caches), settings)
+    assert not any("disk" in note for note in notes)
+    for memory in (SMALL, MIDDLE) if family in ("least-square", "joint", "ridge") else (SMALL,):
+        base, new = read_sources(*caches, memory=memory)
+        assert not base.train.is_loaded
+        (found,), notes = train((base, new), settings)
+        same(found, expected)
+        assert any("disk" in note for note in notes)
+
+
+@pytest.mark.parametrize("family", ["least-square", "ridge", "simplecil"])
+def test_so_they_are_in_float32(tmp_path: Path, family: str) -> None:
+    paths = write_base(tmp_path / "base", "float32"), write_new(tmp_path / "new", "float32")
+    (expected,), _ = train(loaded(paths), FAMILIES[family])
+    (found,), _ = train(read_sources(*paths, memory=2 * SMALL), FAMILIES[family])
+    same(found, expected)
+
+
+def test_diagnoses_are_the_same_wherever_features_are(caches: Caches) -> None:
+    for settings in (TRAINED, {**STREAM, "method": "slda"}):
+        (expected,), _ = train(loaded(caches), settings, diagnose=measured)
+        (found,), _ = train(read_sources(*caches, memory=SMALL), settings, diagnose=measured)
+        same(found, expected)
+        assert "nc1" in str(expected.info)
+
+
+@pytest.mark.parametrize("views", [0, 1, 2])
+def test_alignment_is_the_same_wherever_features_are(caches: Caches, views: int) -> None:
+    base, _ = caches
+    config = AlignConfig(epochs=3, batch_size=32, device="cpu")
+    chosen = open_cache(base).views[:views]
+    whole, (on_disk,) = read_source(base), read_sources(base, memory=SMALL)
+    assert not on_disk.train.is_loaded
+    assert whole.head is not None
+    one, other = (align(side, whole.head, config, chosen) for side in (whole, on_disk))
+    assert one.head.weight.tobytes() == other.head.weight.tobytes()
+    assert one.facts["loss_by_epoch"] == other.facts["loss_by_epoch"]
+    assert one.facts["top1_after"] == other.facts["top1_after"]
+
+
+def test_views_are_not_loaded_where_the_plain_features_are_not(
+    caches: Caches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (base,) = read_sources(caches[0], memory=SMALL)
+    assert base.head is not None
+    views = open_cache(caches[0]).views
+    monkeypatch.delattr("clinit.extract.cache.CacheSplit.load")
+    align(base, base.head, AlignConfig(epochs=2, batch_size=32, device="cpu"), views)
+
+
+def test_rows_that_a_search_holds_out_stay_on_disk(caches: Caches) -> None:
+    one, other = (
+        hold_out(SweepData(base, new, base.head), 0.2, seed=1)  # type: ignore[arg-type]
+        for base, new in (loaded(caches), read_sources(*caches, memory=SMALL))
+    )
+    assert not other.base.val.is_loaded
+    for side in ("base", "new"):
+        for part in ("train", "val"):
+            left, right = (getattr(getattr(data, side), part) for data in (one, other))
+            np.testing.assert_array_equal(left.labels, right.labels)
+            np.testing.assert_array_equal(left.features, right.features[:])
+
+
+def test_the_largest_splits_stay_on_disk_until_the_others_fit(caches: Caches) -> None:
+    def in_memory(memory: int) -> list[bool]:
+        base, new = read_sources(*caches, memory=memory)
+        return [part.is_loaded for side in (base, new) for part in (side.train, side.val)]
+
+    # base: 196 + 50 rows of 128 bytes, new: 148 + 50; half of the memory is for them.
+    everything = 2 * 128 * (196 + 50 + 148 + 50)
+    assert in_memory(everything) == [True, True, True, True]
+    assert in_memory(everything - 2) == [False, True, True, True]
+    assert in_memory(2 * 128 * 248) == [False, True, True, True]
+    assert in_memory(2 * 128 * 248 - 2) == [False, True, False, True]
+    assert in_memory(SMALL) == [False, True, False, False]
+
+
+def test_without_a_limit_it_is_the_free_memory_that_counts(
+    caches: Caches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, new = read_sources(*caches)
+    assert base.train.is_loaded
+    assert base.memory is None
+    monkeypatch.setattr(memory_module, "free_memory", lambda: 30_000)
+    base, new = read_sources(*caches)
+    assert base.memory == new.memory == HostMemory(30_000, is_asked=False)
+    assert base.notes[-1] == (
+        f"{caches[0]}/train stays on disk: its 25.09 kB of features and copies of them, beside the"
+        " others, could take more than the 30.00 kB that are free; rows are read when they are"
+        " needed"
+    )
+    assert len(new.notes) == 2
+
+
+def test_what_is_read_each_time_and_the_peak_are_said_before_training(caches: Caches) -> None:
+    _, notes = train(read_sources(*caches, memory=SMALL), TRAINED)
+    assert notes[1].endswith(
+        "more than the 16.00 kB of --memory; rows are read when they are needed"
+    )
+    assert (
+        "the test rows take 12.80 kB, more than a sixth of the 16.00 kB of --memory: they are read"
+        " from disk each time they are needed"
+    ) in notes
+    assert any(note.startswith("the rows of the largest task take 1") for note in notes)
+    assert [note for note in notes if note.endswith("of memory are expected at the peak")]
+    _, notes = train(read_sources(*caches, memory=110_000), TRAINED)
+    assert not any("each time" in note for note in notes)
+
+
+def test_a_shard_that_memory_does_not_hold_is_refused(
+    caches: Caches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(MachineError) as caught:
+        read_sources(*caches, memory=15_391)
+    assert str(caught.value) == (
+        f"a shard of {caches[0]}/train takes 15.39 kB and is read as a whole to verify it, but"
+        " features may take only the 15.39 kB of --memory"
+    )
+    assert caught.value.remedy == "Give more memory (--memory; in Python, memory=)."
+    monkeypatch.setattr(memory_module, "free_memory", lambda: 9000)
+    with pytest.raises(MachineError, match=r"only the 9\.00 kB that are free") as caught:
+        read_sources(*caches)
+    assert caught.value.remedy == (
+        "Free some memory, or extract the features again with a smaller --shard-rows."
+    )
+
+
+def test_batches_that_memory_does_not_hold_are_refused(caches: Caches) -> None:
+    base, new = read_sources(*caches, memory=SMALL)
+    with pytest.raises(MachineError) as caught:
+        train((base, new), {**TRAINED, "batch_size": 3})
+    assert str(caught.value) == (
+        "the rows of 25 updates, 3 for each, and a copy of them take 19.20 kB, more than the"
+        " 16.00 kB of --memory"
+    )
+    assert caught.value.remedy == (
+        "Give a smaller --batch-size, or more memory (--memory; in Python, memory=)."
+    )
+
+
+@pytest.mark.parametrize("memory", [0, -1])
+def test_memory_is_above_zero(caches: Caches, memory: int) -> None:
+    with pytest.raises(ValueError, match=f"memory must be above 0 bytes, got {memory}"):
+        read_sources(*caches, memory=memory)
+
+
+def test_features_that_fit_are_loaded_as_before(
+    caches: Caches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(source_module, "stored_features")
+    base, new = read_sources(*caches, memory=10**9)
+    for side, expected in zip((base, new), map(read_source, caches), strict=True):
+        assert side.notes == expected.notes
+        assert side.train.features.tobytes() == expected.train.features.tobytes()
