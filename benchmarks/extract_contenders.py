@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from clinit.extract import shard_work
 from clinit.extract.backbone import BackboneConfig
+from clinit.extract.images import images_of
 from clinit.extract.loader import ImageBatch, load_batches
 from clinit.extract.machine import cpu_count
 from clinit.extract.pipeline import in_turn, side_by_side
@@ -170,12 +171,13 @@ def of_torchvision(job: Job, batch_size: int) -> Callable[[], int]:
 def of_decoding(job: Job) -> Callable[[], int]:
     """Return a pass of clinit's reading, decoding and resizing alone."""
     contender = Contender(job)
-    paths = scan("folder", contender.root, "train").manifest.table["path"].to_list()
-    batches = [range(first, min(first + 32, len(paths))) for first in range(0, len(paths), 32)]
+    table = scan("folder", contender.root, "train").manifest.table
+    batches = [range(first, min(first + 32, len(table))) for first in range(0, len(table), 32)]
+    images = images_of(table, contender.root)
 
     def decoding() -> int:
         transform = contender.loaded.transform
-        loaded = load_batches(contender.root, paths, batches, transform, workers=cpu_count())
+        loaded = load_batches(images, batches, transform, workers=cpu_count())
         return sum(len(batch.rows) for batch in loaded)
 
     return decoding

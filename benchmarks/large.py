@@ -160,13 +160,11 @@ def features_lines(folder: Path, size: Size) -> Iterator[tuple[str, Cost]]:
         measured(*import_words(folder, data, side, split))
     yield "cache verify", measured("cache", "verify", folder / "base")
     words = ("--base", folder / "base", "--new", folder / "new", "--device", "cpu")
-    for buffer in (24_000, size.rows):
-        trained = measured(
-            *("train-head", *words, "--iterations", ITERATIONS, "--buffer", buffer),
-            *("--eval-every", ITERATIONS, "--out", folder / f"heads-{buffer}"),
-        )
-        what = "all rows" if buffer == size.rows else f"{buffer:,} rows"
-        yield f"train-head, three heads x {5 * ITERATIONS} iterations, buffer of {what}", trained
+    trained = measured(
+        *("train-head", *words, "--iterations", ITERATIONS, "--buffer", size.rows),
+        *("--eval-every", ITERATIONS, "--out", folder / "heads"),
+    )
+    yield f"train-head, three heads x {5 * ITERATIONS} iterations, all rows kept", trained
 
 
 def sweep_lines(folder: Path, size: Size) -> Iterator[tuple[str, Cost]]:
