@@ -216,10 +216,14 @@ KEPT = {
     "reproduce": "What is computed is kept",
     "manifest build": "No half of a file is left",
     "cache import": "Written shards are kept",
+    "cache merge": "Written shards are kept",
+    "cache repair": "What is mended is kept",
+    "cache export": "Splits that are written are kept",
 }
 READING = {
     *("clinit cache show", "clinit cache verify", "clinit manifest show", "clinit manifest list"),
     *("clinit recipe list", "clinit recipe show", "clinit diagnose", "clinit model show"),
+    "clinit doctor",
 }
 COMMANDS = dict(walk(typer.main.get_command(command_line.app)))
 

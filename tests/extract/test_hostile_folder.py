@@ -18,7 +18,9 @@ from clinit.extract.scan import scan
 Write = Callable[[Path], object]
 
 FILES = ("plan.json", "manifest.parquet", "cache.json", "shard-00000.h5")
-IN_A_SPLIT = (".lock", *FILES, *(f".{name}.claim" for name in FILES))
+LOCKED = (".lock", *FILES)
+CLAIMS = tuple(f".{name}.claim" for name in FILES)
+IN_A_SPLIT = (*LOCKED, *CLAIMS)
 AT_THE_ROOT = ("head.safetensors", ".head.safetensors.lock", "m.parquet", ".m.parquet.lock")
 FOLDERS = ("train", "val", "views", "views/0")
 
@@ -79,7 +81,8 @@ def test_no_name_in_a_cache_leads_a_writer_out_of_it(
 ) -> None:
     names = [
         *AT_THE_ROOT,
-        *(f"{folder}/{name}" for folder in ("train", "val", "views/0") for name in IN_A_SPLIT),
+        *(f"{folder}/{name}" for folder in ("train", "val", "views/0") for name in LOCKED),
+        *(f"train/{name}" for name in CLAIMS),
     ]
     before = outside(victims)
     for name in names:  # one at a time: the first refusal would hide the others
