@@ -20,7 +20,6 @@ Write = Callable[[Path], object]
 FILES = ("plan.json", "manifest.parquet", "cache.json", "shard-00000.h5")
 LOCKED = (".lock", *FILES)
 CLAIMS = tuple(f".{name}.claim" for name in FILES)
-IN_A_SPLIT = (*LOCKED, *CLAIMS)
 AT_THE_ROOT = ("head.safetensors", ".head.safetensors.lock", "m.parquet", ".m.parquet.lock")
 FOLDERS = ("train", "val", "views", "views/0")
 
