@@ -110,11 +110,13 @@ def test_an_extraction_of_the_merged_manifest_accepts_the_result(
 def test_splits_of_different_caches_become_one_cache(
     tmp_path: Path, halves: tuple[Path, Path, Path]
 ) -> None:
-    for name, split in (("t", "val"), ("v", "train")):
+    for name, removed in (("t", "val"), ("v", "train")):
         shutil.copytree(halves[2], tmp_path / name)
-        shutil.rmtree(tmp_path / name / split)
-    for split_found in merge((tmp_path / "t", tmp_path / "v"), tmp_path / "out"):
-        same(split_found, open_cache(halves[2]).split(split_found.plan.split))
+        shutil.rmtree(tmp_path / name / removed)
+    merged = list(merge((tmp_path / "t", tmp_path / "v"), tmp_path / "out"))
+    assert {split.plan.split for split in merged} == {"train", "val"}
+    for split in merged:
+        same(split, open_cache(halves[2]).split(split.plan.split))
 
 
 def test_images_of_different_folders_start_from_the_folder_around_them(
