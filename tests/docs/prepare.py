@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import timm
@@ -15,7 +16,8 @@ from safetensors.torch import save_file
 import clinit
 from clinit.headtrain.export.run import export_run
 
-MODEL, ARGUMENTS = "convnextv2_atto", {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
+MODEL = "convnextv2_atto"
+ARGUMENTS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
 BASE = ("0", "1", "2", "3")
 NEW = ("bridge", "harbour", "meadow", "orchard", "quarry", "viaduct")
 LATER = ("lighthouse", "windmill")
@@ -42,10 +44,10 @@ def prepare(folder: Path) -> None:
         )
     for name, side in (("imagenet1k", "base"), ("places365", "new")):
         shutil.copytree(folder / "caches" / side, folder / "caches" / name)
-    caches = [clinit.load_cache(folder / "caches" / side) for side in ("base", "new")]
+    base, new = (clinit.load_cache(folder / "caches" / side) for side in ("base", "new"))
     settings = {"tasks": 2, "iterations": 8, "eval_every": 4, "batch_size": 4, "device": "cpu"}
     starts = [settings | {"init": init} for init in ("random", "least-square")]
-    clinit.train_heads(*caches, starts, out=folder / "runs")
+    clinit.train_heads(base, new, starts, out=folder / "runs")
     export_run(folder / "runs" / "least-square-calibrated", folder / "scenes")
 
 

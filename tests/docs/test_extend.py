@@ -67,6 +67,6 @@ def test_the_examples_are_formatted_and_typed_as_the_source_is(changed: Path) ->
     assert len(names) == 5
     ruff = Path(sys.executable).with_name("ruff")
     for arguments in (["format", "--check"], ["check"]):
-        command = [ruff, *arguments, "--config", ROOT / "pyproject.toml", *names]
+        command = [str(ruff), *arguments, "--config", str(ROOT / "pyproject.toml"), *names]
         done = subprocess.run(command, cwd=changed, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout
