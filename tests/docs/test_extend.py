@@ -62,7 +62,7 @@ def test_the_examples_run_in_the_changed_source(changed: Path, pages: Path) -> N
         assert name in done.stdout
 
 
-def test_the_examples_are_formatted_and_typed_as_the_source_is(changed: Path) -> None:
+def test_the_examples_are_formatted_as_the_source_is(changed: Path) -> None:
     names = [block.mark.removeprefix("file: ") for block in PAGE if block.mark.startswith("file: ")]
     assert len(names) == 5
     ruff = Path(sys.executable).with_name("ruff")
