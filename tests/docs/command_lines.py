@@ -68,3 +68,24 @@ def _misread(context: Any, path: str, words: list[str]) -> str | None:
     except typer.BadParameter.__base__ as error:  # type: ignore[misc]
         return f"{path}: {error.format_message()}"
     return None
+
+
+def inline_commands(text: str) -> list[str]:
+    """Return what is said of commands within the lines of a page."""
+    without_blocks = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"(?<!`)`(clinit [a-z][^`]*)`", without_blocks)
+
+
+def unknown(words: list[str]) -> list[str]:
+    """Return the commands and options among the words of a command that there are not."""
+    command: Any = typer.main.get_command(app)
+    rest = words[1:]
+    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
+        name = rest.pop(0)
+        if name in PLACEHOLDERS or name == "|" or name.isupper():
+            return []
+        if name not in command.commands:
+            return [name]
+        command = command.commands[name]
+    known = {name for parameter in command.params for name in parameter.opts} | {"--help", "-h"}
+    return [word for word in rest if word.startswith("--") and word.partition("=")[0] not in known]

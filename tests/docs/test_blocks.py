@@ -9,8 +9,14 @@ import pytest
 from typer.testing import CliRunner
 
 from clinit.cli.main import app
-from tests.docs.blocks import ROOT, Block, all_blocks, is_run
-from tests.docs.command_lines import command_lines, problem, words_of
+from tests.docs.blocks import PAGES, ROOT, Block, all_blocks, is_run
+from tests.docs.command_lines import (
+    command_lines,
+    inline_commands,
+    problem,
+    unknown,
+    words_of,
+)
 
 LANGUAGES = {"bash", "console", "diff", "json", "python", "text", "toml"}
 BLOCKS = all_blocks()
@@ -41,6 +47,7 @@ def test_a_block_that_is_left_out_says_why() -> None:
             assert re.fullmatch(r"|run|(file|change): \S+", block.mark), block.place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", sorted({block.page for block in BLOCKS if is_run(block)}))
 def test_the_blocks_of_a_page_run_in_order(page: str, results: dict[str, str | None]) -> None:
     assert results[page] is None, results[page]
@@ -54,6 +61,12 @@ def test_command_lines_are_such_that_clinit_takes_them(block: Block) -> None:
             assert problem(words) is None, line
         else:
             assert _is_known(words), f"{block.place}: {line}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_within_a_line_exist(page: Path) -> None:
+    for line in inline_commands(page.read_text(encoding="utf-8")):
+        assert unknown(re.split(r"[\s,]+", line)) == [], line
 
 
 def _is_known(words: list[str]) -> bool:

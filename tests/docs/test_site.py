@@ -13,7 +13,10 @@ import pytest
 from tests.docs.blocks import ROOT
 
 ZENSICAL = Path(sys.executable).with_name("zensical")
-pytestmark = pytest.mark.skipif(not ZENSICAL.is_file(), reason="needs Zensical")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not ZENSICAL.is_file(), reason="needs Zensical"),
+]
 LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
 """Elements that load what an attribute names."""
 
