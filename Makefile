@@ -11,7 +11,7 @@ EXTRA := $(if $(CUDA),$(if $(filter 12,$(CUDA)),[cuda12],[cuda13]))
 .PHONY: help demo test gpu check docs reference format clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 $(READY): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
