@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @keeps("The features computed so far are kept: the same command goes on after them.")
-@takes("config", AddConfig, panel="How classes are added")
+@takes("config", AddConfig)
 @takes_network
 def add(
     paths: ModelAndImages,
@@ -54,6 +54,7 @@ def add(
         Path | None,
         typer.Option(
             help="Feature cache of old classes, named as the model names them.",
+            metavar="FOLDER",
             show_default="what the model remembers",
         ),
     ] = None,

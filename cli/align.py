@@ -25,18 +25,21 @@ if TYPE_CHECKING:
 
 
 @keeps("No half of a file is left: it is written whole or not at all.")
-@takes("config", AlignConfig, panel="Training")
+@takes("config", AlignConfig)
 def align(
     cache: Annotated[
         Path, typer.Argument(help="Feature cache of the base classes.", show_default=False)
     ],
     out: Annotated[
-        Path, typer.Option(help="Head file to write, .safetensors.", show_default=False)
+        Path,
+        typer.Option(help="Head file to write, .safetensors.", metavar="FILE", show_default=False),
     ],
     config: AlignConfig,
     head: Annotated[
         Path | None,
-        typer.Option(help="Head file to start from.", show_default="the head in the cache"),
+        typer.Option(
+            help="Head file to start from.", metavar="FILE", show_default="the head in the cache"
+        ),
     ] = None,
     views: Annotated[
         int | None,

@@ -36,7 +36,9 @@ def import_(
         ),
     ] = None,
     *,
-    out: Annotated[Path, typer.Option(help="Folder of the cache.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option(help="Folder of the cache.", metavar="FOLDER", show_default=False)
+    ],
     backbone: Annotated[
         str,
         typer.Option(
@@ -51,6 +53,7 @@ def import_(
         Path | None,
         typer.Option(
             help="Class names, one per line.",
+            metavar="FILE",
             show_default="those in the file, or the labels themselves",
         ),
     ] = None,
@@ -65,7 +68,10 @@ def import_(
         typer.Option(help="Which one holds the labels.", show_default="labels, label"),
     ] = None,
     head: Annotated[
-        Path | None, typer.Option(help="Head file (.safetensors) to store as the pretrained one.")
+        Path | None,
+        typer.Option(
+            help="Head file (.safetensors) to store as the pretrained one.", metavar="FILE"
+        ),
     ] = None,
     dataset: Annotated[str, typer.Option(help="Name of the data set.")] = "imported",
 ) -> None:

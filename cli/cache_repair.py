@@ -20,10 +20,14 @@ def repair(
         Path, typer.Argument(help="Folder written by `clinit extract --out`.", show_default=False)
     ],
     root: Annotated[
-        Path | None, typer.Option(help="Folder of the images.", show_default="where they were")
+        Path | None,
+        typer.Option(
+            help="Folder of the images.", metavar="FOLDER", show_default="where they were"
+        ),
     ] = None,
     weights: Annotated[
-        Path | None, typer.Option(help="File of the weights.", show_default="where they were")
+        Path | None,
+        typer.Option(help="File of the weights.", metavar="FILE", show_default="where they were"),
     ] = None,
     device: Annotated[
         Device | None,

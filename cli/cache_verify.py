@@ -34,11 +34,17 @@ def verify(
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the draw.")] = 0,
     root: Annotated[
         Path | None,
-        typer.Option(help="Folder of the images, for --deep.", show_default="where they were"),
+        typer.Option(
+            help="Folder of the images, for --deep.",
+            metavar="FOLDER",
+            show_default="where they were",
+        ),
     ] = None,
     weights: Annotated[
         Path | None,
-        typer.Option(help="File of the weights, for --deep.", show_default="where they were"),
+        typer.Option(
+            help="File of the weights, for --deep.", metavar="FILE", show_default="where they were"
+        ),
     ] = None,
     device: DeviceOption = "auto",
     workers: Workers = None,

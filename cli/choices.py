@@ -29,6 +29,7 @@ Memory = Annotated[
     typer.Option(
         parser=memory_size,
         metavar="SIZE",
+        rich_help_panel="Data",
         help="Most memory for features, such as 8GB; rows of features that take more are read from"
         " disk when they are needed, with the same results.",
         show_default="what is free",
@@ -36,25 +37,44 @@ Memory = Annotated[
 ]
 DeviceOption = Annotated[Device, typer.Option(help=fields_of(Training)["device"].setting.help)]
 BaseCache = Annotated[
-    Path, typer.Option(help="Feature cache of the base classes.", show_default=False)
+    Path,
+    typer.Option(
+        help="Feature cache of the base classes.",
+        metavar="FOLDER",
+        rich_help_panel="Data",
+        show_default=False,
+    ),
 ]
 NewCache = Annotated[
-    Path, typer.Option(help="Feature cache of the new classes.", show_default=False)
+    Path,
+    typer.Option(
+        help="Feature cache of the new classes.",
+        metavar="FOLDER",
+        rich_help_panel="Data",
+        show_default=False,
+    ),
 ]
 BaseHead = Annotated[
     Path | None,
     typer.Option(
         help="Head of the base classes to start from, as `clinit align` writes it.",
+        metavar="FILE",
         show_default="the head in the base cache",
+        rich_help_panel="Data",
     ),
 ]
 VerboseStarts = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Show what each initialisation chose.")
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="Show what each initialisation chose.", rich_help_panel="Output"
+    ),
 ]
 MaxPixels = Annotated[
     int,
     typer.Option(
-        min=1, help="Largest image that is decoded, width x height; a larger one is a bad image."
+        min=1,
+        help="Largest image that is decoded, width x height; a larger one is a bad image.",
+        rich_help_panel="Data",
     ),
 ]
 

@@ -25,7 +25,8 @@ _MARKER = ".clinit-demo"
 def demo(
     context: Context,
     folder: Annotated[
-        Path, typer.Option("--out", help="Folder for everything that the demo writes.")
+        Path,
+        typer.Option("--out", help="Folder for everything that the demo writes.", metavar="FOLDER"),
     ] = Path("clinit-demo"),
 ) -> None:
     """Run the whole pipeline on handwritten digits, offline, in about a minute.

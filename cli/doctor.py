@@ -25,7 +25,9 @@ _STYLES = {"ok": "green", "warning": "yellow", "fault": "bold red"}
 def doctor(
     place: Annotated[
         Path,
-        typer.Option("--out", help="Where caches are to be written.", show_default="here"),
+        typer.Option(
+            "--out", help="Where caches are to be written.", metavar="FOLDER", show_default="here"
+        ),
     ] = Path(),
     dataset: Annotated[
         str | None,

@@ -39,13 +39,17 @@ def export(
     weights: Annotated[
         Path | None,
         typer.Option(
-            help="Weights of the backbone.", show_default="where they were when it was extracted"
+            help="Weights of the backbone.",
+            metavar="FILE",
+            show_default="where they were when it was extracted",
         ),
     ] = None,
     base: Annotated[
         Path | None,
         typer.Option(
-            help="Feature cache of the base classes.", show_default="where it was in training"
+            help="Feature cache of the base classes.",
+            metavar="FOLDER",
+            show_default="where it was in training",
         ),
     ] = None,
     onnx: Annotated[

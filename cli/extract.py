@@ -37,27 +37,51 @@ if TYPE_CHECKING:
 @keeps("Finished shards are kept: the same command goes on after them.")
 def extract(
     context: Context,
-    root: Annotated[Path, typer.Option(help="Folder of the images.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Folder of the feature cache.", show_default=False)],
+    root: Annotated[
+        Path,
+        typer.Option(
+            help="Folder of the images.",
+            metavar="FOLDER",
+            show_default=False,
+            rich_help_panel="Data",
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Folder of the feature cache.",
+            metavar="FOLDER",
+            show_default=False,
+            rich_help_panel="Output",
+        ),
+    ],
     dataset: Annotated[
         str | None,
         typer.Option(
             help="imagenet1k, places365, digits; or `folder` for any tree of class folders,"
             " `webdataset` for tar shards, `huggingface` for Parquet files.",
             show_default=False,
+            rich_help_panel="Data",
         ),
     ] = None,
     manifest: Annotated[
         Path | None,
         typer.Option(
-            help="Manifest of `clinit manifest build`, instead of --dataset.", show_default=False
+            help="Manifest of `clinit manifest build`, instead of --dataset.",
+            metavar="FILE",
+            show_default=False,
+            rich_help_panel="Data",
         ),
     ] = None,
     split: Annotated[
-        Split | None, typer.Option(help="Extract only this split.", show_default="all there are")
+        Split | None,
+        typer.Option(
+            help="Extract only this split.", show_default="all there are", rich_help_panel="Data"
+        ),
     ] = None,
     backbone: Annotated[
-        str, typer.Option(help="timm's name of the network, with its tag.")
+        str,
+        typer.Option(help="timm's name of the network, with its tag.", rich_help_panel="Network"),
     ] = "convnextv2_femto.fcmae_ft_in1k",
     weights: Weights = None,
     model_arg: ModelArgs = None,
@@ -67,6 +91,7 @@ def extract(
             help="What the rows of the pretrained classifier stand for: a file with one name"
             " per line, or `dataset` for the classes of this data set in order.",
             show_default="stored with the weights; ImageNet-1K for 1,000 rows",
+            rich_help_panel="Network",
         ),
     ] = None,
     transform: Transform = TransformKind.timm,
@@ -80,22 +105,35 @@ def extract(
             max=10**9,
             help="Images per forward pass.",
             show_default="as begun; else 32 on a CPU, 64 on a GPU",
+            rich_help_panel="Computation",
         ),
     ] = None,
     workers: Workers = None,
-    dtype: Annotated[Dtype, typer.Option(help="How features are stored.")] = Dtype.float16,
+    dtype: Annotated[
+        Dtype, typer.Option(help="How features are stored.", rich_help_panel="Output")
+    ] = Dtype.float16,
     device: DeviceOption = "auto",
     autocast: Annotated[
-        Autocast, typer.Option(help="Lower precision of the forward pass.")
+        Autocast,
+        typer.Option(help="Lower precision of the forward pass.", rich_help_panel="Network"),
     ] = Autocast.off,
     limit_per_class: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Most images per class; the first ones are taken.", show_default="all"
+            min=1,
+            help="Most images per class; the first ones are taken.",
+            show_default="all",
+            rich_help_panel="Data",
         ),
     ] = None,
     shard_rows: Annotated[
-        int, typer.Option(min=1, max=10**9, help="Rows per shard: what a killed run loses at most.")
+        int,
+        typer.Option(
+            min=1,
+            max=10**9,
+            help="Rows per shard: what a killed run loses at most.",
+            rich_help_panel="Output",
+        ),
     ] = 4096,
     views: Annotated[
         int,
@@ -104,9 +142,12 @@ def extract(
             max=1000,
             help="Random crops of every training image, mirrored half of the time, stored beside"
             " the plain features for `clinit align`; those that are there are kept.",
+            rich_help_panel="Views",
         ),
     ] = 0,
-    view_seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the views.")] = 0,
+    view_seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Seed of the views.", rich_help_panel="Views")
+    ] = 0,
     max_pixels: MaxPixels = MAX_PIXELS,
     retry_invalid: Annotated[
         bool,
@@ -114,6 +155,7 @@ def extract(
             "--retry-invalid",
             help="Read the images of invalid rows again, once they can be read; their shards"
             " are computed anew.",
+            rich_help_panel="Data",
         ),
     ] = False,
     strict: Annotated[
@@ -121,6 +163,7 @@ def extract(
         typer.Option(
             "--strict",
             help="Stop at an unreadable image and at counts that differ from the description.",
+            rich_help_panel="Data",
         ),
     ] = False,
     part: Annotated[
@@ -131,6 +174,7 @@ def extract(
             " they go.",
             metavar="I/N",
             show_default=False,
+            rich_help_panel="Computation",
         ),
     ] = None,
     ray: Annotated[
@@ -140,6 +184,7 @@ def extract(
             " node (--workers: processors of each). Images and cache are on shared storage.",
             metavar="ADDRESS",
             show_default=False,
+            rich_help_panel="Computation",
         ),
     ] = None,
     config_file: ConfigOption = None,

@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from clinit.cli.help import print_help, take_help
+
 
 @dataclass(frozen=True, slots=True)
 class Lazy:
@@ -50,7 +52,7 @@ class LazyGroup(TyperGroup):
         """Write the help of the group, without building what it lists."""
         self._is_listing = True
         try:
-            super().format_help(ctx, formatter)
+            print_help(self, ctx)
         finally:
             self._is_listing = False
 
@@ -89,4 +91,5 @@ def _built(name: str, lazy: Lazy) -> Any:
     else:
         app.command(name)(target)
     group: Any = typer.main.get_command(app)
+    take_help(group.commands[name])
     return group.commands[name]

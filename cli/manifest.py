@@ -33,10 +33,16 @@ def build(
             show_default=False,
         ),
     ],
-    root: Annotated[Path, typer.Option(help="Folder that holds the data set.", show_default=False)],
+    root: Annotated[
+        Path,
+        typer.Option(help="Folder that holds the data set.", metavar="FOLDER", show_default=False),
+    ],
     split: Annotated[Split, typer.Option(help="Split to list.", show_default=False)],
     out: Annotated[
-        Path, typer.Option(help="Parquet file to write.", dir_okay=False, show_default=False)
+        Path,
+        typer.Option(
+            help="Parquet file to write.", metavar="FILE", dir_okay=False, show_default=False
+        ),
     ],
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at anything that would be a warning.")

@@ -126,6 +126,7 @@ _OPTIONS: Mapping[str, tuple[Any, Any, str]] = {
             Path | None,
             typer.Option(
                 help="File with one class name per row of the pretrained classifier.",
+                metavar="FILE",
                 show_default="stored with the weights; ImageNet-1K for 1,000 rows",
             ),
         ],
@@ -141,6 +142,7 @@ _OPTIONS: Mapping[str, tuple[Any, Any, str]] = {
             Path | None,
             typer.Option(
                 help="Folder of their cache; what is there is not computed again.",
+                metavar="FOLDER",
                 show_default="OUT-features",
             ),
         ],

@@ -14,36 +14,62 @@ Weights = Annotated[
     Path | None,
     typer.Option(
         help="Checkpoint (.safetensors, or .pth that holds tensors only).",
+        metavar="FILE",
         show_default="timm's download",
+        rich_help_panel="Network",
     ),
 ]
 ModelArgs = Annotated[
     list[str] | None,
     typer.Option(
-        help="Argument of timm.create_model, as name=value; repeatable.", show_default=False
+        help="Argument of timm.create_model, as name=value; repeatable.",
+        show_default=False,
+        rich_help_panel="Network",
     ),
 ]
 Transform = Annotated[
     TransformKind,
-    typer.Option(help="The model's own, or the paper's (256 x 256, centre crop 224)."),
+    typer.Option(
+        help="The model's own, or the paper's (256 x 256, centre crop 224).",
+        rich_help_panel="Network",
+    ),
 ]
 InputSize = Annotated[
     int | None,
     typer.Option(
-        min=1, max=4096, help="Side of the network's input in pixels.", show_default="model's"
+        min=1,
+        max=4096,
+        help="Side of the network's input in pixels.",
+        show_default="model's",
+        rich_help_panel="Network",
     ),
 ]
 PixelMean = Annotated[
     str | None,
-    typer.Option(help="Pixel mean in [0, 1]: 0.5 or 0.5,0.5,0.5.", show_default="model's"),
+    typer.Option(
+        help="Pixel mean in [0, 1]: 0.5 or 0.5,0.5,0.5.",
+        show_default="model's",
+        rich_help_panel="Network",
+    ),
 ]
 PixelDeviation = Annotated[
-    str | None, typer.Option(help="Pixel deviation, in the same form.", show_default="model's")
+    str | None,
+    typer.Option(
+        help="Pixel deviation, in the same form.", show_default="model's", rich_help_panel="Network"
+    ),
 ]
-BatchSize = Annotated[int, typer.Option(min=1, max=10**9, help="Images per forward pass.")]
+BatchSize = Annotated[
+    int,
+    typer.Option(min=1, max=10**9, help="Images per forward pass.", rich_help_panel="Computation"),
+]
 Workers = Annotated[
     int | None,
-    typer.Option(min=1, help="Threads that read and decode.", show_default="usable CPUs"),
+    typer.Option(
+        min=1,
+        help="Threads that read and decode.",
+        show_default="usable CPUs",
+        rich_help_panel="Computation",
+    ),
 ]
 
 

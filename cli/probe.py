@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @keeps("No half of a file is left: it is written whole or not at all.")
-@takes("config", ProbeConfig, panel="Probe")
+@takes("config", ProbeConfig)
 def probe(
     cache: Annotated[
         Path, typer.Argument(help="Folder written by `clinit extract --out`.", show_default=False)
@@ -32,6 +32,7 @@ def probe(
         typer.Option(
             "--out",
             help="Head file to write, .safetensors, for every command that has --head.",
+            metavar="FILE",
             show_default="none is written",
         ),
     ] = None,

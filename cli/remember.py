@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @keeps("The features computed so far are kept: the same command goes on after them.")
-@takes("config", RememberConfig, panel="What is kept")
+@takes("config", RememberConfig)
 @takes_network
 def remember(
     paths: ModelAndImages,

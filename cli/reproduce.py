@@ -44,30 +44,42 @@ def reproduce(
         ),
     ],
     folder: Annotated[
-        Path, typer.Option("--out", help="Folder for caches, runs, tables and figures.")
+        Path,
+        typer.Option(
+            "--out", help="Folder for caches, runs, tables and figures.", metavar="FOLDER"
+        ),
     ] = Path("reproduction"),
     imagenet: Annotated[
         Path | None,
-        typer.Option(help="Folder of the images of ImageNet-1K.", show_default=False),
+        typer.Option(
+            help="Folder of the images of ImageNet-1K.", metavar="FOLDER", show_default=False
+        ),
     ] = None,
     places: Annotated[
         Path | None,
-        typer.Option(help="Folder of the images of Places365-Standard.", show_default=False),
+        typer.Option(
+            help="Folder of the images of Places365-Standard.", metavar="FOLDER", show_default=False
+        ),
     ] = None,
     base: Annotated[
         Path | None,
         typer.Option(
-            help="Any feature cache of base classes instead, with a head.", show_default=False
+            help="Any feature cache of base classes instead, with a head.",
+            metavar="FOLDER",
+            show_default=False,
         ),
     ] = None,
     new: Annotated[
         Path | None,
-        typer.Option(help="Any feature cache of new classes, of the same backbone."),
+        typer.Option(
+            help="Any feature cache of new classes, of the same backbone.", metavar="FOLDER"
+        ),
     ] = None,
     weights: Annotated[
         Path | None,
         typer.Option(
             help="Weights of ConvNeXtV2-Femto, or of the backbone of the given caches.",
+            metavar="FILE",
             show_default="timm's download",
         ),
     ] = None,

@@ -49,19 +49,29 @@ def rerun(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder to record the new run in.", show_default="not recorded"),
+        typer.Option(
+            help="Folder to record the new run in.", metavar="FOLDER", show_default="not recorded"
+        ),
     ] = None,
     base: Annotated[
         Path | None,
-        typer.Option(help="Feature cache of the base classes.", show_default=_OTHER_PLACE),
+        typer.Option(
+            help="Feature cache of the base classes.", metavar="FOLDER", show_default=_OTHER_PLACE
+        ),
     ] = None,
     new: Annotated[
         Path | None,
-        typer.Option(help="Feature cache of the new classes.", show_default=_OTHER_PLACE),
+        typer.Option(
+            help="Feature cache of the new classes.", metavar="FOLDER", show_default=_OTHER_PLACE
+        ),
     ] = None,
     head: Annotated[
         Path | None,
-        typer.Option(help="Head of the base classes that it starts from.", show_default="the same"),
+        typer.Option(
+            help="Head of the base classes that it starts from.",
+            metavar="FILE",
+            show_default="the same",
+        ),
     ] = None,
     weights: Weights = None,
     base_root: BaseRoot = None,

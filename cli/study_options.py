@@ -36,14 +36,6 @@ SEVERAL: Mapping[str, tuple[str, ...]] = {"init": PAPER_INITS, "scale": ("calibr
 """Settings of which one command takes several values, one run for each; and their defaults."""
 _GIVES_WAY_TO = ("method", "full_rank", "init_rows", "ewc_mode")
 """Settings that, given on the command line, may make settings of a file idle."""
-_PANELS = {
-    "stream": "Stream",
-    "start": "Start",
-    "training": "Training",
-    "closed": "Closed forms",
-    "top": "Top blocks",
-}
-_INNER_PANELS = {"ewc": "EWC", "derpp": "DER++"}
 _TOP_PRECISIONS = ("float32", "bf16")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -67,7 +59,7 @@ def takes_studies(*, top: bool) -> Callable[[Command], Command]:
     return expand("studies", options, defaults, build)
 
 
-def takes(name: str, owner: type, *, panel: str) -> Callable[[Command], Command]:
+def takes(name: str, owner: type) -> Callable[[Command], Command]:
     """Let a command take the settings of a dataclass, and receive its value in `name`."""
     from clinit.headtrain.setting import fields_of
 
@@ -79,9 +71,7 @@ def takes(name: str, owner: type, *, panel: str) -> Callable[[Command], Command]
         except ValueError as error:
             raise typer.BadParameter(_with_option(str(error), every)) from error
 
-    options = {
-        each: _option(field, _type(field, field.words), panel) for each, field in every.items()
-    }
+    options = {each: _option(field, _type(field, field.words)) for each, field in every.items()}
     return expand(name, options, {each: every[each].default for each in every}, build)
 
 
@@ -134,8 +124,7 @@ def _annotation(field: Field, *, top: bool) -> Any:
     if field.name in SEVERAL:
         # Typer takes no lists of literals.
         kind = list[StrEnum(field.name, {word: word for word in words})] | None  # type: ignore[misc]
-    part, inner = field.path[0], field.path[1]
-    return _option(field, kind, _INNER_PANELS.get(inner) or _PANELS[part])
+    return _option(field, kind)
 
 
 def _type(field: Field, words: Iterable[str]) -> Any:
@@ -155,7 +144,7 @@ def _typed_default(field: Field) -> Any:
     return str(field.default) if field.words and field.is_number else field.default
 
 
-def _option(field: Field, kind: Any, panel: str) -> Any:
+def _option(field: Field, kind: Any) -> Any:
     setting = field.setting
     several = SEVERAL.get(field.name)
     shown: Any = ", ".join(several) if several else setting.otherwise
@@ -171,11 +160,18 @@ def _option(field: Field, kind: Any, panel: str) -> Any:
             help=setting.help + _repeated(field),
             min=setting.least if field.is_number and not field.words else None,
             max=setting.most if field.is_number and not field.words else None,
-            metavar="|".join(("NUMBER", *field.words)) if field.words and field.is_number else None,
+            metavar=_metavar(field),
             show_default=shown,
-            rich_help_panel=panel,
+            rich_help_panel=field.panel,
         ),
     ]
+
+
+def _metavar(field: Field) -> str | None:
+    """Return what the option takes, where its type does not say it."""
+    if field.setting.file:
+        return "FILE"
+    return "|".join(("NUMBER", *field.words)) if field.words and field.is_number else None
 
 
 def _repeated(field: Field) -> str:

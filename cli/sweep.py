@@ -52,7 +52,10 @@ def sweep(
     out: Annotated[
         Path,
         typer.Option(
-            help="Folder of the sweep, one sub-folder per run record.", show_default=False
+            help="Folder of the sweep, one sub-folder per run record.",
+            metavar="FOLDER",
+            show_default=False,
+            rich_help_panel="Output",
         ),
     ],
     grid: Annotated[
@@ -73,6 +76,7 @@ def sweep(
             " those of one loss; repeatable.",
             metavar="[LOSS=]FILE",
             show_default=False,
+            rich_help_panel="Data",
         ),
     ] = None,
     bank_size: Annotated[
@@ -81,6 +85,7 @@ def sweep(
             min=1,
             help="Most runs that are trained together. A kill loses at most the bank in training.",
             show_default="what fits into half of the free memory; 12 on a CPU",
+            rich_help_panel="Computation",
         ),
     ] = None,
     ray: Annotated[
@@ -90,6 +95,7 @@ def sweep(
             " it has GPUs; smaller banks (--bank-size) are spread over more nodes.",
             metavar="ADDRESS",
             show_default=False,
+            rich_help_panel="Computation",
         ),
     ] = None,
     search: Annotated[
@@ -99,10 +105,14 @@ def sweep(
             " are choices, lr=1e-4..1e-1:log any value between; each trial is repeated for every"
             " seed. Judged on held-out training rows, never on the test rows.",
             show_default=False,
+            rich_help_panel="Search",
         ),
     ] = None,
     trials: Annotated[
-        int | None, typer.Option(min=1, help="Trials of the search.", show_default="50")
+        int | None,
+        typer.Option(
+            min=1, help="Trials of the search.", show_default="50", rich_help_panel="Search"
+        ),
     ] = None,
     objective: Annotated[
         str | None,
@@ -110,11 +120,16 @@ def sweep(
             help="What the search improves: acc_all, acc_new, acc_old, acc_pre, loss_new,"
             " average_incremental_accuracy or forgetting.",
             show_default="acc_all",
+            rich_help_panel="Search",
         ),
     ] = None,
     direction: Annotated[
         Direction | None,
-        typer.Option(help="Which direction is better.", show_default="that of the objective"),
+        typer.Option(
+            help="Which direction is better.",
+            show_default="that of the objective",
+            rich_help_panel="Search",
+        ),
     ] = None,
     held_out: Annotated[
         float | None,
@@ -123,6 +138,7 @@ def sweep(
             max=0.9,
             help="Share of the training rows of each class that the search judges by.",
             show_default="0.1",
+            rich_help_panel="Search",
         ),
     ] = None,
     search_seed: Annotated[
@@ -132,6 +148,7 @@ def sweep(
             max=2**32 - 1,
             help="Seed of the proposals and of the held-out rows.",
             show_default="0",
+            rich_help_panel="Search",
         ),
     ] = None,
     dry_run: Annotated[

@@ -33,19 +33,23 @@ Weights = Annotated[
     Path | None,
     _option(
         "Weights of the backbone; they must be those of the features.",
+        metavar="FILE",
         show_default="where they were at extraction",
     ),
 ]
 BaseRoot = Annotated[
-    Path | None, _option("Folder of the base images.", show_default="as at extraction")
+    Path | None,
+    _option("Folder of the base images.", metavar="FOLDER", show_default="as at extraction"),
 ]
 NewRoot = Annotated[
-    Path | None, _option("Folder of the new images.", show_default="as at extraction")
+    Path | None,
+    _option("Folder of the new images.", metavar="FOLDER", show_default="as at extraction"),
 ]
 TrunkCacheFolder = Annotated[
     Path | None,
     _option(
         "Folder of stored activations; runs may share it.",
+        metavar="FOLDER",
         show_default="OUT/trunk-cache",
     ),
 ]

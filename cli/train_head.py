@@ -39,14 +39,21 @@ def train_head(
     new: NewCache,
     out: Annotated[
         Path,
-        typer.Option(help="Folder of the records, one sub-folder per head.", show_default=False),
+        typer.Option(
+            help="Folder of the records, one sub-folder per head.",
+            metavar="FOLDER",
+            show_default=False,
+            rich_help_panel="Output",
+        ),
     ],
     studies: list[Study],
     head: BaseHead = None,
     diagnose: Annotated[
         bool,
         typer.Option(
-            "--diagnose", help="Measure NC1 to NC4 and D_LS of each head at the end of each task."
+            "--diagnose",
+            help="Measure NC1 to NC4 and D_LS of each head at the end of each task.",
+            rich_help_panel="Evaluation",
         ),
     ] = False,
     memory: Memory = None,

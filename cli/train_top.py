@@ -39,7 +39,12 @@ def train_top(
     new: NewCache,
     out: Annotated[
         Path,
-        typer.Option(help="Folder of the records, one sub-folder per run.", show_default=False),
+        typer.Option(
+            help="Folder of the records, one sub-folder per run.",
+            metavar="FOLDER",
+            show_default=False,
+            rich_help_panel="Output",
+        ),
     ],
     studies: list[Study],
     head: BaseHead = None,

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 MOST = 10**12
 """Largest integer where a field names none: more than anybody has or waits for."""
@@ -40,6 +40,8 @@ class Setting:
     """The meaning where blocks of the backbone learn as well, if it is another."""
     top_otherwise: str | None = None
     """The default in words there, if it is another."""
+    panel: str | None = None
+    """Heading that the help puts it under, where it is not that of its part."""
     of_heads: bool = False
     """Whether it means something where the head learns alone, and there only."""
 
@@ -57,6 +59,8 @@ class Part:
     """A frozen dataclass of settings, checked when it is made."""
 
     __slots__ = ()
+    panel: ClassVar[str] = "Options"
+    """Heading that the help puts its settings under."""
 
     def __post_init__(self) -> None:
         """Check every field.
@@ -83,6 +87,8 @@ class Field:
     words: tuple[str, ...]
     """Values that it takes literally."""
     default: Any
+    panel: str
+    """Heading that the help puts it under."""
 
     @property
     def option(self) -> str:
@@ -157,7 +163,7 @@ class Field:
                 self._check_range(each)
             return
         if self.words and not self.is_number:
-            raise ValueError(f"{self.name} must be one of {self.words}, got {value!r}")
+            raise ValueError(f"{self.name} must be {listed(self.words, 'or')}, got {value!r}")
         raise ValueError(f"{self.name} takes {self.takes}, got {value!r}")
 
     def _is_list(self, value: Any) -> bool:
@@ -201,7 +207,10 @@ def fields_of(*owners: type) -> Mapping[str, Field]:
                 kind, setting = get_args(hint)
                 kinds, words = _alternatives(kind)
                 path = (each.name,)
-                found[each.name] = Field(each.name, path, setting, kinds, words, each.default)
+                panel = setting.panel or getattr(owner, "panel", Part.panel)
+                found[each.name] = Field(
+                    each.name, path, setting, kinds, words, each.default, panel
+                )
     return types.MappingProxyType(found)
 
 
@@ -213,3 +222,9 @@ def _alternatives(hint: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     if get_origin(hint) is Literal:
         return (), get_args(hint)
     return (hint,), ()
+
+
+def listed(words: Iterable[str], last: str = "and") -> str:
+    """Return words as a list in a sentence: `a, b or c`."""
+    *first, final = words
+    return f"{', '.join(first)} {last} {final}" if first else final

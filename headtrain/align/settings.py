@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from clinit.headtrain.setting import Part, Setting
 from clinit.headtrain.study.words import DEVICE, LOSS, PRECISION, SEED, Device, Loss, Precision
@@ -13,6 +13,7 @@ from clinit.headtrain.study.words import DEVICE, LOSS, PRECISION, SEED, Device, 
 class AlignConfig(Part):
     """The fine-tuning of a base head with another loss; the defaults are the paper's."""
 
+    panel: ClassVar[str] = "Training"
     loss: Annotated[Loss, LOSS] = "mse"
     epochs: Annotated[int, Setting("Passes over the training rows.", least=1)] = 50
     batch_size: Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from clinit.headtrain.setting import Part, Setting
 from clinit.headtrain.study.words import LOSS, MAX_SEED, Init, Loss
@@ -13,6 +13,7 @@ from clinit.headtrain.study.words import LOSS, MAX_SEED, Init, Loss
 class RememberConfig(Part):
     """What a model in use keeps of images."""
 
+    panel: ClassVar[str] = "What is kept"
     hold_out: Annotated[
         float,
         Setting(
@@ -35,6 +36,7 @@ class RememberConfig(Part):
 class AddConfig(RememberConfig):
     """How classes are added to a model in use."""
 
+    panel: ClassVar[str] = "How classes are added"
     init: Annotated[
         Init,
         # Before any training, fitted rows know 5 to 12 points more of classes of 20 images or more.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from clinit.headtrain.setting import Part, Setting
 from clinit.headtrain.study.words import DEVICE, MAX_SEED, Device
@@ -14,6 +14,7 @@ from clinit.headtrain.study.words import DEVICE, MAX_SEED, Device
 class ProbeConfig(Part):
     """A linear probe: how its heads are trained, and what is tried."""
 
+    panel: ClassVar[str] = "Probe"
     by: Annotated[
         Literal["adamw", "lbfgs"],
         Setting(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from clinit.headtrain.setting import Part, Setting
 
@@ -12,6 +12,7 @@ from clinit.headtrain.setting import Part, Setting
 class SldaConfig(Part):
     """Deep SLDA: one covariance for all classes, updated row by row."""
 
+    panel: ClassVar[str] = "Closed forms"
     shrinkage: Annotated[
         float,
         Setting("Deep SLDA: weight of the identity in the covariance.", above=0, most=1),
@@ -22,6 +23,7 @@ class SldaConfig(Part):
 class FecamConfig(Part):
     """FeCAM: a covariance for each class."""
 
+    panel: ClassVar[str] = "Closed forms"
     beta: Annotated[
         float,
         Setting("FeCAM: Tukey power of features that are nowhere negative; 1 is none.", above=0),
@@ -44,6 +46,7 @@ class FecamConfig(Part):
 class KldaConfig(Part):
     """KLDA: linear discriminants of random Fourier features."""
 
+    panel: ClassVar[str] = "Closed forms"
     width: Annotated[
         int, Setting("KLDA: number of random Fourier features.", least=1, most=100_000)
     ] = 5_000
@@ -72,6 +75,7 @@ class KldaConfig(Part):
 class RanpacConfig(Part):
     """RanPAC: ridge regression on random ReLU features."""
 
+    panel: ClassVar[str] = "Closed forms"
     width: Annotated[
         int, Setting("RanPAC: number of random ReLU features.", least=1, most=100_000)
     ] = 10_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from clinit.headtrain.setting import Part, Setting
 from clinit.headtrain.study.words import Init, Scale, Weighting
@@ -13,6 +13,7 @@ from clinit.headtrain.study.words import Init, Scale, Weighting
 class Start(Part):
     """How the rows of new classes start."""
 
+    panel: ClassVar[str] = "Start"
     init: Annotated[Init, Setting("Initialisation of the rows of new classes.")] = "least-square"
     scale: Annotated[
         Scale,

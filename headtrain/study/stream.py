@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from clinit.headtrain.setting import Part, Setting
 from clinit.headtrain.study.words import SEED, Method
@@ -13,6 +13,7 @@ from clinit.headtrain.study.words import SEED, Method
 class Stream(Part):
     """Which classes arrive when, what is kept of earlier ones, and how long each task is learnt."""
 
+    panel: ClassVar[str] = "Stream"
     method: Annotated[
         Method,
         Setting(
@@ -31,7 +32,10 @@ class Stream(Part):
         Setting("Learn the first tasks only, of as many as are planned.", least=1, otherwise="all"),
     ] = None
     iterations: Annotated[
-        int, Setting("Updates per task; 0 evaluates the initialised heads only.", least=0)
+        int,
+        Setting(
+            "Updates per task; 0 evaluates the initialised heads only.", least=0, panel="Training"
+        ),
     ] = 600
     buffer: Annotated[
         int | None,
@@ -58,6 +62,7 @@ class Stream(Part):
         int | None,
         Setting(
             "Rows per batch.",
+            panel="Training",
             least=2,
             most=1_000_000,
             otherwise="256",
@@ -72,7 +77,9 @@ class Stream(Part):
             otherwise="all",
         ),
     ] = None
-    eval_every: Annotated[int, Setting("Updates between two evaluations.", least=1)] = 50
+    eval_every: Annotated[
+        int, Setting("Updates between two evaluations.", least=1, panel="Evaluation")
+    ] = 50
     seed: Annotated[int, SEED] = 0
     class_order: Annotated[
         tuple[str, ...] | None,

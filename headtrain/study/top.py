@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from clinit.headtrain.setting import Part, Setting
 
@@ -12,6 +12,7 @@ from clinit.headtrain.setting import Part, Setting
 class EwcConfig(Part):
     """Strength and memory of the springs of EWC."""
 
+    panel: ClassVar[str] = "EWC"
     lam: Annotated[
         float,
         Setting(
@@ -47,6 +48,7 @@ class EwcConfig(Part):
 class DerppConfig(Part):
     """Weights of the two terms of old rows in DER++, and the source of the former logits."""
 
+    panel: ClassVar[str] = "DER++"
     alpha: Annotated[
         float,
         Setting(
@@ -87,6 +89,7 @@ class DerppConfig(Part):
 class Top(Part):
     """How the top blocks of a backbone learn; the defaults are the paper's."""
 
+    panel: ClassVar[str] = "Top blocks"
     top_blocks: Annotated[
         int, Setting("Number of plastic blocks, from the end; everything below is frozen.", least=1)
     ] = 2
@@ -124,7 +127,8 @@ class Top(Part):
         bool,
         Setting(
             "Measure forward transfer after each task but the last: a linear probe on the next"
-            " task's classes."
+            " task's classes.",
+            panel="Evaluation",
         ),
     ] = True
     ewc: EwcConfig = field(default_factory=EwcConfig)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from clinit.headtrain.setting import Part, Setting
 from clinit.headtrain.study.words import DEVICE, LOSS, PRECISION, Correct, Device, Loss, Precision
@@ -13,6 +13,7 @@ from clinit.headtrain.study.words import DEVICE, LOSS, PRECISION, Correct, Devic
 class Training(Part):
     """Loss, optimizer, arithmetic, and what is corrected afterwards."""
 
+    panel: ClassVar[str] = "Training"
     loss: Annotated[Loss, LOSS] = "ce"
     lr: Annotated[
         float | None,
