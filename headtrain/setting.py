@@ -163,7 +163,9 @@ class Field:
                 self._check_range(each)
             return
         if self.words and not self.is_number:
-            raise ValueError(f"{self.name} must be {listed(self.words, 'or')}, got {value!r}")
+            raise ValueError(
+                f"{self.name} must be one of {listed(self.words, 'or')}, got {value!r}"
+            )
         raise ValueError(f"{self.name} takes {self.takes}, got {value!r}")
 
     def _is_list(self, value: Any) -> bool:
