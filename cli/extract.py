@@ -10,7 +10,7 @@ import typer
 
 from clinit.cli.choices import Autocast, DeviceOption, Dtype, MaxPixels, Split, TransformKind
 from clinit.cli.config_file import ConfigOption
-from clinit.cli.console import err, warn
+from clinit.cli.console import warn
 from clinit.cli.context import Context, overridden
 from clinit.cli.extract_output import print_results, progress_bars
 from clinit.cli.extract_workers import workers_on
@@ -25,6 +25,7 @@ from clinit.cli.network_options import (
     Workers,
     numbers,
 )
+from clinit.cli.progress import doing
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count
 
@@ -224,7 +225,7 @@ def _manifests(
     # Where no split is found, scanning for one says what was looked for.
     names = available_splits(dataset, root) or (Split.train.value,)
     for name in (split.value,) if split is not None else names:
-        with err.status(f"Scanning {name} …"):
+        with doing(f"Scanning {name} …"):
             scanned = scan(dataset, root, name, strict=strict)
         for warning in scanned.warnings:
             warn(warning)
