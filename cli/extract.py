@@ -28,6 +28,7 @@ from clinit.cli.network_options import (
 from clinit.cli.progress import doing
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count
+from clinit.extract.writable import check_writable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -160,6 +161,7 @@ def extract(
     from clinit.extract.part import Part, parse_part
     from clinit.extract.run import ExtractConfig, extract_part
 
+    check_writable(out)  # before a tree of images is scanned
     if part is not None and ray is not None:
         raise typer.BadParameter("--part and --ray exclude each other: give one")
     share = Part() if part is None else parse_part(part, os.environ)

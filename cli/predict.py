@@ -19,6 +19,7 @@ from clinit.cli.predict_model import RejectRule, open_predictor, rejection_asked
 from clinit.cli.progress import counting, doing
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.visible import visible
+from clinit.extract.writable import check_writable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -103,6 +104,8 @@ def predict(
     for option, file in (("csv", csv_file), ("parquet", parquet_file)):
         if file is not None and file.suffix != f".{option}":
             raise typer.BadParameter(f"--{option} is the file to write, .{option}, got {file}")
+        if file is not None:
+            check_writable(file, f"--{option}")
     asked = rejection_asked(reject, reject_rate, threshold)
     with doing("Loading the model …"):
         opened = open_predictor(model, device, asked)

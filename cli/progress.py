@@ -31,13 +31,13 @@ class Line:
         """What is counted, in the plural; empty where only the share is told."""
         self.more = ""
         """Anything else, such as a rate or a loss."""
-        self.done = 0.0
-        self.total: float | None = None
+        self.done: int | float = 0
+        self.total: int | float | None = None
         """None while nobody knows."""
-        self._began: tuple[float, float] | None = None
+        self._began: tuple[float, int | float] | None = None
         """Time of the monotonic clock, and what was done by then."""
 
-    def count(self, done: float, total: float | None) -> None:
+    def count(self, done: int | float, total: int | float | None) -> None:
         """Say that `done` of `total` is done; less than before is another count."""
         if self._began is None or done < self.done:
             self._began = (time.monotonic(), done)
@@ -196,7 +196,7 @@ def _is_drawn() -> bool:
 def duration(seconds: float) -> str:
     """Return a time in words, of two units at most.
 
-    >>> duration(7.4), duration(330), duration(12_000), duration(200_000)
+    >>> duration(7.4), duration(330.0), duration(12e3), duration(2e5)
     ('7 s', '6 min', '3 h 20 min', '2 d 8 h')
     """
     if seconds < 100:

@@ -64,7 +64,7 @@ def test_a_head_and_a_checkpoint_of_training_are_called_what_they_are(tmp_path: 
     [
         ({"a.w": 0, "epoch": 1, "optimizer": 2}, "1 tensor, a.w, and what training keeps: epoch,"),
         ({"lora_A.x": 0, "b": 0}, "(low-rank updates of a network, without the network)"),
-        ({"net.a": 0, "net.b": 0}, "holds 2 tensors such as net.a and net.b (all names begin with net.)"),
+        ({"net.a": 0, "net.b": 0}, "net.a and net.b (all names begin with net.)"),
         ({"vit.embeddings.patch_embeddings.w": 0, "b": 0}, "of the library transformers"),
     ],
 )
