@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from clinit.cli.console import err, foot, is_quiet
+from clinit.cli.encoding import as_printed
 from clinit.cli.progress_log import ProgressLog, print_line
+from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -56,8 +58,9 @@ class Line:
 
         bar = ProgressBar(total=self.total or None, completed=self.done)
         # Of what does not fit into the terminal, the last cell alone is cut.
-        more = Text(self.more, no_wrap=True, overflow="ellipsis")
-        return Text(self.title), bar, Text(self._counted("/")), Text(self._left), more
+        more = _text(self.more)
+        more.no_wrap = True
+        return _text(self.title), bar, _text(self._counted("/")), _text(self._left), more
 
     def _counted(self, of: str) -> str:
         if not self.total or not self.unit:
@@ -118,11 +121,11 @@ class Progress:
         from rich.table import Table
 
         grid = Table.grid(padding=(0, 1), expand=True)
-        grid.add_column(no_wrap=True)
+        grid.add_column(no_wrap=True, overflow="crop")
         grid.add_column(ratio=1, min_width=8)
-        grid.add_column(no_wrap=True)
-        grid.add_column(no_wrap=True)
-        grid.add_column()
+        grid.add_column(no_wrap=True, overflow="crop")
+        grid.add_column(no_wrap=True, overflow="crop")
+        grid.add_column(overflow="crop")
         for line in list(self._lines or ()):
             grid.add_row(*line.cells())
         return grid
@@ -149,8 +152,13 @@ class Doing:
 
         if self._spinner is None:
             self._spinner = Spinner("line" if err.options.ascii_only else "dots", style="green")
-        self._spinner.update(text=Text(self._what))
+        self._spinner.update(text=_text(self._what))
         return self._spinner
+
+
+def _text(text: str) -> Text:
+    """Return a text to be drawn, as wide as it will be: a line too long could not be erased."""
+    return Text(as_printed(visible(text), err.encoding))
 
 
 @contextmanager
