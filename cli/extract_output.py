@@ -32,8 +32,8 @@ def progress_bars() -> Iterator[Callable[[Progress], None]]:
         def update(now: Progress) -> None:
             line = shown.only(now.split, unit="images")
             line.count(now.rows_done, now.rows_total)
-            shares = now.waiting or _shares(now.shares, short=True)
-            line.more = f"{now.images_per_s:,.0f}/s {shares}"
+            line.more = f"{now.images_per_s:,.0f} images/s"
+            line.detail = now.waiting or _shares(now.shares, short=True)
             if now.waiting and now.split not in waiting:
                 waiting.add(now.split)
                 shown.reached(f"{now.split}: {now.waiting}")

@@ -33,6 +33,8 @@ class Line:
         """What is counted, in the plural; empty where only the share is told."""
         self.more = ""
         """Anything else, such as a rate or a loss."""
+        self.detail = ""
+        """What a bar has room for, and a log has not."""
         self.done: int | float = 0
         self.total: int | float | None = None
         """None while nobody knows."""
@@ -58,7 +60,7 @@ class Line:
 
         bar = ProgressBar(total=self.total or None, completed=self.done)
         # Of what does not fit into the terminal, the last cell alone is cut.
-        more = _text(self.more)
+        more = _text(" ".join(filter(None, (self.more, self.detail))))
         more.no_wrap = True
         return _text(self.title), bar, _text(self._counted("/")), _text(self._left), more
 
