@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from queue import Empty, Queue
 from threading import Thread
 
-from huggingface_hub import constants
-from huggingface_hub.utils import get_session
+from huggingface_hub import constants, get_session
 
 _TRIES = 3
 """Requests before a Hub that refuses them counts as out of reach; a name may be found later."""

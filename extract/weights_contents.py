@@ -109,7 +109,7 @@ def known_network(state: Mapping[str, Any]) -> str | None:
         if mark in shapes:
             for name in names:
                 with torch.device("meta"):
-                    network = timm.create_model(name)
+                    network: Any = timm.create_model(name)
                 classifier = str(network.pretrained_cfg.get("classifier"))
                 own = _body(network.state_dict(), classifier)
                 if own == {k: v for k, v in shapes.items() if not k.startswith(f"{classifier}.")}:

@@ -15,7 +15,7 @@ from clinit.errors import BackboneError
 from clinit.extract.backbone import BackboneConfig, load_backbone
 from clinit.extract.weights_contents import contents, difference, kind_of_file, known_network
 
-OPTIMIZER = {"state": {}, "param_groups": []}
+OPTIMIZER: dict[str, Any] = {"state": {}, "param_groups": []}
 
 
 def state_of(name: str, **arguments: Any) -> dict[str, Tensor]:
