@@ -116,7 +116,10 @@ def load_backbone(config: BackboneConfig) -> Backbone:
             f"{config.name}: {error}", remedy="Give other arguments, or build it without them."
         ) from error
     _refuse_two_classifiers(config.name)
-    network = pretrained_network(config) if config.weights is None else network_of_file(config)
+    if config.weights is None:
+        network = pretrained_network(config.name, config.model_args)
+    else:
+        network = network_of_file(config.name, config.weights, config.model_args)
     classifier = network.get_classifier()  # type: ignore[operator]
     if not isinstance(classifier, nn.Linear):
         raise BackboneError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import timm
 import timm.models
@@ -18,30 +18,25 @@ from clinit.extract.network_size import NetworkSize, check_size
 from clinit.extract.readable import check_readable
 from clinit.extract.weights_contents import contents, difference, kind_of_file, known_network
 
-if TYPE_CHECKING:
-    from clinit.extract.backbone import BackboneConfig
 
-
-def pretrained_network(config: BackboneConfig) -> nn.Module:
+def pretrained_network(name: str, model_args: Mapping[str, Any]) -> nn.Module:
     """Return the network with timm's own weights, from the cache of downloads or from the Hub.
 
     Raises:
         BackboneError: If they cannot be had.
         MachineError: If the memory does not suffice.
     """
-    if config.model_args:
-        _check_size(config.name, config.model_args, None)
+    if model_args:
+        _check_size(name, model_args, None)
     with hub_or_cache() as why:
         try:
-            network: nn.Module = timm.create_model(
-                config.name, pretrained=True, **config.model_args
-            )
+            network: nn.Module = timm.create_model(name, pretrained=True, **model_args)
         except Exception as error:  # timm and its hub client raise a dozen types
             if why is not None and not out_of_memory(error):
-                raise _not_downloaded(config.name, why) from error
+                raise _not_downloaded(name, why) from error
             raise failure(
                 error,
-                f"timm cannot give pretrained weights of {config.name}",
+                f"timm cannot give pretrained weights of {name}",
                 "Give a checkpoint with `--weights FILE`, or check the network connection.",
             ) from error
     return network
@@ -61,29 +56,27 @@ def _not_downloaded(name: str, why: str) -> BackboneError:
     )
 
 
-def network_of_file(config: BackboneConfig) -> nn.Module:
+def network_of_file(name: str, path: Path, model_args: Mapping[str, Any]) -> nn.Module:
     """Return the network with the weights of a file.
 
     Raises:
         BackboneError: If there are none, or they are of another network.
         MachineError: If the memory does not suffice.
     """
-    path = config.weights
-    assert path is not None
     state = _read_state(path)
-    arguments = dict(config.model_args)
-    rows = _classifier_rows(config.name, state)
+    arguments = dict(model_args)
+    rows = _classifier_rows(name, state)
     if rows is not None:
         arguments.setdefault("num_classes", rows)
-    _check_size(config.name, arguments, NetworkSize.of_state(state))
+    _check_size(name, arguments, NetworkSize.of_state(state))
     try:
-        network: nn.Module = timm.create_model(config.name, pretrained=False, **arguments)
+        network: nn.Module = timm.create_model(name, pretrained=False, **arguments)
     except Exception as error:
-        raise _not_built(error, config.name, arguments) from error
+        raise _not_built(error, name, arguments) from error
     try:
         timm.models.load_checkpoint(network, str(path), strict=True, weights_only=True)
     except Exception as error:  # checkpoint filters raise what they meet
-        raise _misfit(error, config, state, network) from error
+        raise _misfit(error, name, path, state, network) from error
     return network
 
 
@@ -113,10 +106,10 @@ def _read_state(path: Path) -> Mapping[str, Any]:
 
 
 def _misfit(
-    error: Exception, config: BackboneConfig, state: Mapping[str, Any], network: nn.Module
+    error: Exception, name: str, path: Path, state: Mapping[str, Any], network: nn.Module
 ) -> ClinitError:
     """Return what is to be said of weights that a network refuses: what they are instead."""
-    name, what = config.name, f"{config.weights} does not fit {config.name}"
+    what = f"{path} does not fit {name}"
     found = known_network(state)
     if out_of_memory(error):
         return failure(error, what, "")
