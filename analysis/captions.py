@@ -1,4 +1,8 @@
-"""What columns of the tables mean, in the words of their captions."""
+"""What columns of the tables mean, in the words of their captions.
+
+A table for a text says all of it. Below a table in the terminal is only what those runs need to be
+said of them, and where the rest is written.
+"""
 
 from __future__ import annotations
 
@@ -26,3 +30,21 @@ def loss_caption(runs: Sequence[RunSummary]) -> str:
     known = [size for size in sizes if size is not None]
     most = f"at most {max(known):,} " if known and len(known) == len(sizes) else ""
     return f"L_new: mean loss on {most}training images of the current task."
+
+
+def short_caption(runs: Sequence[RunSummary], *said: str, left_out: str = "") -> str:
+    """Return the words below a table in the terminal.
+
+    Args:
+        runs: Those of the table.
+        said: Sentences about this table; empty ones are left out.
+        left_out: Headings of the columns that it has no room for.
+    """
+    start = "" if not runs[0].skip_start else "The points before the first step are left out."
+    missing = f"Not shown in this width: {left_out}." if left_out else ""
+    return " ".join(filter(None, (*said, start, missing, "Columns: clinit report --help")))
+
+
+def reading_caption(reading: Reading) -> str:
+    """Return by which reading the column `gain` is, where it is not the usual one."""
+    return "" if reading == "equal-level" else f"gain: {reading}."

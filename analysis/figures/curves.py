@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOSS = "Training loss of new classes"
-ACCURACY = "Test accuracy, new classes (%)"
+ACCURACY, HELD_OUT = "Test accuracy, new classes (%)", "Held-out accuracy, new classes (%)"
 MOST_MARKED = 60
 """Most evaluation points of a start that are marked each."""
 
@@ -38,6 +38,11 @@ def loss_lines(start: Start) -> dict[int, Line]:
 def accuracy_lines(start: Start) -> dict[int, Line]:
     """Return the accuracy on the new classes at the evaluation points of each task."""
     return lines_of([run.points for run in start.runs], "acc_new")
+
+
+def accuracy_title(runs: Sequence[RunSummary]) -> str:
+    """Return what the accuracy is measured on, in the words above its panel."""
+    return HELD_OUT if all(run.is_held_out for run in runs) else ACCURACY
 
 
 def ends_of(run: RunSummary) -> dict[int, int]:
@@ -79,7 +84,7 @@ def figure(runs: Sequence[RunSummary], *, columns: int | None = None) -> Figure:
     span = (0, max(ends[-1], 1))
     losses = [cumulative(start, loss_lines(start)) for start in starts]
     floor = log_floor(losses)
-    for axes, title in ((left, LOSS), (right, ACCURACY)):
+    for axes, title in ((left, LOSS), (right, accuracy_title(runs))):
         strokes.mark_tasks(axes, ends)
         paper.name_axes(axes, x="Iterations", y=title)
     for start, lines, look in zip(starts, losses, looks, strict=True):
@@ -114,7 +119,9 @@ def draw(runs: Sequence[RunSummary], width: int) -> Text:
     is_log = floor is not None
     plots = (
         characters.Plot(f"{LOSS}, each step", width, span, ticks, ends[:-1], log=is_log).of(raised),
-        characters.Plot(ACCURACY, width, span, ticks, ends[:-1], log=False).of(accuracies),
+        characters.Plot(accuracy_title(runs), width, span, ticks, ends[:-1], log=False).of(
+            accuracies
+        ),
     )
     foot = "Iterations over all tasks; a vertical line is a task switch."
     if len(drawn) < len(starts):

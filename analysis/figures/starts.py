@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clinit.analysis.run_summary import RunSummary
-from clinit.analysis.seeds import seedless_key
+from clinit.analysis.seeds import alike
 from clinit.analysis.settings import labels
 from clinit.extract.visible import visible
 
@@ -28,14 +28,9 @@ class Start:
 def starts_of(runs: Sequence[RunSummary]) -> list[Start]:
     """Return the starts of `runs`, in their order.
 
-    A run that was recorded twice with the same seed stays a start of its own.
+    A run that was recorded twice with the same seed is a start of its own.
     """
-    groups: dict[str, list[RunSummary]] = {}
-    for run in runs:
-        groups.setdefault(seedless_key(run), []).append(run)
-    if any(len({run.config.get("seed") for run in each}) < len(each) for each in groups.values()):
-        return [Start(visible(name), (run,)) for run, name in zip(runs, labels(runs), strict=True)]
-    parts = [tuple(group) for group in groups.values()]
+    parts = alike(runs)
     names = labels([part[0] for part in parts], without=("seed",))
     return [Start(visible(name), part) for name, part in zip(names, parts, strict=True)]
 

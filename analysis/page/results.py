@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from clinit.analysis.captions import gain_caption, loss_caption
 from clinit.analysis.diagnosis_table import COLUMNS as DIAGNOSES
 from clinit.analysis.efficiency import Reading, value_name
+from clinit.analysis.measures import STANDARD_MEASURES
 from clinit.analysis.run_summary import Row, RunSummary
-from clinit.analysis.seeds import seed_groups
+from clinit.analysis.same_data import by_data, headings
+from clinit.analysis.seeds import num_seeds, seed_groups
 from clinit.analysis.settings import NOTHING, SHORT, differences, settings, shown
 from clinit.analysis.tables import Value
 
@@ -41,14 +43,31 @@ class Measure:
 def tables(
     runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading
 ) -> list[dict[str, Any]]:
-    """Return the tables from top to bottom; the lines of runs name the place of their run."""
+    """Return the tables of each data from top to bottom.
+
+    The lines of runs name the place of their run.
+    """
+    places = {id(run): place for place, run in enumerate(runs)}
+    parts = by_data(runs)
     found = []
-    if len({run.config.get("seed") for run in runs}) > 1:
-        found.append(_seed_table(runs, rows, reading))
-    found.append(_run_table(runs, rows, reading))
-    if any("diagnosis" in task for run in runs for task in run.record.info["tasks"]):
-        found.append(_diagnosis_table(runs))
+    for heading, part in zip(headings(parts), parts, strict=True):
+        for table in _tables(part, [rows[places[id(run)]] for run in part], reading):
+            for line in table["lines"]:
+                line["run"] = places[id(part[line["run"]])]
+            told = f". {heading}" if heading else f", measured on {part[0].measured_on}"
+            found.append(table | {"title": table["title"] + told})
     return found
+
+
+def _tables(
+    runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading
+) -> Iterator[dict[str, Any]]:
+    """Yield the tables of runs on the same data."""
+    if num_seeds(runs) > 1:
+        yield _seed_table(runs, rows, reading)
+    yield _run_table(runs, rows, reading)
+    if any("diagnosis" in task for run in runs for task in run.record.info["tasks"]):
+        yield _diagnosis_table(runs)
 
 
 def measures(runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading) -> list[Measure]:
@@ -56,7 +75,7 @@ def measures(runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading) 
     found = [
         Measure(
             Value(heading, name, "percent"),
-            f"Accuracy on test images of {classes}, mean over evaluations.",
+            f"Accuracy on {runs[0].measured_on} of {classes}, mean over evaluations.",
         )
         for heading, name, classes in (
             ("A_all", "acc_all", "all classes seen"),
@@ -64,6 +83,12 @@ def measures(runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading) 
             ("A_old", "acc_old", "the base and earlier tasks"),
             ("A_pre", "acc_pre", "the base classes"),
         )
+    ]
+    found[1:1] = [
+        Measure(
+            Value(each.heading, each.name, "percent", each.better), f"{_sentence(each.meaning)}."
+        )
+        for each in STANDARD_MEASURES
     ]
     loss = loss_caption(runs).removeprefix("L_new: ")
     gained = gain_caption(reading).removeprefix("gain, ")
