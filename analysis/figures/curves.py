@@ -16,7 +16,7 @@ import polars as pl
 from rich.text import Text
 
 from clinit.analysis.figures.line import Line, lines_of, log_floor
-from clinit.analysis.figures.starts import Start, seeds_remark, starts_of
+from clinit.analysis.figures.starts import Start, best_of, seeds_remark, starts_of
 from clinit.analysis.run_summary import RunSummary
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 LOSS = "Training loss of new classes"
 ACCURACY, HELD_OUT = "Test accuracy, new classes (%)", "Held-out accuracy, new classes (%)"
+MOST_DRAWN = 6
+"""Most starts that are told apart in the terminal."""
 MOST_MARKED = 60
 """Most evaluation points of a start that are marked each."""
 
@@ -108,7 +110,7 @@ def draw(runs: Sequence[RunSummary], width: int) -> Text:
     from clinit.analysis.figures import characters
 
     starts = starts_of(runs)
-    drawn = starts[: len(characters.MARKERS)]
+    drawn = best_of(starts, MOST_DRAWN)
     ends = switches(runs)
     ticks = [(end, str(end)) for end in (0, *ends)]
     span = (0, max(ends[-1], 1))
@@ -125,7 +127,8 @@ def draw(runs: Sequence[RunSummary], width: int) -> Text:
     )
     foot = "Iterations over all tasks; a vertical line is a task switch."
     if len(drawn) < len(starts):
-        foot += f" The first {len(drawn)} of {len(starts)} starts are drawn."
+        foot += f" The {len(drawn)} of {len(starts)} settings with the best A_all; --plot FILE"
+        foot += " draws all."
     parts = [
         characters.legend([start.name for start in drawn], width),
         *(plot for plot in plots if plot is not None),
