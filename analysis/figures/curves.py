@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LOSS = "Training loss of new classes"
 ACCURACY, HELD_OUT = "Test accuracy, new classes (%)", "Held-out accuracy, new classes (%)"
-MOST_DRAWN = 6
+MOST_DRAWN = 5
 """Most starts that are told apart in the terminal."""
 MOST_MARKED = 60
 """Most evaluation points of a start that are marked each."""

@@ -131,7 +131,7 @@ def test_starts_that_the_terminal_does_not_draw_are_said(
 ) -> None:
     runs = write_runs(*(make_run("least-square", lam=float(lam), tasks=1) for lam in range(17)))
     text = " ".join(load_report([runs]).curves().plain.split())
-    assert "The 6 of 17 settings with the best A_all; --plot FILE draws all." in text
+    assert "The 5 of 17 settings with the best A_all; --plot FILE draws all." in text
     assert "least-square (λ 0)" in text
 
 
@@ -234,10 +234,10 @@ def test_of_many_settings_the_terminal_draws_the_best(
     report = load_report([write_runs(*records)])
     text = report.curves().plain
     assert "lr 0.9" in text
-    assert "lr 0.4" in text
-    assert "lr 0.3" not in text
+    assert "lr 0.5" in text
+    assert "lr 0.4" not in text
     words = " ".join(text.split())
-    assert "The 6 of 9 settings with the best A_all; --plot FILE draws all." in words
+    assert "The 5 of 9 settings with the best A_all; --plot FILE draws all." in words
     assert len(report.figure().axes[0].lines) >= 9
 
 
