@@ -1,15 +1,20 @@
 """What columns of the tables mean, in the words of their captions.
 
 A table for a text says all of it. Below a table in the terminal is only what those runs need to be
-said of them, and where the rest is written.
+said of them; where the rest is written is said once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.console import RenderableType
+from rich.text import Text
+
 from clinit.analysis.efficiency import Reading
 from clinit.analysis.run_summary import RunSummary
+
+WHERE_COLUMNS_ARE_TOLD = "Columns: clinit report --help"
 
 _GAIN: dict[Reading, str] = {
     "equal-level": "iterations of random / iterations of the run, both to 95 % of random's best"
@@ -32,17 +37,21 @@ def loss_caption(runs: Sequence[RunSummary]) -> str:
     return f"L_new: mean loss on {most}training images of the current task."
 
 
-def short_caption(runs: Sequence[RunSummary], *said: str, left_out: str = "") -> str:
-    """Return the words below a table in the terminal.
+def below(
+    runs: Sequence[RunSummary], *said: str, left_out: str = "", legend: str = ""
+) -> list[RenderableType]:
+    """Return the words below a table in the terminal; nothing where there is nothing to say.
 
     Args:
         runs: Those of the table.
         said: Sentences about this table; empty ones are left out.
         left_out: Headings of the columns that it has no room for.
+        legend: Lines below the words; empty, or with a line break before each.
     """
     start = "" if not runs[0].skip_start else "The points before the first step are left out."
     missing = f"Not shown in this width: {left_out}." if left_out else ""
-    return " ".join(filter(None, (*said, start, missing, "Columns: clinit report --help")))
+    words = (" ".join(filter(None, (*said, start, missing))) + legend).strip("\n")
+    return [Text(words, style="dim")] if words else []
 
 
 def reading_caption(reading: Reading) -> str:

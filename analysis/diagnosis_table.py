@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from clinit.analysis.captions import short_caption
+from clinit.analysis.captions import below
 from clinit.analysis.columns import Column
 from clinit.analysis.fitted_table import Columns, Line, fitted_table
 from clinit.analysis.run_names import RunNames
@@ -38,10 +38,13 @@ def diagnosis_table(runs: Sequence[RunSummary], width: int, *, per_task: bool) -
         width,
     )
     title = "At the end of every task" if per_task else "At the end of the last task"
-    words = short_caption(
-        runs, "On buffer and new training images; 0: full collapse.", left_out=fitted.left_out
+    words = below(
+        runs,
+        "On buffer and new training images; 0: full collapse.",
+        left_out=fitted.left_out,
+        legend=names.legend,
     )
-    return Group(Text(title, style="italic"), fitted.table, Text(words + names.legend, style="dim"))
+    return Group(Text(title, style="italic"), fitted.table, *words)
 
 
 def _lines(run: RunSummary, *, per_task: bool) -> list[Line]:

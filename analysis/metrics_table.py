@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from clinit.analysis.captions import short_caption
+from clinit.analysis.captions import below
 from clinit.analysis.columns import Column
 from clinit.analysis.fitted_table import Columns, Line, fitted_table
 from clinit.analysis.measures import FURTHER_MEASURES, Measure, meanings
@@ -36,13 +36,14 @@ def metrics_table(runs: Sequence[RunSummary], width: int) -> RenderableType:
         ),
         width,
     )
-    words = short_caption(
+    words = below(
         runs,
         f"± standard deviation over seeds{unequal_seeds(groups)}." if seeded else "",
         *_marks(groups, measures),
         left_out=fitted.left_out,
+        legend=names.legend,
     )
-    return Group(fitted.table, Text(words + names.legend, style="dim"))
+    return Group(fitted.table, *words)
 
 
 def metrics_caption(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> str:

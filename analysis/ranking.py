@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from clinit.analysis.captions import gain_caption, loss_caption, reading_caption, short_caption
+from clinit.analysis.captions import below, gain_caption, loss_caption, reading_caption
 from clinit.analysis.columns import Column
 from clinit.analysis.efficiency import Reading
 from clinit.analysis.fitted_table import Columns, Line, fitted_table
@@ -39,7 +39,7 @@ def ranking(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rendera
         width,
     )
     starred = [each for each in measures if any(group.is_partial(each) for group in groups)]
-    words = short_caption(
+    words = below(
         runs,
         "Ranked by A_all"
         + (", ± standard deviation over seeds" if is_seeded else "")
@@ -48,9 +48,9 @@ def ranking(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rendera
         "*: not in every task of every run." if starred else "",
         reading_caption(reading),
         left_out=fitted.left_out,
+        legend=names.legend,
     )
-    title = Text(names.title, style="bold")
-    return Group(title, fitted.table, Text(words + names.legend, style="dim"))
+    return Group(Text(names.title, style="bold"), fitted.table, *words)
 
 
 def ranking_caption(

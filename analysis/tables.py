@@ -10,7 +10,7 @@ from typing import Literal
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from clinit.analysis.captions import reading_caption, short_caption
+from clinit.analysis.captions import below, reading_caption
 from clinit.analysis.columns import Column
 from clinit.analysis.efficiency import Reading, value_name
 from clinit.analysis.fitted_table import Columns, Fitted, Line, fitted_table
@@ -77,15 +77,15 @@ def run_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rende
     names = RunNames.of(runs)
     fitted = _fitted(named, names, values, width)
     partly = any(row["gain_tasks"] != row["gain_tasks_reached"] for row in rows)
-    words = short_caption(
+    words = below(
         runs,
         _bold(runs),
         "*: not in every task, see the notes." if partly else "",
         reading_caption(reading),
         left_out=fitted.left_out,
+        legend=names.legend,
     )
-    title = Text(names.title, style="bold")
-    return Group(title, fitted.table, Text(words + names.legend, style="dim"))
+    return Group(Text(names.title, style="bold"), fitted.table, *words)
 
 
 def task_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> RenderableType:
@@ -105,13 +105,13 @@ def task_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rend
             fitted = _fitted(lines, names, [*values, *_INITIALISATION_COLUMNS], width)
             parts += [_heading(chosen[0][0], of_training, heading), fitted.table]
             left_out |= dict.fromkeys(filter(None, [fitted.left_out]))
-    words = short_caption(
+    words = below(
         runs,
         "start, end: A_new before the first step and after the last.",
         reading_caption(reading),
         left_out=max(left_out, key=len, default=""),
     )
-    return Group(*parts, Text(words, style="dim"))
+    return Group(*parts, *words)
 
 
 def duration(seconds: float) -> str:

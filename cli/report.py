@@ -223,6 +223,8 @@ def show(
     """
     from rich.text import Text
 
+    from clinit.analysis.captions import WHERE_COLUMNS_ARE_TOLD
+
     # First of all: where a figure cannot be drawn, that is all that is said.
     pictures = [report.draw(name, width=min(out.width, WIDEST_PLOT)) for name in figures]
     ranked = means or report.has_several_seeds or report.has_trials
@@ -241,6 +243,7 @@ def show(
     if report.is_diagnosed:
         say()
         out.print(report.diagnosis_table(width=out.width, per_task=per_task))
+    out.print(Text(WHERE_COLUMNS_ARE_TOLD, style="dim"))
     for remark in report.notes:
         if remark in said:
             continue

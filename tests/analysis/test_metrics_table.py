@@ -124,7 +124,6 @@ def test_settings_are_said_in_words_where_columns_of_them_are_too_wide(make_run:
 def test_what_columns_mean_is_left_to_the_help_and_to_texts(make_run: MakeRun) -> None:
     report = seeded(make_run, 1)
     text = printed(report.metrics_table(width=60), 60)
-    assert "Columns: clinit report --help" in " ".join(text.split())
     assert "BWT: backward transfer" not in text
     assert "BWT: backward transfer" in report.markdown(metrics=True)
 

@@ -211,12 +211,12 @@ def test_the_table_says_which_reading_of_the_gain_it_prints(three_inits: Path) -
     ) in report.markdown(reading="random-best")
 
 
-def test_one_short_line_stands_below_a_table(three_inits: Path) -> None:
+def test_one_line_at_most_stands_below_a_table(three_inits: Path) -> None:
     report = load_report([three_inits])
     for table in (report.table(), report.ranking(), report.metrics_table(), report.task_table()):
-        text = printed(table, 120)
-        assert text.count("Columns: clinit report --help") == 1
-        assert "clinit report --help" in " ".join(text.splitlines()[-2:])
+        lines = printed(table, 120).rstrip().splitlines()
+        last = max(n for n, line in enumerate(lines) if any(f"{init} " in line for init in INITS))
+        assert len(lines) - 1 - last <= 1
 
 
 def gains(table: RenderableType) -> list[str]:

@@ -178,3 +178,11 @@ def test_the_matrix_is_one_option_away(three_inits: Path) -> None:
     text = run(three_inits, "--no-curves", "--matrix")
     assert text.count("after task 3") == 3
     assert text.index("A_last") < text.index("on classes of")
+
+
+def test_where_columns_are_told_is_said_once(three_inits: Path) -> None:
+    text = run(three_inits, "--no-curves", "--per-task", "--metrics", "--by-seed", "--matrix")
+    assert text.count("Columns: clinit report --help") == 1
+    told = " ".join(CliRunner().invoke(app, ["--help"]).output.split())
+    for heading in ("A_all", "A_last", "A_inc", "forg.", "A_new", "L_new", "gain", "FWT"):
+        assert heading in told
