@@ -55,6 +55,7 @@ def stacked(runs: Sequence[RunSummary], render: Callable[[Runs], RenderableType]
 
 def _name(run: RunSummary, *, path: bool = False) -> str:
     """Return the data of a run in words, with the names or the whole paths of the caches."""
-    sides = [run.record.info.get(side, {}).get("path") for side in ("base", "new")]
+    info = run.record.info
+    sides = [side.get("path") for side in (info.get("base", {}), info.get("new", {}))]
     found = [str(side) if path else Path(side).name for side in sides if side]
     return ", on ".join(filter(None, [" → ".join(found), run.measured_on]))
