@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from clinit.analysis.efficiency import Gain, Reading, gain
+from clinit.analysis.efficiency import Reading, gain
+from clinit.analysis.report_notes import notes_of
 from clinit.analysis.run_summary import Row, RunSummary
 from clinit.analysis.same_data import by_data, headings, stacked
-from clinit.analysis.settings import labels
 from clinit.analysis.time_to_accuracy import times_to_levels
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord, find_records, finite, read_record
@@ -218,7 +218,7 @@ def report_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Repo
     compared = [_compare(run, randoms.get(run.key)) for run in runs]
     groups = list(dict.fromkeys(run.key for run in runs))
     compared.sort(key=lambda run: (groups.index(run.key), *_order(run)))
-    return Report(tuple(compared), _notes(compared))
+    return Report(tuple(compared), notes_of(compared))
 
 
 def is_diagnosed(run: RunSummary) -> bool:
@@ -253,52 +253,6 @@ def _compare(run: RunSummary, random: RunSummary | None) -> RunSummary:
 def _order(run: RunSummary) -> tuple[bool, str, int, Path]:
     scale = SCALE_ORDER.index(run.scale) if run.scale in SCALE_ORDER else len(SCALE_ORDER)
     return run.init != "random", run.init, scale, run.path
-
-
-def _notes(runs: Sequence[RunSummary]) -> tuple[str, ...]:
-    notes: list[str] = [note for run in runs for note in run.record.info.get("notes", [])]
-    notes += [
-        f"{run.path} holds files that are not of its record: {', '.join(run.record.strangers)}."
-        for run in runs
-        if run.record.strangers
-    ]
-    randoms = {run.key for run in runs if run.init == "random"}
-    if any(run.key not in randoms and not run.is_solved for run in runs):
-        notes.append(
-            "No gain without a random run of the same stream and settings: add `--init random`"
-            " to the training command, or give the record of such a run too."
-        )
-    for run, name in zip(runs, labels(runs), strict=True):
-        if run.gain and not run.gain.complete:
-            reached, tasks = run.gain.reached, len(run.gain.tasks)
-            notes.append(
-                f"{name} reaches 95 % of random's best new-task accuracy in"
-                + (
-                    f" {reached} of {tasks} tasks; its gain is the mean over those."
-                    if reached
-                    else f" none of {tasks} tasks: it has no gain."
-                )
-            )
-        if run.gain and run.init == "random":
-            notes += _tasks_without_level(name, run.gain)
-        if run.not_finite:
-            notes.append(
-                f"{name}: the loss on the new task is not a finite number at {run.not_finite} of"
-                f" {len(run.points)} evaluation points."
-            )
-    return tuple(dict.fromkeys(notes))
-
-
-def _tasks_without_level(random: str, own: Gain) -> list[str]:
-    """Return notes on tasks without a gain over the run `random`, whose own gain is `own`."""
-    notes = []
-    for reason in dict.fromkeys(reason for _, reason in own.left_out):
-        tasks = [str(task) for task, other in own.left_out if other is reason]
-        every = len(tasks) == len(own.tasks) + len(own.left_out)
-        word = "task" if len(tasks) == 1 else "tasks"
-        where = "any task" if every else f"{word} {', '.join(tasks)}"
-        notes.append(f"No gain over {random} in {where}: {reason.value}.")
-    return notes
 
 
 def _is_plain(value: object) -> bool:

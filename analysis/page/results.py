@@ -11,14 +11,12 @@ from clinit.analysis.captions import gain_caption, loss_caption
 from clinit.analysis.diagnosis_table import COLUMNS as DIAGNOSES
 from clinit.analysis.efficiency import Reading, value_name
 from clinit.analysis.measures import STANDARD_MEASURES
+from clinit.analysis.page.names import Cell, name_cells, name_columns
 from clinit.analysis.run_summary import Row, RunSummary
 from clinit.analysis.same_data import by_data, headings
 from clinit.analysis.seeds import num_seeds, seed_groups
-from clinit.analysis.settings import NOTHING, SHORT, differences, settings, shown
+from clinit.analysis.settings import NOTHING, differences
 from clinit.analysis.tables import Value
-
-Cell = list[Any]
-"""What is printed, what it is sorted by, and whether it is the best of comparable runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +114,7 @@ def _run_table(runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading
     lines = []
     for place, (run, row) in enumerate(zip(runs, rows, strict=True)):
         beside = comparable[keys[place]]
-        cells = _names(run, names, runs)
+        cells = name_cells(run, names, runs)
         for measure in columns:
             text = measure.value.text(row)
             best = measure.value.best(beside)
@@ -126,7 +124,7 @@ def _run_table(runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading
     words = "Bold: the best" + (" of comparable runs." if len(comparable) > 1 else ".")
     return {
         "title": "Runs",
-        "columns": [*_name_columns(names), *(each.column() for each in columns)],
+        "columns": [*name_columns(names), *(each.column() for each in columns)],
         "lines": lines,
         "caption": (words if len(comparable) < len(runs) else "")
         + (" *: not in every task, see the notes." if partly else ""),
@@ -153,12 +151,12 @@ def _seed_table(
     partly = any(map(_is_partial, rows))
     return {
         "title": "Means over seeds",
-        "columns": [*_name_columns(names), seeds, *(each.column() for each in columns)],
+        "columns": [*name_columns(names), seeds, *(each.column() for each in columns)],
         "lines": [
             {
                 "run": runs.index(group.runs[0]),
                 "cells": [
-                    *_names(group.runs[0], names, runs),
+                    *name_cells(group.runs[0], names, runs),
                     [str(len(group.runs)), len(group.runs)],
                     *(_spread(own, each.value) for each in columns),
                 ],
@@ -198,12 +196,12 @@ def _diagnosis_table(runs: Sequence[RunSummary]) -> dict[str, Any]:
             values = [found.get(name) for name in DIAGNOSES.values()]
             cells = [[NOTHING if v is None else f"{v:.3g}", v] for v in values]
             number = [str(task["task"]), task["task"]]
-            lines.append({"run": place, "cells": [*_names(run, names, runs), number, *cells]})
+            lines.append({"run": place, "cells": [*name_cells(run, names, runs), number, *cells]})
     headings = [("task", "The task after which the head is measured."), *_DIAGNOSIS_MEANINGS]
     return {
         "title": "Neural collapse after the last task",
         "columns": [
-            *_name_columns(names),
+            *name_columns(names),
             *(
                 {"heading": word, "mark": "", "better": "low", "meaning": said, "number": True}
                 for word, said in headings
@@ -229,39 +227,6 @@ _DIAGNOSIS_MEANINGS = list(
         strict=True,
     )
 )
-
-
-def _name_columns(names: Sequence[str]) -> list[dict[str, Any]]:
-    return [
-        {
-            "heading": SHORT.get(name, name),
-            "mark": "",
-            "better": "neither",
-            "meaning": _NAMED.get(name, "" if name not in SHORT else f"{name.replace('_', ' ')}."),
-            "number": False,
-        }
-        for name in ("init", "scale", *names)
-    ]
-
-
-_NAMED = {
-    "init": "How the rows of new classes start; the method, where a head is solved as a whole.",
-    "scale": "How long the new rows are made.",
-    "run": "The number of the run: nothing else tells it apart from another.",
-    "lam": "λ, the ridge of the least squares.",
-}
-
-
-def _names(run: RunSummary, names: Sequence[str], runs: Sequence[RunSummary]) -> list[Cell]:
-    scale = NOTHING if run.init == "random" else run.scale
-    values = settings(run)
-    cells: list[Cell] = [[run.init, run.init], [scale, scale]]
-    for name in names:
-        text = shown(run, name, runs)
-        value = int(text) if name == "run" else values.get(name)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        cells.append([text, value if number and text != NOTHING else text])
-    return cells
 
 
 def _sentence(words: str) -> str:
