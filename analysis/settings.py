@@ -52,6 +52,12 @@ _WORDS = {
     "lam": "λ {}",
     "run": "# {}",
 }
+_ONE = {
+    "top_blocks": "1 top block",
+    "tasks": "1 task",
+    "iterations": "1 iteration per task",
+}
+"""Settings that are said otherwise where their value is 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +124,7 @@ def shown(run: RunSummary, name: str, runs: Sequence[RunSummary] = ()) -> str:
 
 def phrase(run: RunSummary, name: str, runs: Sequence[RunSummary] = ()) -> str:
     """Return a setting with its name: `seed 0`, `head grow`."""
-    words = _WORDS.get(name, name.replace("_", " ") + " {}")
-    return words.format(shown(run, name, runs))
+    return _said(name, shown(run, name, runs))
 
 
 def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
@@ -128,7 +133,7 @@ def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
     first = every[0]
     data = [str(first[side]) for side in ("base", "new") if side not in differing and first[side]]
     words = [
-        _WORDS.get(name, f"{name} {{}}").format(_text(first[name]))
+        _said(name, _text(first[name]))
         for name in _COMMON
         if name not in differing and all(each.get(name) is not None for each in every)
         if name != "top_blocks" or first[name]
@@ -150,6 +155,13 @@ def labels(runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> list
         parts += [phrase(run, name, runs) for name in names if shown(run, name, runs) != NOTHING]
         result.append(run.init + (f" ({', '.join(parts)})" if parts else ""))
     return result
+
+
+def _said(name: str, text: str) -> str:
+    """Return a setting and its value in words."""
+    if text == "1" and name in _ONE:
+        return _ONE[name]
+    return _WORDS.get(name, name.replace("_", " ") + " {}").format(text)
 
 
 def _value(run: RunSummary, name: str) -> str | None:

@@ -214,11 +214,11 @@ def _heading(run: RunSummary, names: Sequence[str], first: str) -> Text:
 
 def _size(task: Row) -> str:
     parts = [
-        f"{task[name]:,} {words}"
-        for name, words in (
-            ("classes", "classes"),
-            ("train_rows", "training images"),
-            ("val_rows", "test images"),
+        f"{task[name]:,} {one if task[name] == 1 else several}"
+        for name, one, several in (
+            ("classes", "class", "classes"),
+            ("train_rows", "training image", "training images"),
+            ("val_rows", "test image", "test images"),
         )
         if task.get(name) is not None
     ]

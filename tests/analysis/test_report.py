@@ -452,3 +452,12 @@ def test_forward_transfer_stands_with_the_task_that_was_probed(make_run: MakeRun
     assert "FWT" in " ".join(narrow.split("Not shown")[1].split())
     assert "90.20" not in narrow
     assert "FWT" not in printed(report_of([make_run()]).task_table(width=120), 120)
+
+
+def test_one_task_is_no_tasks(make_run: MakeRun) -> None:
+    assert "1 task, 200 iterations per task" in printed(report_of([make_run(tasks=1)]).table(), 200)
+    alone = make_run(tasks=1, iterations=1)
+    alone.info["tasks"][0] |= {"classes": 1, "train_rows": 1, "val_rows": 1}
+    report = report_of([alone])
+    assert "1 task, 1 iteration per task" in printed(report.table(), 200)
+    assert "Task 1: 1 class, 1 training image, 1 test image" in printed(report.task_table())
