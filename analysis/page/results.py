@@ -123,6 +123,7 @@ def _run_table(runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading
     partly = any(map(_is_partial, rows))
     words = "Bold: the best" + (" of comparable runs." if len(comparable) > 1 else ".")
     return {
+        "of": "runs",
         "title": "Runs",
         "columns": [*name_columns(names), *(each.column() for each in columns)],
         "lines": lines,

@@ -77,6 +77,7 @@ def test_every_column_of_numbers_has_a_meaning_of_one_line(seeds: dict[str, Any]
 
 def test_means_over_seeds_come_before_the_runs(seeds: dict[str, Any]) -> None:
     means, runs = seeds["tables"]
+    assert ("of" in means, runs["of"]) == (False, "runs"), "by which the page finds the second"
     assert (means["title"], runs["title"]) == (
         "Means over seeds, measured on test images",
         "Runs, measured on test images",
