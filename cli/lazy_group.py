@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from clinit.cli.help import print_help, take_help
+from clinit.cli.quiet import take_quiet
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,4 +93,5 @@ def _built(name: str, lazy: Lazy) -> Any:
         app.command(name)(target)
     group: Any = typer.main.get_command(app)
     take_help(group.commands[name])
+    take_quiet(group.commands[name])
     return group.commands[name]
