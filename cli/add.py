@@ -21,6 +21,7 @@ from clinit.cli.model_source import (
     ModelOut,
     NetworkOptions,
     check_out,
+    check_paths,
     listener,
     open_source,
     takes_network,
@@ -74,9 +75,10 @@ def add(
 
     clinit add scenes/ photographs/ --out scenes2/
     """
+    check_out(out)
+    check_paths(paths, network)
     from clinit.headtrain.deployed.add_images import AddRequest, add_images
 
-    check_out(out)
     if onnx:
         from clinit.headtrain.export.onnx_file import check_installed
 

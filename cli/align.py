@@ -12,6 +12,7 @@ from clinit.cli.claim import check_free, claimed_file
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
+from clinit.cli.places import check_caches
 from clinit.cli.progress import doing, progress
 from clinit.cli.study_options import takes
 from clinit.headtrain.align.settings import AlignConfig
@@ -58,14 +59,15 @@ def align(
     Squared error aims at logits that a head trained with cross entropy does not
     have. Use the result with `clinit train-head --loss mse --head FILE`.
     """
+    if out.suffix != ".safetensors":
+        raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {out}")
+    check_caches(cache, head=head)
     from clinit.extract.cache import open_cache
     from clinit.extract.head import write_head
     from clinit.headtrain.align.alignment import choose_views
     from clinit.headtrain.memory import peak_note
     from clinit.headtrain.stream.source import read_sources
 
-    if out.suffix != ".safetensors":
-        raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {out}")
     with claimed_file(out):
         check_free(out)
         with doing("Reading the feature cache …"):

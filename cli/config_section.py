@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 from clinit.cli.config_toml import GRID, ConfigFile, Settings
 from clinit.cli.config_value import words
 from clinit.errors import ConfigFileError
+from clinit.extract.did_you_mean import closest
+from clinit.headtrain.setting import listed
 from clinit.headtrain.study import (
     HEAD_METHODS,
     TOP_METHODS,
@@ -146,8 +147,8 @@ def _shared(file: ConfigFile, command: str, commands: Commands) -> dict[str, Any
             places = [f"[{each}]" for each in ([command] if command in readers else readers)]
             raise ConfigFileError(
                 f"{file.name} sets {key!r} outside of a section, but it is not the same option in"
-                f" {_listed(readers)}",
-                remedy=f"Write it under {_listed(places, 'or')}.",
+                f" {listed(readers)}",
+                remedy=f"Write it under {listed(places, 'or')}.",
             )
         if command in readers:
             words(file.name, key, value, several=commands[command][key].multiple)
@@ -162,8 +163,8 @@ def _shared(file: ConfigFile, command: str, commands: Commands) -> dict[str, Any
 def _of_few(file: ConfigFile, key: str, names: Sequence[str]) -> ConfigFileError:
     has = "has" if len(names) == 1 else "have"
     return ConfigFileError(
-        f"{file.name} sets {key!r} outside of a section, but only {_listed(names)} {has} it",
-        remedy=f"Write it under {_listed([f'[{name}]' for name in names], 'or')}.",
+        f"{file.name} sets {key!r} outside of a section, but only {listed(names)} {has} it",
+        remedy=f"Write it under {listed([f'[{name}]' for name in names], 'or')}.",
     )
 
 
@@ -192,7 +193,7 @@ def _check(
             others = [name for name, its in commands.items() if key in its]
             raise ConfigFileError(
                 f"{file.name} sets {key!r} in {where}, which is not an option of {command}",
-                remedy=f"It is one of {_listed(others)}."
+                remedy=f"It is one of {listed(others)}."
                 if others
                 else _nearest(key, [*options, GRID] if command == "sweep" else options, "{!r}"),
             )
@@ -235,12 +236,6 @@ def _nearest(
     key: str, known: Iterable[str], form: str, *, shown: Iterable[str] | None = None
 ) -> str:
     names = list(known)
-    close = difflib.get_close_matches(key.replace("_", "-"), names, n=1, cutoff=0.5)
-    if close:
-        return f"Did you mean {form.format(close[0])}?"
+    if (found := closest(key, names)) is not None:
+        return f"Did you mean {form.format(found)}?"
     return f"Known are: {', '.join(names if shown is None else shown)}."
-
-
-def _listed(names: Iterable[str], word: str = "and") -> str:
-    *first, last = names
-    return f"{', '.join(first)} {word} {last}" if first else last

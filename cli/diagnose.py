@@ -12,6 +12,7 @@ import typer
 
 from clinit.cli.choices import DeviceOption, Memory, Split
 from clinit.cli.console import note, out, print_json, say
+from clinit.cli.places import check_caches
 from clinit.cli.progress import doing
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ def diagnose(
     all classes weighing the same. Each number comes with its meaning and the
     least value it can have.
     """
+    if not math.isfinite(lam):
+        raise typer.BadParameter(f"--lambda takes a finite number, got {lam}")
+    check_caches(cache)
     from clinit.analysis.diagnosis import diagnose_split
     from clinit.extract.cache import open_cache
     from clinit.extract.device import choose_device
@@ -62,8 +66,6 @@ def diagnose(
     from clinit.headtrain.record.format import finite
     from clinit.headtrain.stream.on_disk import shard_notes
 
-    if not math.isfinite(lam):
-        raise typer.BadParameter(f"--lambda takes a finite number, got {lam}")
     opened = open_cache(cache)
     name = split.value if split else ("train" if "train" in opened.splits else "val")
     chosen = _head(head, opened)

@@ -11,6 +11,7 @@ import typer
 from clinit.cli.claim import claimed_file
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
+from clinit.cli.places import check_run
 from clinit.cli.progress import doing
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def export(
     Hub. The network is compared with what was trained before anything is
     written.
     """
+    check_run(run)
     from clinit.headtrain.export.classifier import find_images
     from clinit.headtrain.export.run import export_run
 

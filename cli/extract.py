@@ -201,15 +201,21 @@ def extract(
 
     clinit extract --dataset imagenet1k --root /data/imagenet --out caches/imagenet1k
     """
-    from clinit.extract.backbone import BackboneConfig
     from clinit.extract.model_args import parse_model_args
     from clinit.extract.part import Part, parse_part
-    from clinit.extract.run import ExtractConfig, extract_part
 
-    check_writable(out)  # before a tree of images is scanned
+    # Before PyTorch is loaded, and before a tree of images is scanned.
+    dataset = None if overridden(context, "dataset", "manifest") else dataset
+    manifest = None if overridden(context, "manifest", "dataset") else manifest
     if part is not None and ray is not None:
         raise typer.BadParameter("--part and --ray exclude each other: give one")
     share = Part() if part is None else parse_part(part, os.environ)
+    pixels = {"mean": numbers("--mean", mean), "std": numbers("--std", std)}
+    _check_images(dataset, manifest, root)
+    check_writable(out)
+    from clinit.extract.backbone import BackboneConfig
+    from clinit.extract.run import ExtractConfig, extract_part
+
     with workers_on(ray, device) as hosts:
         config = ExtractConfig(
             backbone=BackboneConfig(
@@ -221,8 +227,7 @@ def extract(
             ),
             transform=transform.value,
             input_size=input_size,
-            mean=numbers("--mean", mean),
-            std=numbers("--std", std),
+            **pixels,
             batch_size=batch_size,
             workers=workers or cpu_count(),
             dtype=dtype.value,
@@ -234,8 +239,6 @@ def extract(
             views=views,
             view_seed=view_seed,
         )
-        dataset = None if overridden(context, "dataset", "manifest") else dataset
-        manifest = None if overridden(context, "manifest", "dataset") else manifest
         manifests = _manifests(dataset, manifest, split, root, strict=strict)
         if limit_per_class is not None:
             manifests = {name: m.limit_per_class(limit_per_class) for name, m in manifests.items()}
@@ -254,14 +257,24 @@ def extract(
             print_results(results, out)
 
 
+def _check_images(dataset: str | None, manifest: Path | None, root: Path) -> None:
+    """Refuse a data set that is not known, and a folder that is not there."""
+    from clinit.extract.dataset import check_known
+    from clinit.extract.tree import Tree
+
+    if (dataset is None) == (manifest is None):
+        raise typer.BadParameter("give either --dataset or --manifest")
+    if dataset is not None:
+        check_known(dataset)
+    Tree.at(root)
+
+
 def _manifests(
     dataset: str | None, path: Path | None, split: Split | None, root: Path, *, strict: bool
 ) -> Mapping[str, Manifest]:
     from clinit.extract.manifest import read_manifest
     from clinit.extract.scan import available_splits, scan
 
-    if (dataset is None) == (path is None):
-        raise typer.BadParameter("give either --dataset or --manifest")
     if path is not None:
         given = read_manifest(path)
         if split is not None and split.value != given.split:

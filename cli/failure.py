@@ -17,6 +17,7 @@ from clinit.cli.config_file import Defaults
 from clinit.cli.console import err
 from clinit.cli.context import given
 from clinit.cli.interruption import Interruption, arrived, raise_no_more
+from clinit.cli.usage_error import usage_message
 from clinit.errors import ClinitError
 from clinit.extract.machine import error_number, out_of_memory
 from clinit.extract.visible import visible
@@ -55,7 +56,7 @@ def fail(error: BaseException, app: typer.Typer) -> int:
 
 def _refuse_usage(error: Any) -> int:
     """Print what is wrong with the command line, as typer does, but on our console."""
-    message = error.format_message()
+    message = usage_message(error)
     if message:  # none: the help has been printed instead
         if error.ctx is not None:
             err.print(Text(error.ctx.get_usage(), style="bold"))

@@ -31,6 +31,7 @@ from clinit.cli.network_options import (
     Workers,
     numbers,
 )
+from clinit.cli.places import check_model
 from clinit.cli.progress import doing
 from clinit.cli.study_options import expand
 from clinit.cli.training_progress import training_progress
@@ -198,8 +199,17 @@ def check_out(out: Path) -> None:
 
 def open_source(paths: Sequence[Path], network: NetworkOptions) -> tuple[Model, Path]:
     """Return the model and the folder of images that the arguments of a command name."""
+    check_paths(paths, network)
     from clinit.headtrain.deployed.model import open_model, stock_model
 
+    with doing("Loading the model …"):
+        if network.backbone is not None:
+            return stock_model(network.extraction()), paths[0]
+        return open_model(paths[0], device=network.device), paths[1]
+
+
+def check_paths(paths: Sequence[Path], network: NetworkOptions) -> None:
+    """Check that the arguments of a command name a model and images, before PyTorch is loaded."""
     needed = 2 if network.backbone is None else 1
     if len(paths) != needed:
         raise typer.BadParameter(
@@ -207,14 +217,13 @@ def open_source(paths: Sequence[Path], network: NetworkOptions) -> tuple[Model, 
             if needed == 1
             else "give MODEL and IMAGES; or --backbone and IMAGES alone"
         )
-    with doing("Loading the model …"):
-        if network.backbone is not None:
-            return stock_model(network.extraction()), paths[0]
-        given = [name for name in _OF_TIMM if getattr(network, name)]
-        if given or network.transform is not TransformKind.timm:
-            option = (given or ["transform"])[0].replace("_", "-")
-            raise typer.BadParameter(f"--{option} goes with --backbone; MODEL has its own")
-        return open_model(paths[0], device=network.device), paths[1]
+    if network.backbone is not None:
+        return
+    given = [name for name in _OF_TIMM if getattr(network, name)]
+    if given or network.transform is not TransformKind.timm:
+        option = (given or ["transform"])[0].replace("_", "-")
+        raise typer.BadParameter(f"--{option} goes with --backbone; MODEL has its own")
+    check_model(paths[0])
 
 
 def listener() -> Listener:

@@ -83,6 +83,14 @@ def numbers(option: str, text: str | None) -> tuple[float, ...] | None:
         found = ()
     if len(found) not in (1, 3) or not all(math.isfinite(number) for number in found):
         raise typer.BadParameter(f"{option} takes one number or three, got {text!r}")
+    if max(found) > 1:
+        shown = ",".join(f"{number:g}/255" for number in found)
+        raise typer.BadParameter(
+            f"{option} is of pixels between 0 and 1, got {text!r}. Was {shown} meant, which is"
+            f" {','.join(f'{number / 255:.3g}' for number in found)}?"
+        )
+    if option == "--mean" and min(found) < 0:
+        raise typer.BadParameter(f"--mean must not be negative, got {text!r}")
     if option == "--std" and min(found) <= 0:
         raise typer.BadParameter(f"--std must be positive, got {text!r}")
     return found

@@ -15,6 +15,7 @@ from rich.text import Text
 from clinit.cli.choices import DeviceOption, MaxPixels
 from clinit.cli.console import err, note, out, print_json, say, warn
 from clinit.cli.interruption import keeps
+from clinit.cli.places import check_model
 from clinit.cli.predict_model import RejectRule, open_predictor, rejection_asked
 from clinit.cli.progress import counting, doing
 from clinit.extract.image_size import MAX_PIXELS
@@ -98,6 +99,7 @@ def predict(
     that is not an image is reported with the reason at the end and does not
     affect the others; the exit code is then 1.
     """
+    check_model(model)
     from clinit.cli.predict_output import json_of, write_csv, write_parquet
     from clinit.headtrain.export.classifier import find_images
 

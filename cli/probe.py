@@ -12,6 +12,7 @@ from clinit.cli.claim import check_free, claimed_file
 from clinit.cli.console import note, out, print_json, say
 from clinit.cli.diagnose import Format
 from clinit.cli.interruption import keeps
+from clinit.cli.places import check_caches
 from clinit.cli.progress import counting, doing
 from clinit.cli.study_options import takes
 from clinit.headtrain.probe.settings import ProbeConfig
@@ -47,13 +48,14 @@ def probe(
     best one on all of them and measures it once on the validation rows. The
     protocol is printed with the number.
     """
+    if head is not None and head.suffix != ".safetensors":
+        raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {head}")
+    check_caches(cache)
     from contextlib import nullcontext
 
     from clinit.extract.head import write_head
     from clinit.headtrain.stream.source import read_source
 
-    if head is not None and head.suffix != ".safetensors":
-        raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {head}")
     with claimed_file(head) if head is not None else nullcontext():
         if head is not None:
             check_free(head)

@@ -16,7 +16,9 @@ from clinit.cli.reproduce_dry_run import show_commands
 from clinit.cli.reproduce_runs import Asked, runs_of
 from clinit.cli.reproduce_steps import Places, Step, check_images, digits_of, steps
 from clinit.cli.typed import runner
+from clinit.extract.did_you_mean import did_you_mean
 from clinit.extract.writable import check_writable
+from clinit.headtrain.setting import listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -179,7 +181,10 @@ def _known(names: Sequence[str]) -> list[str]:
 
     for name in names:
         if name not in (*NAMES, "all"):
-            raise typer.BadParameter(f"{name!r} is none of {', '.join(NAMES)}, all")
+            raise typer.BadParameter(
+                f"there is no table {name!r}; known are {listed((*NAMES, 'all'))}"
+                + did_you_mean(name, (*NAMES, "all"), lead=". ")
+            )
     return list(NAMES) if "all" in names else list(names)
 
 

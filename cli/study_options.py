@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -212,8 +213,12 @@ def _studies(context: Context, values: dict[str, Any], *, top: bool) -> list[Stu
 
 def _with_option(message: str, every: Mapping[str, Field]) -> str:
     """Return a message that begins with the name of a setting with its option instead."""
-    name, _, rest = message.partition(" ")
-    return f"{every[name].option} {rest}" if name in every else message
+    name, space, rest = message.partition(" ")
+    if name not in every:
+        return message
+    for other in (each for each in every if "_" in each):
+        rest = re.sub(rf"\b{other}\b", every[other].option, rest)
+    return f"{every[name].option}{space}{rest}"
 
 
 def _refuse_idle(context: Context, studies: list[Study], every: Mapping[str, Field]) -> None:

@@ -17,6 +17,7 @@ from clinit.cli.config_section import OF_IMAGES
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
+from clinit.cli.places import check_caches
 from clinit.cli.sweep_data import read_data, show_ranking
 from clinit.cli.sweep_grids import grids_of
 from clinit.cli.sweep_progress import progress
@@ -188,6 +189,7 @@ def sweep(
         from clinit.cli.sweep_top import sweep_top
 
         runs = _runs(grids_of(config_file, grid or [], commands, top=True), top=True)
+        check_caches(base, new)
         sweep_top(runs, images, head or [], out, checkpoint_every=checkpoint_every, dry_run=dry_run)
         return
     _reject_images(context)
@@ -195,6 +197,7 @@ def sweep(
         asked.reject()
         places = (base, new, head or [])
         grids = grids_of(config_file, grid or [], commands)
+        check_caches(base, new)
         _sweep(grids, places, out, bank_size, memory=memory, ray=ray, dry_run=dry_run)
         return
     if ray is not None:

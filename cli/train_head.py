@@ -15,6 +15,7 @@ from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import say
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
+from clinit.cli.places import check_caches
 from clinit.cli.progress import doing
 from clinit.cli.study_options import takes_studies
 from clinit.cli.training_progress import training_progress
@@ -75,6 +76,7 @@ def train_head(
     table of their results; what an earlier call with the same command has
     recorded stays as it is.
     """
+    check_caches(base, new, head=head)
     from clinit.extract.device import choose_device
     from clinit.headtrain.bank.precision import check_precision
     from clinit.headtrain.record.finished import unrecorded

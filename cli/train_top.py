@@ -14,6 +14,7 @@ from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import say
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
+from clinit.cli.places import check_caches
 from clinit.cli.study_options import takes_studies
 from clinit.cli.top_inputs import (
     CheckpointEvery,
@@ -62,6 +63,7 @@ def train_top(
     blocks is frozen: its output is computed once and stored. A killed run goes on
     when the same command is given again.
     """
+    check_caches(base, new, head=head)
     from clinit.headtrain.stream.base_head import starting_head
     from clinit.headtrain.top.resume import unfinished
 

@@ -19,16 +19,15 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from clinit.errors import CacheError, ManifestError
-from clinit.extract.dataset import SPLITS
+from clinit.extract.cache_folder import SUMMARY_FILE, split_names
 from clinit.extract.features import FeatureSet
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head, read_head, tensors_sha256
 from clinit.extract.manifest import Manifest, read_manifest
 from clinit.extract.plan import WRITE_AGAIN, Plan, read_plan, shard_name
 from clinit.extract.shard import Shard, file_sha256, file_size, read_shard
-from clinit.extract.summary import FILE as SUMMARY_FILE
 from clinit.extract.summary import Summary, read_summary
-from clinit.extract.views import VIEWS_FOLDER, check_view, view_folders
+from clinit.extract.views import check_view, view_folders
 
 HEAD_FILE = "head.safetensors"
 _SHARD_NAME = re.compile(r"shard-\d{5,}\.h5")
@@ -256,26 +255,6 @@ def open_cache(path: Path) -> Cache:
     head = read_head(head_path) if head_path.is_file() else None
     check_one_backbone(path, splits, head)
     return Cache(path, splits, head)
-
-
-def split_names(path: Path) -> list[str]:
-    """Return which splits are in a cache, complete or not.
-
-    Raises:
-        CacheError: If there is none at `path`.
-    """
-    marks = ("plan.json", SUMMARY_FILE)
-    found = [name for name in SPLITS if any((path / name / mark).is_file() for mark in marks)]
-    if not found:
-        parent = path.parents[1] if path.parent.name == VIEWS_FOLDER else path.parent
-        hint = (
-            f"Give its parent folder, {parent}."
-            if (path / "plan.json").is_file()
-            else "Write one with `clinit extract --out`, or import features with"
-            " `clinit cache import`."
-        )
-        raise CacheError(f"no feature cache at {path}", remedy=hint)
-    return found
 
 
 def check_one_backbone(path: Path, splits: Mapping[str, CacheSplit], head: Head | None) -> None:

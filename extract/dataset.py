@@ -14,6 +14,7 @@ from typing import Any
 
 from clinit.errors import ManifestError
 from clinit.extract.containers.columns import AS_TOLD, Columns
+from clinit.extract.did_you_mean import did_you_mean
 
 FOLDER = "folder"
 """The data set without a description: any tree of class folders."""
@@ -64,20 +65,34 @@ def known_datasets() -> tuple[str, ...]:
     return tuple(sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml")))
 
 
+def check_known(name: str, *, described: bool = False) -> None:
+    """Check that a data set is known by name, or describes itself.
+
+    Args:
+        name: The name.
+        described: Whether it must have a description here.
+
+    Raises:
+        ManifestError: If it is not.
+    """
+    known, themselves = known_datasets(), (FOLDER, WEBDATASET, HUGGINGFACE)
+    if name in known or (name in themselves and not described):
+        return
+    raise ManifestError(
+        f"no data set called {name!r}; known are {', '.join(known)} and {', '.join(themselves)}",
+        remedy=did_you_mean(name, (*known, *themselves))
+        or f"Any tree of train/<class>/ and val/<class>/ can be read as `{FOLDER}`, tar"
+        f" shards as `{WEBDATASET}`, Parquet files as `{HUGGINGFACE}`.",
+    )
+
+
 def read_dataset(name: str) -> Dataset:
     """Read the description of a known data set.
 
     Raises:
         ManifestError: If there is no description of that name.
     """
-    known = known_datasets()
-    if name not in known:
-        raise ManifestError(
-            f"no data set called {name!r}; known are {', '.join(known)} and {FOLDER},"
-            f" {WEBDATASET}, {HUGGINGFACE}",
-            remedy=f"Any tree of train/<class>/ and val/<class>/ can be read as `{FOLDER}`, tar"
-            f" shards as `{WEBDATASET}`, Parquet files as `{HUGGINGFACE}`.",
-        )
+    check_known(name, described=True)
     file = resources.files("clinit.data_manifests") / f"{name}.toml"
     return parse_dataset(name, file.read_text(encoding="utf-8"))
 

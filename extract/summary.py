@@ -15,13 +15,14 @@ from typing import Annotated, Literal
 import msgspec
 
 from clinit.errors import CacheError
+from clinit.extract.cache_folder import SUMMARY_FILE
 from clinit.extract.document import DocumentKind
 from clinit.extract.head import Head, Top1, head_rows, tensors_sha256, top1
 from clinit.extract.manifest import Manifest
 from clinit.extract.plan import WRITE_AGAIN, Plan, shard_name
 from clinit.extract.shard import Shard, file_sha256, read_shard
 
-FILE = "cache.json"
+FILE = SUMMARY_FILE
 UNKNOWN = "unknown"
 """Where the class names of a head are from, when it has none."""
 _DOCUMENT = DocumentKind(

@@ -17,9 +17,9 @@ from clinit.extract.cache import (
     check_one_backbone,
     open_split,
     shard_problem,
-    split_names,
     verify_shard,
 )
+from clinit.extract.cache_folder import split_names
 from clinit.extract.head import Head, read_head
 from clinit.extract.plan import WRITE_AGAIN, shard_name
 from clinit.extract.views import check_view, view_folders

@@ -15,6 +15,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
+from clinit.extract.did_you_mean import did_you_mean
+
 MOST = 10**12
 """Largest integer where a field names none: more than anybody has or waits for."""
 _WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a word"}
@@ -165,6 +167,7 @@ class Field:
         if self.words and not self.is_number:
             raise ValueError(
                 f"{self.name} must be one of {listed(self.words, 'or')}, got {value!r}"
+                + did_you_mean(str(value), self.words, lead=". ")
             )
         raise ValueError(f"{self.name} takes {self.takes}, got {value!r}")
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from importlib.resources import files
 from pathlib import Path
 
 from clinit.errors import ConfigFileError
+from clinit.extract.did_you_mean import closest
 from clinit.extract.text_file import TextFileError, read_text
 
 
@@ -47,7 +47,6 @@ def open_text(path: Path) -> tuple[str, str]:
 
 
 def _proposal(name: str) -> str:
-    close = difflib.get_close_matches(name, names(), n=1, cutoff=0.5)
-    if close:
-        return f"Did you mean the recipe {close[0]!r}?"
+    if (found := closest(name, names())) is not None:
+        return f"Did you mean the recipe {found!r}?"
     return "Give a TOML file, or a recipe of `clinit recipe list`."

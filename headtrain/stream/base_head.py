@@ -52,6 +52,25 @@ def check_head(head: Head, base: Source, new: Source) -> None:
         )
 
 
+def refuse_swapped(base: Source, new: Source, head: Head) -> None:
+    """Refuse caches in each other's place: the head knows the new classes, and no base class.
+
+    Raises:
+        ExperimentError: If it does.
+    """
+    of_head = set(head.class_names or ())
+    own, others = (
+        {side.class_names[i] for i in np.flatnonzero(side.train.counts() + side.val.counts())}
+        for side in (base, new)
+    )
+    if own and others and not own & of_head and others <= of_head:
+        raise ExperimentError(
+            f"none of the {len(own):,} classes of the base cache is in its head, and all"
+            f" {len(others):,} of the new cache are: are --base and --new swapped?",
+            remedy="Give --base the cache of the classes that the backbone was trained on.",
+        )
+
+
 def map_to_head(base: Source, head: Head) -> Int[np.ndarray, " classes"]:
     """Return the head row of each base class, -1 for a class that has no row of data either.
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from clinit.extract.head import Head
-from clinit.headtrain.stream.base_head import check_head, map_to_head
+from clinit.headtrain.stream.base_head import check_head, map_to_head, refuse_swapped
 from clinit.headtrain.stream.pool import Pool
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source, check_same_backbone
@@ -78,6 +78,7 @@ def build_scenario(base: Source, new: Source, head: Head, stream: Stream) -> Sce
     check_same_backbone(base.fingerprint, new.fingerprint)
     room = min((side.memory.copied_bytes for side in (base, new) if side.memory), default=None)
     check_head(head, base, new)
+    refuse_swapped(base, new, head)
     base_rows = map_to_head(base, head)
     arriving = np.flatnonzero(new.train.counts())
     order = (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from clinit.extract.did_you_mean import did_you_mean
+from clinit.headtrain.setting import listed
 from clinit.headtrain.study.parts import Parts, default_init_rows
 from clinit.headtrain.study.words import HEAD_METHODS, TOP_METHODS
 
@@ -32,7 +34,10 @@ def check(study: Parts) -> None:
     method, stream = study.stream.method, study.stream
     methods = HEAD_METHODS if study.top is None else TOP_METHODS
     if method not in methods:
-        raise ValueError(f"method must be one of {methods}, got {method!r}")
+        raise ValueError(
+            f"method must be one of {listed(methods, 'or')}, got {method!r}"
+            + did_you_mean(method, methods, lead=". ")
+        )
     if stream.stop_after is not None and stream.stop_after > stream.tasks:
         raise ValueError(
             f"stop_after must be at most the number of tasks, {stream.tasks}, got"

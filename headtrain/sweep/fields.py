@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -10,6 +9,7 @@ from functools import cache
 from typing import get_origin
 
 from clinit.errors import ExperimentError
+from clinit.extract.did_you_mean import did_you_mean
 from clinit.headtrain.setting import Field
 from clinit.headtrain.study import settings_of
 
@@ -96,8 +96,7 @@ def field_named(name: str, *, top: bool = False) -> Field:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Propose what a mistyped name may have meant, or name all that are known."""
     names = list(known)
-    close = difflib.get_close_matches(name.replace("-", "_"), names, n=1, cutoff=0.6)
-    return f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(names)}."
+    return did_you_mean(name, names) or f"Known are: {', '.join(names)}."
 
 
 def _is_list(field: Field) -> bool:
@@ -112,7 +111,8 @@ def _refusal(field: Field, found: object) -> ExperimentError:
         wanted, got = f"at most {_DIGITS} digits", f"{len(found.strip('-')):,}"
     return ExperimentError(
         f"{field.name} takes {wanted}, got {got}",
-        remedy=f"Write for example {field.name}={example(field)}.",
+        remedy=did_you_mean(str(found), field.words)
+        or f"Write for example {field.name}={example(field)}.",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import re
 import shlex
@@ -64,6 +65,14 @@ def invoke(*words: str) -> Any:
 
 def stop(*found: Any, **named: Any) -> Any:
     raise _Resolved([*found, *named.values()])
+
+
+@pytest.fixture(autouse=True)
+def everything_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    for command in ("align", "sweep", "train_head", "train_top"):
+        module = importlib.import_module(f"clinit.cli.{command}")
+        monkeypatch.setattr(module, "check_caches", lambda *_, **__: None)
+    monkeypatch.setattr("clinit.cli.extract._check_images", lambda *_: None)
 
 
 def extract_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> Any:

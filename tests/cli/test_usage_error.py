@@ -1,0 +1,111 @@
+"""A mistake on the command line is told in words of clinit, before PyTorch is loaded."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clinit.cli.main import main
+
+TRAIN = ("train-head", "--base", "absent", "--new", "absent", "--out", "o")
+
+
+def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    monkeypatch.setattr("sys.argv", ["clinit", *words])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code in (1, 2)
+    return " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+MISTAKES = {
+    ("--method", "rehersal"): "--method must be rehearsal, naive, joint, ncm, ridge, lda, slda,"
+    " simplecil, fecam, klda or ranpac, got 'rehersal'. Did you mean rehearsal?",
+    ("--init", "Least_Squares"): "got 'Least_Squares'. Did you mean least-square?",
+    ("--mix", "zebra"): "--mix must be text or sgm, got 'zebra' ",
+    ("--tasks", "many"): "--tasks takes an integer, got 'many'",
+    ("--tasks", "0"): "--tasks must be at least 1, got 0",
+    ("--rank", "4"): "There is no option --rank.",
+    ("--itertions", "4"): "There is no option --itertions. Did you mean --iterations?",
+    ("--lr", "-1"): "--lr must be positive, got -1.0",
+    ("--lambda", "much"): "--lambda takes a number or 'auto' or 'held-out', got 'much'",
+    ("--buffer=5", "--buffer-per-class=5"): "--buffer and --buffer-per-class exclude each other",
+    ("--head", "h.safetensors"): "Error: no feature cache at absent",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_told_in_plain_words(
+    words: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = told(monkeypatch, capsys, *TRAIN, *words)
+    assert MISTAKES[words] in message
+    assert "Value error" not in message
+    assert "Input should" not in message
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "question"),
+    [
+        ("--mean", "127", "Was 127/255 meant, which is 0.498?"),
+        ("--std", "58,57,57", "Was 58/255,57/255,57/255 meant, which is 0.227,0.224,0.224?"),
+        ("--mean", "-0.1", "--mean must not be negative, got '-0.1'"),
+    ],
+)
+def test_means_of_pixels_that_were_not_divided_are_asked_for(
+    option: str,
+    text: str,
+    question: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("extract", "--dataset=digits", "--root=absent", "--out=o", f"{option}={text}")
+    assert question in told(monkeypatch, capsys, *words)
+
+
+def test_a_data_set_and_a_table_of_nearly_that_name_are_proposed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("extract", "--dataset=imagnet1k", "--root=absent", "--out=o")
+    assert "Did you mean imagenet1k?" in told(monkeypatch, capsys, *words)
+    assert "Did you mean last-layer?" in told(monkeypatch, capsys, "reproduce", "last-laier")
+
+
+EARLY = (
+    (*TRAIN, "--method=rehersal"),
+    (*TRAIN, "--tasks=0"),
+    (*TRAIN, "--lr=-1"),
+    TRAIN,
+    ("train-top", "--base=absent", "--new=absent", "--out=o"),
+    ("sweep", "--base=absent", "--new=absent", "--out=o", "itertions=3"),
+    ("extract", "--dataset=imagnet", "--root=absent", "--out=o"),
+    ("extract", "--dataset=folder", "--root=absent", "--out=o"),
+    ("extract", "--dataset=folder", "--root=.", "--out=o", "--mean=127"),
+    ("align", "absent", "--out=h.safetensors"),
+    ("diagnose", "absent"),
+    ("probe", "absent"),
+    ("predict", "absent", "absent"),
+    ("export", "absent", "--out=o"),
+    ("add", "absent", "absent", "--out=o"),
+)
+
+
+def test_mistakes_are_found_before_the_heavy_packages_are_loaded(tmp_path: Path) -> None:
+    code = (
+        "import sys; from clinit.cli.main import main\n"
+        f"for words in {EARLY!r}:\n"
+        "    sys.argv = ['clinit', *words]\n"
+        "    try: main()\n"
+        "    except SystemExit as ended: assert ended.code in (1, 2), words\n"
+        "    heavy = {'torch', 'timm', 'polars', 'h5py', 'scipy'} & set(sys.modules)\n"
+        "    assert not heavy, (words, heavy)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
