@@ -80,7 +80,7 @@ class NetworkOptions:
     std: str | None
     features: Path | None
     device: str
-    batch_size: int
+    batch_size: int | None
     workers: int | None
     retry_invalid: bool
     max_pixels: int
@@ -148,7 +148,7 @@ _OPTIONS: Mapping[str, tuple[Any, Any, str]] = {
         _IMAGES,
     ),
     "device": (DeviceOption, "auto", _IMAGES),
-    "batch_size": (BatchSize, 64, _IMAGES),
+    "batch_size": (BatchSize, None, _IMAGES),
     "workers": (Workers, None, _IMAGES),
     "retry_invalid": (
         Annotated[

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
-from clinit.extract.stored_rows import StoredRows, select_rows
+from clinit.extract.stored_rows import StoredRows
 
 if TYPE_CHECKING:
     from torch.utils.data import TensorDataset
@@ -47,11 +47,6 @@ class FeatureSet:
     def is_loaded(self) -> bool:
         """Whether the features are in memory."""
         return not isinstance(self.features, StoredRows)
-
-    def part(self, chosen: Bool[np.ndarray, " rows"]) -> FeatureSet:
-        """Return some of the rows; what is on disk stays there."""
-        features = select_rows(self.features, np.flatnonzero(chosen))
-        return FeatureSet(features, self.labels[chosen], self.class_names)
 
     def dataset(self) -> TensorDataset:
         """Return the rows as a data set of PyTorch: pairs of a float32 feature and a label.
