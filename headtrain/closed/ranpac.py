@@ -139,9 +139,9 @@ class Ranpac:
         return curve
 
     def _mapped(self, features: FeatureRows) -> Iterator[Float[Any, "_ width"]]:
-        step = self._map.block_rows
-        for start in range(0, features.shape[0], step):
-            yield self._map(take(features, slice(start, start + step)))
+        count, step = features.shape[0], self._map.block_rows
+        for start in range(0, count, step):
+            yield self._map(take(features, slice(start, min(start + step, count))))
 
     def _choice(self, task: int, curve: LambdaCurve | None) -> tuple[float, tuple[str, ...]]:
         """Return lambda, and what is to be said about it."""

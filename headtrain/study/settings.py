@@ -16,7 +16,7 @@ PARTS: Mapping[str, type] = {
     name: kind
     for name, hint in get_type_hints(Parts).items()
     for kind in (hint, *get_args(hint))  # Top | None
-    if is_dataclass(kind)
+    if isinstance(kind, type) and is_dataclass(kind)
 }
 PER_HEAD = (
     *("init", "scale", "calibration", "lam", "fit_ridge", "weighting", "class_mean", "bias"),

@@ -85,7 +85,7 @@ def most_copies(
 ) -> float:
     """Return the most that is copied at a time, as a share of the features."""
     parts = (data.base.train, data.base.val, data.new.train, data.new.val)
-    size = sum(part.features.nbytes for part in parts)
+    size: int = sum(part.features.nbytes for part in parts)
     copies: list[weakref.ref[np.ndarray]] = []
     sizes = [0]
     taken = Pool.take

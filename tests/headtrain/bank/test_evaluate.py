@@ -185,7 +185,8 @@ def test_rows_on_disk_are_read_block_by_block_whatever_is_asked_of_them(
 
     def reading(rows: np.ndarray) -> np.ndarray:
         read.append(len(rows))
-        return features[rows]
+        chosen: np.ndarray = features[rows]
+        return chosen
 
     stored = StoredRows(reading, np.arange(100), DIM, features.dtype)
     expected, found = (
