@@ -212,7 +212,7 @@ def _activation_budget(info: RunInfo, folder: Path) -> int:
     """
     import shutil
 
-    stored = sum(part["bytes"] for part in info.get("activations", ()) if part["stored"])
+    stored: int = sum(part["bytes"] for part in info.get("activations", ()) if part["stored"])
     if stored <= shutil.disk_usage(folder).free:
         return stored
     note(

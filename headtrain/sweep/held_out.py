@@ -10,6 +10,7 @@ from jaxtyping import Bool
 from clinit.extract.features import FeatureSet
 from clinit.extract.stored_rows import select_rows
 from clinit.headtrain.class_draws import held_out_rows
+from clinit.headtrain.record.measured_on import held_out_manifest
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.sweep.folder import SweepData
@@ -35,7 +36,7 @@ def _hold_out(side: Source, fraction: float, seed: int, index: int) -> Source:
         side,
         train=_part(side.train, ~held),
         val=_part(side.train, held),
-        val_manifest=f"held-out:{fraction:g}:{seed}",
+        val_manifest=held_out_manifest(fraction, seed),
     )
 
 

@@ -618,4 +618,4 @@ def test_batches_are_as_large_as_those_of_an_extraction(tmp_path: Path) -> None:
     """The numbers are then those of `clinit.add_classes`, and its cache goes on with the other."""
     default = inspect.signature(add).parameters["batch_size"].default
     assert default is None
-    assert default == ExtractConfig().batch_size
+    assert default == inspect.signature(ExtractConfig).parameters["batch_size"].default
