@@ -38,6 +38,7 @@ def repair(
 
     The cache records where they were. What is whole stays as it is; where
     something cannot be computed again, the error says which command writes it.
+    A row that had features keeps them: an image that is gone is asked for.
     """
     from rich.progress import Progress
 
@@ -54,7 +55,7 @@ def repair(
 
     config = RepairConfig(root=root, weights=weights, device=device, workers=workers)
     with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
-        bar = progress.add_task("")
+        bar, is_same = progress.add_task(""), True
 
         def show(title: str, done: int, total: int) -> None:
             progress.update(bar, description=visible(title), completed=done, total=total)
@@ -62,4 +63,10 @@ def repair(
         for mended in run(found, config, on_rows=show, on_note=note):
             computed = "" if mended.rows is None else f", {mended.rows:,} rows computed"
             say(f"{mended.title}: mended{computed}")
-    say("Everything is as it was written.")
+            for difference in mended.differences:
+                say(f"  {difference}")
+            is_same = is_same and not mended.differences
+    if is_same:
+        say("Everything is as it was written.")
+    else:
+        say("Everything is whole; what is not as it was written is said above.")

@@ -61,6 +61,8 @@ class ShardWork:
     """Random crops instead of what `transform` shows."""
     workers: int
     strict: bool
+    may_be_invalid: frozenset[int] = frozenset()
+    """Rows whose images may be bad all the same."""
     max_pixels: int = MAX_PIXELS
     """Largest image that is decoded, in pixels; see `decode`."""
     timing: Timing = field(default_factory=Timing)
@@ -157,8 +159,10 @@ class ShardWork:
         return self._content
 
     def _refuse_bad(self, batch: ImageBatch) -> None:
-        if self.strict and batch.reasons:
-            row, reason = min(batch.reasons.items())
+        bad = batch.reasons.keys() - self.may_be_invalid
+        if self.strict and bad:
+            row = min(bad)
+            reason = batch.reasons[row]
             raise ImageError(
                 f"{self.root / self.manifest.table['path'][row]} (row {row:,}): {reason}",
                 remedy="Replace the file, or leave out `--strict` to mark its row invalid.",

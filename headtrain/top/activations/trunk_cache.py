@@ -21,6 +21,7 @@ from jaxtyping import Float, Int
 
 from clinit.errors import CacheError
 from clinit.extract.cache import CacheSplit, open_split
+from clinit.extract.head_names import HeadNames
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.lock import claim_folder
 from clinit.extract.machine import free_memory
@@ -209,7 +210,7 @@ class TrunkCache:
             result = SplitRun(
                 work=work,
                 head=None,
-                head_classes="unknown",
+                head_names=HeadNames(),
                 names_given=False,
                 on_progress=on_progress,
             ).run()
