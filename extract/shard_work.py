@@ -91,7 +91,7 @@ class ShardWork:
         is_first = True
         with closing(self._images(shards)) as batches:
             for first in batches:
-                shard = first.rows.start // self.plan.shard_rows
+                shard = first.rows[0] // self.plan.shard_rows
                 count = -(-len(self.plan.rows(shard)) // self.plan.batch_size)
                 arrivals = chain([first], islice(batches, count - 1))
                 found = self._compute_shard(shard, arrivals, compute, device, on_rows)
@@ -119,7 +119,7 @@ class ShardWork:
         # All features of a shard are back before it is written.
         with closing(features_of(batches, compute, device, self.timing)) as computed:
             for batch, found in computed:
-                first = batch.rows.start - rows.start
+                first = batch.rows[0] - rows.start
                 features[first : first + len(batch.rows)] = found.numpy()
                 reasons |= {row - rows.start: why for row, why in batch.reasons.items()}
                 on_rows(len(batch.rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -284,3 +285,19 @@ def test_a_suffix_in_capitals_is_that_of_a_file(tmp_path: Path, cache: Cache) ->
     assert found.path == out
     assert pl.read_parquet(out).height == 23
     same(imported(out, tmp_path / "again"), cache.split("val"))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_full_disk_is_told_in_every_format(
+    tmp_path: Path, features: np.ndarray, format: str
+) -> None:
+    write(tmp_path / "cache", "train", np.tile(features, 500))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, hard))  # a write beyond it fails
+    try:
+        with pytest.raises(ClinitError, match=r"cannot write .*train") as caught:
+            exported(open_cache(tmp_path / "cache"), tmp_path / "out", format)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.remedy.startswith("Free space")
+    assert not [path for path in (tmp_path / "out").rglob("*") if "tmp-" in path.name]
