@@ -286,7 +286,7 @@ def test_views_are_left_out_and_the_command_says_so(
 
 
 def merged_val(folder: Path, **settings: str) -> list[Path]:
-    caches = []
+    caches: list[Path] = []
     for name in ("one", "two"):
         features = np.random.default_rng(len(caches)).normal(size=(2, 3)).astype(np.float16)
         np.savez(folder / f"{name}.npz", features=features, labels=np.array(["a", "b"]))
