@@ -285,12 +285,12 @@ def test_views_are_left_out_and_the_command_says_so(
     ]
 
 
-def merged_val(folder: Path, **settings: str) -> list[Path]:
+def vals_to_merge(folder: Path) -> list[Path]:
     caches: list[Path] = []
     for name in ("one", "two"):
         features = np.random.default_rng(len(caches)).normal(size=(2, 3)).astype(np.float16)
         np.savez(folder / f"{name}.npz", features=features, labels=np.array(["a", "b"]))
-        config = ImportConfig(backbone=settings.get("backbone", "clip"), split="val")
+        config = ImportConfig(backbone="clip", split="val")
         caches.append(folder / name)
         import_features(folder / f"{name}.npz", None, caches[-1], config)
     return caches
@@ -314,7 +314,7 @@ def test_a_merge_into_a_cache_leaves_its_head_classes_and_backbone(
     out = tmp_path / "out"
     import_features(tmp_path / "t.npz", None, out, ImportConfig(backbone=backbone, head=given))
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    parts = merged_val(tmp_path)
+    parts = vals_to_merge(tmp_path)
     if not message:
         list(merge(parts, out))
         assert set(open_cache(out).splits) == {"train", "val"}
