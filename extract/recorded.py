@@ -107,7 +107,8 @@ def images_root(path: Path, given: Path | None, facts: RunFacts) -> Path:
         raise CacheError(
             f"the images of {path} were in {facts.root}, seen from a folder that an earlier version"
             " of clinit has not recorded",
-            remedy="Say where they are with `--root DIR`.",
+            remedy="Say where they are with `--root DIR`, or run the `clinit extract` command of"
+            " this cache again: it records it.",
         )
     if not Path(facts.root).is_dir():
         raise CacheError(

@@ -38,7 +38,8 @@ def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
         raise ExperimentError(
             f"the images of {cache} were in {stored}, seen from a folder that an earlier version of"
             " clinit has not recorded",
-            remedy=f"Say where they are with {option}.",
+            remedy=f"Say where they are with {option}, or run the `clinit extract` command of this"
+            " cache again: it records it and computes nothing.",
         )
     found = root if root is not None else Path(stored or "")
     # Not simply the first image: a bad image may have been missing from the start.

@@ -24,5 +24,5 @@ def test_a_relative_folder_of_an_earlier_version_is_asked_for(
     (tmp_path / "images" / "0").touch()  # the first image by its name
     with pytest.raises(ExperimentError, match="were in images, seen from a folder that") as caught:
         open_side(tmp_path / "cache", None, option="--base-root")
-    assert caught.value.remedy == "Say where they are with --base-root."
+    assert "Say where they are with --base-root, or run the `clinit extract`" in caught.value.remedy
     assert open_side(tmp_path / "cache", tmp_path / "images", option="--base-root")
