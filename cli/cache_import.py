@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from clinit.cli.choices import Split
-from clinit.cli.console import err, note, say, warn
+from clinit.cli.console import note, say, warn
 from clinit.cli.interruption import keeps
+from clinit.cli.progress import counting
 
 
 def _name_of_an_extractor(name: str) -> str:
@@ -75,8 +76,6 @@ def import_(
     was killed goes on. Then `clinit train-head` and `clinit diagnose` work as
     with features of `clinit extract`.
     """
-    from rich.progress import Progress
-
     from clinit.extract.import_features import ImportConfig, import_features
 
     config = ImportConfig(
@@ -88,15 +87,14 @@ def import_(
         features_name=features_name,
         labels_name=labels_name,
     )
-    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
-        bar = progress.add_task("Writing")
+    with counting("rows") as count:
         written = import_features(
             features,
             labels,
             out,
             config,
             on_note=note,
-            on_rows=lambda done, total: progress.update(bar, completed=done, total=total),
+            on_rows=lambda done, total: count("Writing", done, total),
         )
     say(
         f"{written.num_rows:,} rows of {len(set(written.labels.tolist())):,} classes,"

@@ -16,8 +16,10 @@ from clinit.cli.choices import DeviceOption, MaxPixels
 from clinit.cli.console import err, note, out, print_json, say, warn
 from clinit.cli.interruption import keeps
 from clinit.cli.predict_model import RejectRule, open_predictor, rejection_asked
+from clinit.cli.progress import counting, doing
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.visible import visible
+from clinit.extract.writable import check_writable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -102,8 +104,10 @@ def predict(
     for option, file in (("csv", csv_file), ("parquet", parquet_file)):
         if file is not None and file.suffix != f".{option}":
             raise typer.BadParameter(f"--{option} is the file to write, .{option}, got {file}")
+        if file is not None:
+            check_writable(file, f"--{option}")
     asked = rejection_asked(reject, reject_rate, threshold)
-    with err.status("Loading the model …"):
+    with doing("Loading the model …"):
         opened = open_predictor(model, device, asked)
         paths = find_images(images)
     classifier, rejection = opened.predictor, opened.rejection
@@ -142,16 +146,8 @@ def _count_unknown(predictions: Sequence[Prediction]) -> str:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
-
-    columns = (BarColumn(bar_width=None), MofNCompleteColumn(), TextColumn("images"))
-    bar = Progress(
-        *columns, Remaining(compact=True), console=err, disable=not err.is_terminal, transient=True
-    )
-    with bar:
-        images = bar.add_task("Predicting", total=total)
-        yield lambda done: bar.update(images, completed=done)
+    with counting("images") as count:
+        yield lambda done: count("Predicting", done, total)
 
 
 def _show(facts: ModelFacts, predictions: Sequence[Prediction]) -> None:
