@@ -17,11 +17,11 @@ from clinit.extract.backbone import Backbone, BackboneConfig, check_penultimate,
 from clinit.extract.dataset import SPLITS
 from clinit.extract.decode import decoder_version
 from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head_names import AsBefore, find_head_names
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.lock import make_folder
 from clinit.extract.machine import cpu_count
 from clinit.extract.manifest import Manifest
+from clinit.extract.named_rows import AsBefore, find_head_names
 from clinit.extract.part import Part
 from clinit.extract.plan import FILE as PLAN_FILE
 from clinit.extract.plan import Plan, read_plan, settle_plan

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clinit.errors import CacheError, ImageError
-from clinit.extract.head_names import AsBefore
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count
+from clinit.extract.named_rows import AsBefore
 from clinit.extract.plan import read_plan
 from clinit.extract.progress import Progress
 from clinit.extract.recorded import Networks, images_root

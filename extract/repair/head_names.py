@@ -9,7 +9,7 @@ from clinit.extract.cache import HEAD_FILE
 from clinit.extract.class_names import read_class_names
 from clinit.extract.contrast import DIGEST_LETTERS, contrast
 from clinit.extract.head import Head, name_rows, read_head, tensors_sha256
-from clinit.extract.head_names import NAMED_EARLIER, HeadNames
+from clinit.extract.named_rows import NAMED_EARLIER, HeadNames
 from clinit.extract.repair.parts import DamagedCache
 from clinit.extract.shard import file_sha256
 from clinit.extract.summary import UNKNOWN, FileFacts, Summary, names_sha256

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import get_args, get_type_hints
 
 from clinit.headtrain.setting import Field, fields_of
 from clinit.headtrain.study.closed import Closed
-from clinit.headtrain.study.parts import Parts
-from clinit.headtrain.study.top import DerppConfig, EwcConfig
+from clinit.headtrain.study.start import Start
+from clinit.headtrain.study.stream import Stream
+from clinit.headtrain.study.top import DerppConfig, EwcConfig, Top
+from clinit.headtrain.study.training import Training
 
-PARTS: dict[str, type] = {
-    name: next(iter(get_args(part)), part) for name, part in get_type_hints(Parts).items()
-}
-"""The class of each part of a study; of `Top | None`, Top."""
+PARTS = {"stream": Stream, "start": Start, "training": Training, "closed": Closed, "top": Top}
 PER_HEAD = (
     *("init", "scale", "calibration", "lam", "fit_ridge", "weighting", "class_mean", "bias"),
     *("loss", "lr", "weight_decay"),
