@@ -75,7 +75,7 @@ def export(
     Hub. The network is compared with what was trained before anything is
     written.
     """
-    from clinit.headtrain.export.classifier import find_images
+    from clinit.headtrain.export.image_files import find_images
     from clinit.headtrain.export.run import export_run
 
     if out.suffix != ".safetensors" and out.suffix.lower() in FILE_SUFFIXES:
@@ -120,6 +120,8 @@ def _show(exported: Export) -> None:
     say(f"{exported.num_parameters:,} parameters, {changed}")
     say(f"The run ended with {_accuracy(exported.base, exported.new)}")
     say(f"Images: {facts.transform.describe()}")
+    if facts.temperature is not None:
+        say(f"Probabilities: {facts.temperature.describe()}")
     if exported.memory is not None:
         say(remembered(exported.memory))
     if exported.onnx is not None:

@@ -97,7 +97,7 @@ def predict(
     affect the others; the exit code is then 1.
     """
     from clinit.cli.predict_output import json_of, write_csv, write_parquet
-    from clinit.headtrain.export.classifier import find_images
+    from clinit.headtrain.export.image_files import find_images
 
     for option, file in (("csv", csv_file), ("parquet", parquet_file)):
         if file is not None and file.suffix != f".{option}":
@@ -166,7 +166,7 @@ def _show(facts: ModelFacts, predictions: Sequence[Prediction]) -> None:
     if above:
         out.print(Text(visible(above), style="bold"), soft_wrap=True)
     out.print(_table(good, folder))
-    if (warning := caution(facts.record, facts.history)) is not None:
+    if (warning := caution(facts)) is not None:
         note(warning)
 
 

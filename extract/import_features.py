@@ -57,6 +57,8 @@ class ImportConfig:
     """Name of the features in a file of several arrays; default: `features`."""
     labels_name: str | None = None
     """Name of the labels in a file of several arrays; default: `labels` or `label`."""
+    accepts_finished: bool = False
+    """Whether a split that this very import has written is returned, instead of refused."""
 
     def __post_init__(self) -> None:
         if self.split not in ("train", "val"):
@@ -129,6 +131,8 @@ def import_features(
         run=facts,
         on_rows=on_rows,
     )
+    if config.accepts_finished and (finished := writer.finished()) is not None:
+        return finished
     with writer.claimed(on_note), features.open(writer.folder) as take:
 
         def shard_of(rows: range) -> Shard:
@@ -231,7 +235,8 @@ def _refuse_other_head(head: Head | None, out: Path) -> None:
         if judged:
             raise HeadError(
                 f"{stored}, the head that was stored with the features in {out}, is missing",
-                remedy="Give it with `--head FILE`.",
+                remedy="Give it with `--head FILE`; one that was fitted comes with another import"
+                " into a new folder.",
             )
         return
     try:

@@ -96,6 +96,8 @@ def removed(classes: Classes, names: Sequence[str], *, data: Mapping[str, Any]) 
         ModelError: If there is no class of a name, or none would be left.
     """
     left = classes.without(names)
+    if (temperature := left.facts.temperature) is not None:
+        left = replace(left, facts=replace(left.facts, temperature=temperature.unmeasured))
     return left.after(Change.now("remove", tuple(dict.fromkeys(names)), data=data))
 
 

@@ -34,8 +34,14 @@ class Model:
 
     @property
     def head(self) -> Head:
-        """The classifier, with the names of its classes."""
-        return replace(self.backbone.head, class_names=self.facts.class_names)
+        """The classifier as it was trained, with the names of its classes.
+
+        Its logits are those of the network times the temperature, so that rows of added classes
+        start at the scale that the training left the old ones at.
+        """
+        exported = replace(self.backbone.head, class_names=self.facts.class_names)
+        temperature = self.facts.temperature
+        return exported if temperature is None else temperature.multiplied(exported)
 
     @property
     def depends_on(self) -> dict[str, str]:

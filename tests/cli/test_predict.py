@@ -18,7 +18,8 @@ from clinit.errors import ImageError, ModelError
 from clinit.extract.cache import open_cache
 from clinit.extract.features import FeatureSet
 from clinit.headtrain.deployed.model import open_model
-from clinit.headtrain.export.classifier import find_images, load_model
+from clinit.headtrain.export.classifier import load_model
+from clinit.headtrain.export.image_files import find_images
 from clinit.headtrain.export.memory import Memory
 from clinit.headtrain.export.memory_file import write_memory
 from clinit.headtrain.export.model_file import ModelFacts, write_model
