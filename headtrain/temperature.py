@@ -181,8 +181,10 @@ def _logits(
     head: Head, rows: FeatureSet, chosen: Int[np.ndarray, " chosen"]
 ) -> Float[np.ndarray, "chosen classes"]:
     features = np.asarray(rows.features[chosen], dtype=np.float32)
-    return (features @ head.weight.T + head.bias).astype(np.float64)
+    logits: np.ndarray = features @ head.weight.T + head.bias
+    return logits.astype(np.float64)
 
 
 def _wide(array: Float[np.ndarray, ...]) -> Float[np.ndarray, ...]:
-    return array.astype(np.float64)
+    wide: np.ndarray = array.astype(np.float64)
+    return wide

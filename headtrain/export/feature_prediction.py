@@ -88,13 +88,13 @@ def named_head(head: Head) -> Named:
             remedy="Write it again with `clinit.save_head(path, weight, bias, class_names)`.",
         )
     origin = head.origin or {}
-    tasks = origin.get("tasks")
-    if not _are_tasks(tasks, head.num_classes):
-        tasks = (0,) * head.num_classes
-    temperature = origin.get("temperature")
+    tasks, temperature = origin.get("tasks"), origin.get("temperature")
     value = temperature.get("value") if isinstance(temperature, dict) else temperature
-    is_number = isinstance(value, int | float) and 0 < value < np.inf
-    return Named(head.class_names, tuple(tasks), float(value) if is_number else 1.0)
+    return Named(
+        head.class_names,
+        tuple(tasks or ()) if _are_tasks(tasks, head.num_classes) else (0,) * head.num_classes,
+        float(value) if isinstance(value, int | float) and 0 < value < np.inf else 1.0,
+    )
 
 
 def _are_tasks(tasks: Any, count: int) -> bool:
@@ -144,7 +144,7 @@ def _of(
 ) -> Iterator[Prediction]:
     """Yield what is said of each row of a block."""
     rows = np.asarray(block, dtype=np.float32)
-    finite = np.isfinite(rows).all(axis=1)
+    finite: np.ndarray = np.isfinite(rows).all(axis=1)
     logits = np.where(finite[:, None], rows, 0) @ head.weight.T + head.bias
     answers = told(named, torch.from_numpy(logits.astype(np.float32)), top, reject)
     for number, (answer, good) in enumerate(zip(answers, finite, strict=True), start):
