@@ -34,6 +34,9 @@ class Report:
     notes: tuple[str, ...]
     """What the records and the comparison want said, each once."""
 
+    def __repr__(self) -> str:
+        return f"<Report: {len(self.runs)} runs, {len(self.notes)} notes>"
+
     def rows(self) -> list[Row]:
         """Return one row per run, with its tasks; plain values."""
         return [run.row() for run in self.runs]

@@ -114,7 +114,7 @@ def temperature_of(head: Head, rows: FeatureSet) -> Temperature | None:
     # In halves of each class: every other row of those sorted by class.
     halves = (order[spaced[::2]], order[spaced[1::2]])
     (fit, of_fit), (judge, of_judge) = (
-        (_logits(head, rows, np.sort(half)), rows.labels[np.sort(half)]) for half in halves
+        (logits_of(head, rows, np.sort(half)), rows.labels[np.sort(half)]) for half in halves
     )
     value = fit_temperature(fit, of_fit)
     if value is None:
@@ -171,15 +171,16 @@ def expected_calibration_error(
 
 
 def _softmax(logits: Float[np.ndarray, "rows classes"]) -> Float[np.ndarray, "rows classes"]:
-    found = logits - logits.max(axis=1, keepdims=True)
+    found: np.ndarray = logits - logits.max(axis=1, keepdims=True)
     np.exp(found, out=found)
     found /= found.sum(axis=1, keepdims=True)
     return found
 
 
-def _logits(
+def logits_of(
     head: Head, rows: FeatureSet, chosen: Int[np.ndarray, " chosen"]
 ) -> Float[np.ndarray, "chosen classes"]:
+    """Return the logits of a head for some rows, in float64."""
     features = np.asarray(rows.features[chosen], dtype=np.float32)
     logits: np.ndarray = features @ head.weight.T + head.bias
     return logits.astype(np.float64)

@@ -26,6 +26,9 @@ class Classes:
     head: Head
     memory: Memory | None
 
+    def __repr__(self) -> str:
+        return f"<Classes: {self.facts}, memory {self.memory}>"
+
     @classmethod
     def of(cls, model: Model) -> Classes:
         """Return the classes of a model as they are."""

@@ -32,6 +32,9 @@ class Model:
     origin: str
     """Where it is from, for messages and its history."""
 
+    def __repr__(self) -> str:
+        return f"<Model {self.origin}: {self.facts}, memory {self.memory}>"
+
     @property
     def head(self) -> Head:
         """The classifier as it was trained, with the names of its classes.

@@ -33,6 +33,9 @@ class Classifier(Predictor):
     backbone: Backbone
     """The network on its device, its classifier included."""
 
+    def __repr__(self) -> str:
+        return f"<Classifier: {self.facts} on {self.backbone.config.device}>"
+
     def logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
         """Return the answers of the network to resized pixels.
 

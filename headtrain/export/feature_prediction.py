@@ -144,7 +144,7 @@ def _of(
 ) -> Iterator[Prediction]:
     """Yield what is said of each row of a block."""
     rows = np.asarray(block, dtype=np.float32)
-    finite: np.ndarray = np.isfinite(rows).all(axis=1)
+    finite = np.asarray(np.isfinite(rows).all(axis=1))
     logits = np.where(finite[:, None], rows, 0) @ head.weight.T + head.bias
     answers = told(named, torch.from_numpy(logits.astype(np.float32)), top, reject)
     for number, (answer, good) in enumerate(zip(answers, finite, strict=True), start):

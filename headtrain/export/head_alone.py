@@ -37,6 +37,9 @@ class HeadExport:
     """What the run had right at its end, of old and new classes."""
     notes: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return f"<HeadExport {self.path}: {self.head} of {self.backbone}>"
+
 
 def export_head(run: Path, out: Path, *, calibrated: bool = True) -> HeadExport:
     """Write the final head of a run record to a file.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from clinit.headtrain.least_squares.cross_validation import generalised_curve, leave_one_out_curve
 from clinit.headtrain.least_squares.pooled import pooled
 from clinit.headtrain.least_squares.solve import least_squares_head
-from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
+from clinit.headtrain.least_squares.statistics import ClassStatistics
 
 
 class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -48,11 +48,11 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         ['cat']
     """
 
-    def __init__(self, *, lam: float | str = "auto", weighting: Weighting = "sample") -> None:
+    def __init__(self, *, lam: Any = "auto", weighting: Any = "sample") -> None:
         self.lam = lam
         self.weighting = weighting
 
-    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
+    def fit(self, X: Any, y: Any) -> LeastSquaresClassifier:  # noqa: N803
         """Solve for the head of labelled rows; what was learnt before is forgotten.
 
         Args:
@@ -74,7 +74,7 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         self._solve(statistics, float(lam))
         return self
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:  # noqa: N803
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> LeastSquaresClassifier:  # noqa: N803
         """Add labelled rows to those learnt so far, and solve again.
 
         Args:
@@ -146,7 +146,10 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
 
     def _statistics_of(self, rows: np.ndarray, numbers: np.ndarray) -> ClassStatistics:
         return ClassStatistics.of(
-            rows, numbers, num_classes=len(self.classes_), weighting=self.weighting
+            rows,
+            numbers,
+            num_classes=len(self.classes_),
+            weighting=self.weighting,
         )
 
     def _solve(self, statistics: ClassStatistics, lam: float) -> None:

@@ -109,11 +109,11 @@ def generalised_curve(
 
 def _answers(
     path: LambdaPath,
-    blocks: list[Int[np.ndarray, "groups n"]],
-    coordinates: list[Float[Any, "rows dim"]],
+    blocks: list[Int[np.ndarray, "_ _"]],
+    coordinates: list[Float[Any, "_ dim"]],
     labels: Int[np.ndarray, " rows"],
     lam: float,
-) -> Iterator[Float[np.ndarray, "rows classes"]]:
+) -> Iterator[Float[np.ndarray, "_ classes"]]:
     for block, rows in zip(blocks, coordinates, strict=True):
         together = block.shape[1]
         yield to_numpy(path.left_out(rows, labels[block.reshape(-1)], lam, together=together))

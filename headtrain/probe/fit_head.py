@@ -1,7 +1,7 @@
 """The head of a cache that came without one, fitted to its training rows.
 
-    logistic   multinomial logistic regression by L-BFGS, its penalty chosen by top-1 on a held-out
-               fifth of the rows of each class: the linear probe (`protocol`)
+    logistic   multinomial logistic regression by L-BFGS on standardised features, its penalty
+               chosen by top-1 on a held-out fifth of the rows of each class: a linear probe
     ridge      W_LS with class-balanced averages, its lambda chosen by the leave-one-out error
     lda        linear discriminants with shrinkage (`clinit.headtrain.init.lda`)
 
@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Bool
 
 from clinit.errors import CacheError
 from clinit.extract.features import FeatureSet
@@ -30,10 +31,15 @@ from clinit.headtrain.probe.protocol import probe
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.temperature import divided, temperature_of
+from clinit.headtrain.temperature import Temperature, fit_temperature, logits_of
 
 HeadFit = Literal["logistic", "ridge", "lda"]
 HELD_OUT = 0.2
+LEAST_FOR_TEMPERATURE = 30
+"""Held-out rows below which no temperature is fitted."""
+C = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+"""Inverse penalties that `logistic` tries, on standardised features: whatever their unit, the best
+one is among them or near. Larger ones take most of the time."""
 Progress = Callable[[str, int, int], None]
 """Called with the stage, what is done of it, and all there is."""
 
@@ -52,19 +58,35 @@ def fit_head(
         CacheError: If fewer than two classes have rows, or `logistic` can hold nothing out.
     """
     if by == "logistic":
-        found = probe(source, ProbeConfig(by="lbfgs"), progress=progress)
+        if source.train.counts().max() < 2:
+            raise CacheError(
+                "every class has a single training row: nothing can be held out to choose the"
+                " penalty of a logistic regression by",
+                remedy="Fit the head with `--fit-head ridge` or `--fit-head lda`.",
+            )
+        found = probe(source, ProbeConfig(by="lbfgs", c=C, standardise=True), progress=progress)
         told: dict[str, Any] = {**found.chosen, "converged": all(p.converged for p in found.grid)}
         return _named(found.head, source, by, told)
     rows = _present(source)
     held = held_out_rows(rows.labels, HELD_OUT, generator(0, Draw.HELD_OUT))
     solved, told = _solved(rows, by, None)
-    temperature = None
-    if held.any():
-        without, _ = _solved(rows.part(~held), by, told.get("lam"))
-        temperature = temperature_of(without, rows.part(held))
-    if temperature is not None:
-        told["temperature"] = temperature.value
-    return _named(divided(solved, temperature), source, by, told)
+    if (value := _temperature(rows, held, by, told.get("lam"))) is not None:
+        solved = Temperature(value=value, fitted_rows=int(held.sum()), measured_rows=0).divided(
+            solved
+        )
+        told["temperature"] = value
+    return _named(solved, source, by, told)
+
+
+def _temperature(
+    rows: FeatureSet, held: Bool[np.ndarray, " rows"], by: str, lam: float | None
+) -> float | None:
+    """Fit the temperature of a head of the other rows to those that are held out."""
+    if held.sum() < LEAST_FOR_TEMPERATURE:
+        return None
+    without, _ = _solved(rows.part(~held), by, lam)
+    aside = rows.part(held)
+    return fit_temperature(logits_of(without, aside, np.arange(len(aside.labels))), aside.labels)
 
 
 def _named(head: Head, source: Source, by: str, told: dict[str, Any]) -> Head:
