@@ -99,7 +99,7 @@ def diagnose(
     folder = cache.path if isinstance(cache, Source) else cache
     opened = open_cache(Path(folder))
     if head is None:
-        head = opened.head
+        head = cache.head if isinstance(cache, Source) else opened.head
     if head is None:
         raise ExperimentError(
             f"{folder} holds no pretrained head",
