@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from clinit.analysis.diagnosis import Diagnosis, diagnose_split
 from clinit.api.caches import Cache, loaded
@@ -28,16 +27,17 @@ SUFFIXES = (".safetensors", ".npz")
 
 def save_head(
     path: str | Path,
-    weight: Float[Any, "classes dim"],
-    bias: Float[Any, " classes"] | None,
+    weight: Any,
+    bias: Any,
     class_names: Sequence[str],
 ) -> Head:
     """Write a linear head to a file that every command with `--head` reads.
 
     Args:
         path: The file, .safetensors or .npz; what is there is replaced.
-        weight: An array of NumPy, torch or CuPy of any float type; stored in float32.
-        bias: One per class; None for zeros.
+        weight: An array (classes, dim) of NumPy, torch or CuPy, of any float type; stored in
+            float32.
+        bias: An array (classes,) of the same; None for zeros.
         class_names: One per row, all different: the names of the classes in the base cache.
 
     Raises:
