@@ -59,7 +59,7 @@ BOUNDS = {
         backbone="vit_tiny_patch16_224",
         model_args={},
         input_size=224,
-        images=256,
+        images=512,
         cases=(Case(LARGE, "off"), Case(LARGE, "bfloat16"), Case(SQUARE, "off")),
     ),
     "decode": Bound(

@@ -4,6 +4,8 @@
 
 A thread of GNU's OpenMP, which PyTorch's wheels bring, turns in a loop for a while before it
 sleeps: 300,000 turns unless `GOMP_SPINCOUNT` says otherwise, none with `OMP_WAIT_POLICY=PASSIVE`.
+One of OpenBLAS, which NumPy and SciPy bring, turns for 2^28 clock cycles, a tenth of a second,
+unless `OPENBLAS_THREAD_TIMEOUT` says otherwise.
 Every run is a process of its own, measured from its start to its end; settings take turns. The
 machine is made busy by endless loops that this script starts and ends. The workload is made on
 the spot: Gaussian classes for `train-head`, scikit-learn's digits for the others.
@@ -34,13 +36,17 @@ import numpy as np
 from rich.table import Table
 from turns import CONSOLE, processor
 
+_LONG = {"OPENBLAS_THREAD_TIMEOUT": "28"}
 SETTINGS = {
-    # What libgomp does where nothing is set; given, or clinit would set its own.
-    "default": {"GOMP_SPINCOUNT": "300000"},
-    "passive": {"OMP_WAIT_POLICY": "PASSIVE"},
-    "spin-100": {"GOMP_SPINCOUNT": "100"},
-    "spin-1000": {"GOMP_SPINCOUNT": "1000"},
-    "spin-10000": {"GOMP_SPINCOUNT": "10000"},
+    # What the libraries do where nothing is set; given, or clinit would set its own.
+    "default": {"GOMP_SPINCOUNT": "300000", **_LONG},
+    "passive": {"OMP_WAIT_POLICY": "PASSIVE", **_LONG},
+    "spin-100": {"GOMP_SPINCOUNT": "100", **_LONG},
+    "spin-1000": {"GOMP_SPINCOUNT": "1000", **_LONG},
+    "spin-10000": {"GOMP_SPINCOUNT": "10000", **_LONG},
+    "blas-4": {"GOMP_SPINCOUNT": "1000", "OPENBLAS_THREAD_TIMEOUT": "4"},
+    "blas-14": {"GOMP_SPINCOUNT": "1000", "OPENBLAS_THREAD_TIMEOUT": "14"},
+    "blas-20": {"GOMP_SPINCOUNT": "1000", "OPENBLAS_THREAD_TIMEOUT": "20"},
 }
 COMMANDS = ("train-head", "train-top", "extract", "demo")
 LOOP = """\
@@ -211,7 +217,7 @@ class ProcessCost:
 
 def measure(command: Sequence[str], setting: Mapping[str, str], *, limit_s: float) -> ProcessCost:
     """Run a command to its end, or to the limit."""
-    waiting = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    waiting = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OPENBLAS_THREAD_TIMEOUT")
     environment = {name: value for name, value in os.environ.items() if name not in waiting}
     stopped = threading.Event()
 

@@ -15,6 +15,9 @@ SPIN_COUNT = 1000
 before it sleeps. Its default of 300,000 takes the CPU from whoever else would work: other
 processes, and on a busy machine the very thread that is waited for. Not to wait at all costs time
 on a quiet machine. Measured by `benchmarks/threads.py`."""
+BLAS_TIMEOUT = 14
+"""Binary logarithm of the clock cycles in which a thread of OpenBLAS, which NumPy and SciPy bring,
+waits likewise. Its default of 28 is a tenth of a second, after every product and every solve."""
 
 
 def set_thread_defaults(environment: MutableMapping[str, str]) -> None:
@@ -25,6 +28,7 @@ def set_thread_defaults(environment: MutableMapping[str, str]) -> None:
     """
     if "OMP_WAIT_POLICY" not in environment:  # GOMP_SPINCOUNT would win against it
         environment.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))
+    environment.setdefault("OPENBLAS_THREAD_TIMEOUT", str(BLAS_TIMEOUT))
     allowed = cpu_count()
     if allowed < visible_cpus():
         # MKL and OpenBLAS read it too; Polars looks at the quota itself.

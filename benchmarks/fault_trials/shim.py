@@ -75,6 +75,7 @@ class Shim:
         self.mode, self.at = spec.get("mode", "none"), spec.get("at", 0)
         self.watch = spec.get("watch", "writes")
         self.paused, self.go = spec.get("paused"), spec.get("go")
+        self.slow = spec.get("slow", 0.0)
         self._number, self._lock = 0, threading.Lock()
         self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
         self._write, self._kill, self._pid = os.write, os.kill, os.getpid()
@@ -101,6 +102,7 @@ class Shim:
         half: Callable[[], Any] | None = None,
     ) -> Any:
         """Do one operation, or what is to happen instead."""
+        time.sleep(self.slow)
         with self._lock:
             self._number += 1
             number = self._number
@@ -164,7 +166,8 @@ def install(spec: Mapping[str, Any], log: Path) -> None:
     Args:
         spec: `scope` (folder), `mode` and `at` (1 is the first operation; 0 only counts); where
             they are wanted, `watch` (writes, reads, decode), `pid` (for `os.getpid`), `paused`
-            and `go`, and `computing`, to write down what is computed too.
+            and `go`, `slow` (seconds before each operation), and `computing`, to write down what
+            is computed too.
         log: The file that gets a line an operation.
     """
     shim = Shim(spec, log)

@@ -24,6 +24,8 @@ BEFORE_ALL = -1
 """The place of no operation, so that nothing but locks fails."""
 TIMEOUT_S = 150.0
 """A claim whose holder was killed before it wrote its name into it is taken over after 90 s."""
+SLOW_S = 0.02
+"""What each operation of the other two waits: the first must not be left without work."""
 
 
 def workers(*, count: int) -> Iterator[Trial]:
@@ -37,7 +39,8 @@ def worker_killed(share: float, mode: str, *, locks: bool) -> Trial:
     """Return the trial of a worker that is killed.
 
     Args:
-        share: Where, as a share in [0, 1] of a quarter of the operations of one process.
+        share: Where, as a share in [0, 1] of a quarter of the operations of one process: three
+            share the work.
         mode: `kill` before the operation, `after` it.
         locks: Whether the storage can lock for the other two.
     """
@@ -49,8 +52,10 @@ def _run(share: float, mode: str, *, locks: bool) -> Callable[[Place, Path], lis
     def run(place: Place, folder: Path) -> list[Failure]:
         wanted, operations = _alone(place)
         out = folder / "out"
-        at = 1 + round(share * (len(operations) / 4 - 1))  # it may do less than a third
-        others: dict[str, Any] = {} if locks else {"mode": "enolck", "at": BEFORE_ALL}
+        at = 1 + round(share * (len(operations) / 4 - 1))
+        others: dict[str, Any] = {"slow": SLOW_S}
+        if not locks:
+            others |= {"mode": "enolck", "at": BEFORE_ALL}
         shims = [{"mode": mode, "at": at}, others, others]
         jobs = [
             place.server.start(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from clinit.extract.doctor.finding import Finding, ok, warning
 
 _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_WAITS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
+_WAITS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME", "OPENBLAS_THREAD_TIMEOUT")
 
 
 def check_threads(environment: Mapping[str, str], threads: int, cpus: int) -> Iterator[Finding]:

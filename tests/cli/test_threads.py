@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from clinit.cli.threads import SPIN_COUNT, set_thread_defaults
+from clinit.cli.threads import BLAS_TIMEOUT, SPIN_COUNT, set_thread_defaults
 
-OURS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS")
+BLAS = {"OPENBLAS_THREAD_TIMEOUT": str(BLAS_TIMEOUT)}
+OURS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS", *BLAS)
 Cpus = Callable[[int, int], None]
 
 
@@ -41,11 +42,17 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 def test_waiting_threads_sleep_soon(cpus: Cpus) -> None:
     cpus(4, 4)
-    assert settled(HOME="/root") == {"HOME": "/root", "GOMP_SPINCOUNT": str(SPIN_COUNT)}
+    waits = {"GOMP_SPINCOUNT": str(SPIN_COUNT), **BLAS}
+    assert settled(HOME="/root") == {"HOME": "/root", **waits}
 
 
 @pytest.mark.parametrize(
-    "own", [{"GOMP_SPINCOUNT": "5"}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "passive"}]
+    "own",
+    [
+        {"GOMP_SPINCOUNT": "5", "OPENBLAS_THREAD_TIMEOUT": "20"},
+        {"OMP_WAIT_POLICY": "ACTIVE", **BLAS},
+        {"OMP_WAIT_POLICY": "passive", **BLAS},
+    ],
 )
 def test_what_the_user_says_about_waiting_wins(cpus: Cpus, own: dict[str, str]) -> None:
     cpus(4, 4)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -17,9 +17,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+import ray_kills
 
-from clinit.cli.main import app
 from clinit.errors import ClusterError
 from clinit.extract import cluster as module
 from clinit.extract.backbone import BackboneConfig
@@ -29,74 +28,8 @@ from clinit.extract.ray_cluster import Refusal
 from clinit.extract.run import ExtractConfig, extract, extract_part, load_network
 from clinit.extract.scan import scan
 
-
-def no_namespace() -> str | None:
-    """Say why a cluster cannot be started apart from the network; None where it can."""
-    if importlib.util.find_spec("ray") is None:
-        return "Ray is not installed"
-    if not (shutil.which("unshare") and shutil.which("ip")):
-        return "needs the commands unshare and ip"
-    tried = subprocess.run(["unshare", "--net", "true"], capture_output=True)
-    return None if tried.returncode == 0 else "may not make a network namespace"
-
-
-NO_NAMESPACE = no_namespace()
-
-SCRIPT = """
-import glob, json, os, signal, sys, threading, time
-from ray.cluster_utils import Cluster
-from clinit.cli.main import app
-from clinit.extract import cluster as module
-
-hire = module.hire
-
-def patient(ray, *arguments, **options):
-    crew = hire(ray, *arguments, **options)
-    ray.wait(list(crew.starting), num_returns=len(crew.starting))
-    return crew
-
-module.hire = patient  # or one worker might have done all before the other has started
-out, arguments = sys.argv[1], sys.argv[2:]
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-second = cluster.add_node(num_cpus=1)
-told = []
-
-def workers():
-    found = {}
-    for path in glob.glob("/proc/[0-9]*/cmdline"):
-        try:
-            if open(path).read().startswith("ray::ShardWorker"):
-                found[int(path.split("/")[2])] = True
-        except OSError:
-            pass
-    return sorted(found)
-
-def shards():
-    return len(glob.glob(out + "/train/shard-*.h5"))
-
-def trouble():
-    while shards() < 2:
-        time.sleep(0.01)
-    told.append(("workers", len(workers())))
-    os.kill(workers()[0], signal.SIGKILL)
-    killed = shards()
-    while shards() < killed + 3:
-        time.sleep(0.01)
-    cluster.remove_node(second, allow_graceful=False)
-    told.append(("shards when the node was killed", shards()))
-
-threading.Thread(target=trouble, daemon=True).start()
-try:
-    app([*arguments, "--ray", cluster.address], standalone_mode=False)
-finally:
-    print(json.dumps(told), flush=True)
-    cluster.shutdown()
-"""
-NETWORK = [
-    *("--dataset=folder", "--backbone=convnextv2_atto", "--model-arg=depths=(1,1,1,1)"),
-    *("--model-arg=dims=(4,8,8,12)", "--input-size=32", "--batch-size=2", "--shard-rows=4"),
-    "--device=cpu",
-]
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "ray_kills.py"
+WHY_NOT = ray_kills.why_not()
 
 
 class RayError(Exception):
@@ -367,25 +300,30 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(NO_NAMESPACE is not None, reason=str(NO_NAMESPACE))
-def test_a_worker_and_a_node_that_are_killed_change_nothing(
-    make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path
-) -> None:
-    root = make_tree(train=60, val=3)
-    places = ["extract", f"--root={root}", f"--weights={tiny_weights}", *NETWORK]
-    made = CliRunner().invoke(app, [*places, f"--out={tmp_path / 'alone'}"])
-    assert made.exit_code == 0, made.output
-    apart = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
-    out = tmp_path / "cluster"
-    done = subprocess.run(
-        [*apart, sys.executable, "-W", "ignore", "-c", SCRIPT, str(out), *places, f"--out={out}"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"},
-    )
+@pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
+def test_a_worker_and_a_node_that_are_killed_change_nothing() -> None:
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), "--moments", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = dict(json.loads(done.stdout.splitlines()[-1]))
-    assert told["workers"] == 2
-    assert told["shards when the node was killed"] < 45, "it was meant to die within the run"
-    assert contents(out) == contents(tmp_path / "alone")
+    assert "2 moments, 0 faults" in done.stdout
+    assert re.search(r"worker killed with \d+ of 48 shards there", done.stdout)
+    assert re.search(r"node killed with \d+ of 48 shards there", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("when", "done", "lost", "is_same", "told"),
+    [
+        (None, {0: 1}, 0, True, "nothing was killed within the run"),
+        (3, {0: 1, 1: 2}, 0, True, "shards [1] were computed twice"),
+        (3, {0: 1}, 2, True, "2 shards were given out again"),
+        (3, {0: 1}, 1, False, "the features differ from those of one process"),
+    ],
+)
+def test_the_benchmark_of_kills_sees_what_is_wrong(
+    when: int | None, done: dict[int, int], lost: int, is_same: bool, told: str
+) -> None:
+    heard = ray_kills.Told(done=Counter(done), lost=lost)
+    result = SimpleNamespace(exit_code=0, output="")
+    assert ray_kills.verdict(result, when, heard, is_same) == [told]
+    good = ray_kills.Told(done=Counter({0: 1, 1: 1}), lost=1)
+    assert ray_kills.verdict(result, 3, good, True) == []
