@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,12 @@ from safetensors.numpy import save
 from clinit.errors import LOOK_AT_STORAGE, CacheError, HeadError, StorageError
 from clinit.extract.arrays.array_file import parse_class_names
 from clinit.extract.claims import Claims
-from clinit.extract.class_names import is_text, read_class_names
+from clinit.extract.class_names import is_text
 from clinit.extract.commit import commit_file
-from clinit.extract.dataset import read_dataset
 from clinit.extract.document import DocumentKind
 from clinit.extract.head_npz import npz_bytes, read_npz
 from clinit.extract.lock import make_folder
 
-_IMAGENET_ROWS = 1000
 _KEY = "clinit_head"
 _SEALED = "clinit-head/2"
 _DOCUMENT = DocumentKind(
@@ -119,40 +117,6 @@ def top1(
         return Top1(0, 0)
     logits = features[known].astype(np.float32) @ head.weight.T + head.bias
     return Top1(int((logits.argmax(axis=1) == targets[known]).sum()), int(known.sum()))
-
-
-def name_rows(head: Head, class_names: tuple[str, ...], choice: str | None) -> tuple[Head, str]:
-    """Give the rows of `head` their class names; return the head and where they came from.
-
-    Args:
-        head: The pretrained classifier, with the names stored in its weights file, if any.
-        class_names: The classes of the data set that is extracted.
-        choice: A file with one name per line; `dataset` for the classes of the data set, in their
-            order; None for the names stored with the weights or, for a classifier of 1,000
-            rows, those of ImageNet-1K.
-
-    Raises:
-        HeadError: If the number of names is not the number of rows.
-        CacheError: If the file cannot be read or names a class twice.
-    """
-    if choice == "dataset":
-        return _named(head, class_names, "the classes of the data set")
-    if choice is not None:
-        return _named(head, read_class_names(Path(choice)), choice)
-    if head.class_names is not None:
-        return head, "stored with the weights"
-    if head.num_classes == _IMAGENET_ROWS:
-        return _named(head, read_dataset("imagenet1k").classes, "ImageNet-1K (1,000 rows)")
-    return head, "unknown"
-
-
-def _named(head: Head, names: tuple[str, ...], source: str) -> tuple[Head, str]:
-    if len(names) != head.num_classes:
-        raise HeadError(
-            f"{source}: {len(names):,} names for a classifier of {head.num_classes:,} rows",
-            remedy="Give one name per row with `--head-classes FILE`.",
-        )
-    return replace(head, class_names=names), source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

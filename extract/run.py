@@ -18,7 +18,8 @@ from clinit.extract.cache import HEAD_FILE
 from clinit.extract.dataset import SPLITS
 from clinit.extract.decode import decoder_version
 from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head, name_rows, read_head
+from clinit.extract.head import Head, read_head
+from clinit.extract.head_names import name_rows
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.lock import make_folder
 from clinit.extract.machine import cpu_count

@@ -10,7 +10,8 @@ from clinit.errors import ModelError
 from clinit.extract.backbone import Backbone
 from clinit.extract.decode import decoder_version
 from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head, name_rows
+from clinit.extract.head import Head
+from clinit.extract.head_names import name_rows
 from clinit.extract.run import ExtractConfig, Network, load_network
 from clinit.headtrain.export.classifier import load_model
 from clinit.headtrain.export.memory import Memory, check_backbone

@@ -15,13 +15,13 @@ from clinit.extract.head import (
     Head,
     Top1,
     head_rows,
-    name_rows,
     read_head,
     store_head,
     tensors_sha256,
     top1,
     write_head,
 )
+from clinit.extract.head_names import name_rows
 
 
 @pytest.fixture

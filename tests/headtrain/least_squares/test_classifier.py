@@ -13,7 +13,7 @@ import clinit
 from clinit.headtrain.least_squares.classifier import LeastSquaresClassifier
 
 
-@parametrize_with_checks([LeastSquaresClassifier(), LeastSquaresClassifier(lam=0.05)])
+@parametrize_with_checks([LeastSquaresClassifier(), LeastSquaresClassifier(lam=0.05)])  # type: ignore[untyped-decorator]
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 def test_it_passes_every_check_of_scikit_learn(
     estimator: LeastSquaresClassifier, check: Callable[..., Any]

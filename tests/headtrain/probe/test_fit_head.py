@@ -40,7 +40,7 @@ def test_logistic_is_that_of_scikit_learn_on_standardised_features() -> None:
     expected = peer.decision_function(scaler.transform(data.train.features))
     found = logits(head, data.train)
     centred = [each - each.mean(axis=1, keepdims=True) for each in (found, expected)]
-    np.testing.assert_allclose(*centred, atol=5e-3)
+    np.testing.assert_allclose(centred[0], centred[1], atol=5e-3)
 
 
 def test_ridge_is_least_squares_divided_by_a_temperature() -> None:
