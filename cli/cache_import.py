@@ -87,7 +87,7 @@ def import_(
     fit_head: Annotated[
         HeadFit | None,
         typer.Option(
-            help="Fit that head to the training rows: logistic regression with a penalty chosen on"
+            help="Fit a head to the training rows: logistic regression with a penalty chosen on"
             " held-out rows, or in one pass least squares or linear discriminants.",
             show_default="none",
         ),
