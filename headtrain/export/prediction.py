@@ -111,7 +111,7 @@ class Predictor(ABC):
         """Return a prediction per image, in order; a bad image does not stop the others.
 
         Args:
-            images: One file or several, or folders, which are searched for images.
+            images: Files; or one file, or one folder, which is searched for images.
             top: Classes per image; all of them where there are fewer.
             batch_size: Images per forward pass.
             workers: Threads that read and decode; default: the CPUs that the process may use.
@@ -120,7 +120,7 @@ class Predictor(ABC):
             on_images: Called after every batch with the number of images done.
 
         Raises:
-            ImageError: If a folder holds no image or cannot be read.
+            ImageError: If the folder holds no image or cannot be read.
             MachineError: If the memory does not suffice, or the storage fails.
         """
         if min(top, batch_size, max_pixels) < 1:
@@ -128,8 +128,10 @@ class Predictor(ABC):
                 "top, batch_size and max_pixels must be positive, got"
                 f" {top}, {batch_size} and {max_pixels}"
             )
-        given = [images] if isinstance(images, str | os.PathLike) else images
-        paths = find_images(Path(image) for image in given)
+        if isinstance(images, str | os.PathLike):
+            paths = find_images([Path(images)])
+        else:
+            paths = [Path(image) for image in images]
         there = [row for row, path in enumerate(paths) if _exists(path)]
         batches = load_files(
             [paths[row] for row in there],
