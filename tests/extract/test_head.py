@@ -393,3 +393,22 @@ def test_a_damaged_npz_file_is_no_head(head: Head, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(HeadError, match=r"cannot read .* as a \.npz file"):
         read_head(path)
+
+
+def test_a_changed_byte_of_an_npz_file_is_an_error_or_changes_nothing(
+    head: Head, tmp_path: Path
+) -> None:
+    path = tmp_path / "head.npz"
+    write_head(replace(head, origin={"fitted": "lda"}), path)
+    content, stored = path.read_bytes(), read_head(path)
+    for place in range(len(content)):
+        changed = bytearray(content)
+        changed[place] ^= 0x41
+        path.write_bytes(changed)
+        try:
+            found = read_head(path)
+        except HeadError:
+            continue
+        np.testing.assert_array_equal(found.weight, stored.weight)
+        np.testing.assert_array_equal(found.bias, stored.bias)
+        assert found.class_names in (stored.class_names, None)
