@@ -8,10 +8,10 @@ CUDA := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*
 EXTRA := $(if $(CUDA),$(if $(filter 12,$(CUDA)),[cuda12],[cuda13]))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test gpu check format clean
+.PHONY: help demo test gpu check docs reference format clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 $(READY): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -34,15 +34,21 @@ test: $(READY) ## All tests (GPU tests where there is a GPU)
 gpu: $(READY) ## GPU tests, then speeds beside the GPU's limits: at most ten minutes
 	@$(BIN)/python benchmarks/gpu.py --tests --out benchmarks
 
-check: $(READY) ## Static checks: format, lint, types, layers
+check: $(READY) docs ## Static checks: format, lint, types, layers, documentation
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-format: $(READY) ## Format and fix what can be fixed
+docs: $(READY) ## The documentation site, in site/; a warning is an error
+	@PYTHONPATH=src $(BIN)/zensical build --clean --strict
+
+reference: $(READY) ## Write docs/commands.md from the help of the commands
+	@$(BIN)/python -m clinit.cli.reference docs/commands.md
+
+format: $(READY) reference ## Format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
 clean: ## Remove what the demo, the tests and the build left (not .venv)
-	@rm -rf demo build dist .coverage .*_cache src/*.egg-info
+	@rm -rf demo build dist site .cache .coverage .*_cache src/*.egg-info

@@ -1,6 +1,10 @@
+import os
+import re
+import stat
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -9,6 +13,8 @@ import grimp
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+VERSION = PROJECT["version"]
 PARTS = ("analysis", "cli", "data_manifests", "extract", "headtrain")
 
 
@@ -27,21 +33,100 @@ def test_no_module_imports_itself_through_others() -> None:
     assert order >= {f"clinit.{part}" for part in PARTS}
 
 
-@pytest.mark.slow
-def test_the_wheel_and_the_sdist_hold_every_source_file(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of wheel and sdist; the wheel is built from the sdist."""
+    folder = tmp_path_factory.mktemp("dist")
     subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, ROOT],
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT],
         check=True,
         capture_output=True,
     )
+    return folder
+
+
+@pytest.mark.slow
+def test_the_wheel_and_the_sdist_hold_every_source_file(built: Path) -> None:
     expected = {
         path.relative_to(ROOT).as_posix()
         for part in PARTS
         for path in (ROOT / part).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
-    } | {"__init__.py", "__main__.py", "errors.py", "py.typed"}
-    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
-        assert expected <= {name.removeprefix("clinit/") for name in wheel.namelist()}
-    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as sdist:
+    } | {"__init__.py", "__main__.py", "api.py", "errors.py", "py.typed"}
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        assert {name.removeprefix("clinit/") for name in wheel.namelist()} >= expected
+        for info in wheel.infolist():
+            assert not stat.S_ISLNK(info.external_attr >> 16), info.filename
+    with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
         names = {name.split("/", 1)[-1].removeprefix("src/clinit/") for name in sdist.getnames()}
-        assert expected <= names
+        assert names >= expected | {"CHANGELOG.md", "CITATION.cff", "docs/index.md"}
+        assert [member.name for member in sdist if member.issym()] == []
+
+
+@pytest.mark.slow
+def test_the_wheel_runs_without_the_source(built: Path, tmp_path: Path) -> None:
+    place = tmp_path / "installed"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--target", place, next(built.glob("*.whl"))], check=True)
+    environment = {**os.environ, "PYTHONPATH": str(place)}
+
+    def run(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    where = run("-c", "import clinit; print(clinit.__file__, clinit.__version__)")
+    assert where.split() == [str(place / "clinit" / "__init__.py"), VERSION]
+    assert run("-m", "clinit", "--version") == f"clinit {VERSION}\n"
+    assert "table2-last-layer" in run("-m", "clinit", "recipe", "list")
+    assert "imagenet1k" in run("-m", "clinit", "manifest", "list")
+
+
+def test_the_version_stands_in_one_place() -> None:
+    """A changed file may name it in prose: the changelog does."""
+    stated = re.compile(rf"version\W+{re.escape(VERSION)}\b", re.IGNORECASE)
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    paths = [ROOT / name for name in listed.stdout.splitlines()]
+    found = [
+        path.relative_to(ROOT).as_posix()
+        for path in paths
+        if path.suffix in (".py", ".toml", ".cff", ".cfg") and stated.search(path.read_text())
+    ]
+    assert found in (["pyproject.toml"], [])  # [] where there is no git
+
+
+def test_no_file_names_where_packages_are_downloaded() -> None:
+    words = ("index-url", "find-links", "files.pythonhosted.org", "/simple/")
+    for name in (
+        "pyproject.toml",
+        "Makefile",
+        "README.md",
+        "MANIFEST.in",
+        ".ci/run",
+        "zensical.toml",
+    ):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert [word for word in words if word in text] == [], name
+
+
+def test_the_citation_names_the_paper() -> None:
+    yaml = pytest.importorskip("yaml")
+    told = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert (told["cff-version"], told["title"], told["license"]) == (
+        "1.2.0",
+        "clinit",
+        "Apache-2.0",
+    )
+    (paper,) = told["references"]
+    assert paper["title"].startswith("A Good Start Matters")
+    assert [author["family-names"] for author in paper["authors"]] == ["Harun", "Kanan"]
+    assert paper["url"] == PROJECT["urls"]["Paper"]

@@ -11,6 +11,8 @@ from clinit.headtrain.record.format import RunRecord
 
 TIMES = ("elapsed_s",)
 """Columns that say how long something took."""
+LATER = ("correct_in_task",)
+"""Columns that records of earlier versions lack; where they are read, nulls stand for them."""
 
 
 def differences(one: RunRecord, other: RunRecord) -> list[str]:
@@ -29,14 +31,20 @@ def differences(one: RunRecord, other: RunRecord) -> list[str]:
 def _of_tables(one: RunRecord, other: RunRecord) -> Iterator[str]:
     for name in ("classes", "steps", "evaluations", "points"):
         ours, theirs = (_without_times(getattr(record, name)) for record in (one, other))
-        if ours.shape != theirs.shape or ours.columns != theirs.columns:
+        if ours.height != theirs.height:
             yield f"{name}: {ours.height:,} rows, not {theirs.height:,}"
             continue
-        same = {column: _same(ours[column], theirs[column]) for column in ours.columns}
+        known = [column for column in ours.columns if not _is_older(column, ours, theirs)]
+        same = {column: _same(ours[column], theirs[column]) for column in known}
         rows = int((~np.logical_and.reduce(list(same.values()))).sum())
         if rows:
             columns = ", ".join(column for column, each in same.items() if not each.all())
             yield f"{name}: {columns} in {rows:,} of {ours.height:,} rows"
+
+
+def _is_older(column: str, *tables: pl.DataFrame) -> bool:
+    """Return whether one of two records is from before there was this column."""
+    return column in LATER and any(each[column].is_null().all() for each in tables)
 
 
 def _same(one: pl.Series, other: pl.Series) -> np.ndarray:

@@ -39,6 +39,15 @@ def test_each_part_that_differs_is_named() -> None:
     ]
 
 
+def test_what_a_record_of_an_earlier_version_lacks_is_not_compared() -> None:
+    counts = pl.DataFrame({"correct": [3, 4], "correct_in_task": [3, 5]})
+    today = replace(record(), evaluations=counts)
+    older = replace(record(), evaluations=counts.with_columns(correct_in_task=None))
+    assert differences(today, older) == differences(older, today) == []
+    other = replace(record(), evaluations=counts.with_columns(correct_in_task=pl.lit(3)))
+    assert differences(today, other) == ["evaluations: correct_in_task in 1 of 2 rows"]
+
+
 def test_arrays_are_compared_by_their_bits() -> None:
     near = np.arange(6, dtype=np.float32).reshape(2, 3)
     near[1, 2] = np.nextafter(np.float32(5), np.float32(6))

@@ -1,0 +1,78 @@
+"""The examples of `docs/extend.md`, applied to a copy of the source and run there."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import ROOT, Block, blocks_of
+
+PAGE = list(blocks_of(ROOT / "docs" / "extend.md"))
+START = """
+import clinit
+from tests.docs.prepare import prepare
+from pathlib import Path
+print(clinit.__file__)
+prepare(Path())
+"""
+PARTS = ("analysis", "cli", "data_manifests", "extract", "headtrain")
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the source with all files and changes of the page."""
+    root = tmp_path_factory.mktemp("source")
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "src", root / "src", symlinks=True, ignore=ignore)
+    for part in PARTS:
+        shutil.copytree(ROOT / part, root / part, ignore=ignore)
+    for block in PAGE:
+        kind, _, name = block.mark.partition(": ")
+        if kind == "file":
+            assert not (root / name).exists(), name
+            (root / name).write_text(block.text, encoding="utf-8")
+        elif kind == "change":
+            change(root / name, block)
+    return root
+
+
+def change(path: Path, block: Block) -> None:
+    """Replace the lines of a `diff` block, which must be there once."""
+    lines = block.text.splitlines()
+    before = "".join(f"{line[1:]}\n" for line in lines if line[:1] != "+")
+    after = "".join(f"{line[1:]}\n" for line in lines if line[:1] != "-")
+    text = path.read_text(encoding="utf-8")
+    assert text.count(before) == 1, f"{block.place}: {path.name} has no such lines, or several"
+    path.write_text(text.replace(before, after), encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_examples_run_in_the_changed_source(changed: Path, tmp_path: Path) -> None:
+    code = "".join(block.text for block in PAGE if block.language == "python" and not block.mark)
+    (tmp_path / "page.py").write_text(f"{START}\n{code}", encoding="utf-8")
+    path = os.pathsep.join([str(changed / "src"), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "page.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(changed))
+    for name in ("centred", "bce", "dlda"):
+        assert name in done.stdout
+
+
+def test_the_examples_are_formatted_as_the_source_is(changed: Path) -> None:
+    names = [block.mark.removeprefix("file: ") for block in PAGE if block.mark.startswith("file: ")]
+    assert len(names) == 5
+    ruff = Path(sys.executable).with_name("ruff")
+    for arguments in (["format", "--check"], ["check"]):
+        command = [str(ruff), *arguments, "--config", str(ROOT / "pyproject.toml"), *names]
+        done = subprocess.run(command, cwd=changed, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
