@@ -10,8 +10,9 @@ import typer
 from clinit.cli.choices import Memory
 from clinit.cli.claim import check_free, claimed_file
 from clinit.cli.config_file import ConfigOption
-from clinit.cli.console import err, note, say
+from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
+from clinit.cli.progress import doing, progress
 from clinit.cli.study_options import takes
 from clinit.headtrain.align.settings import AlignConfig
 
@@ -64,7 +65,7 @@ def align(
         raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {out}")
     with claimed_file(out):
         check_free(out)
-        with err.status("Reading the feature cache …"):
+        with doing("Reading the feature cache …"):
             chosen = choose_views(open_cache(cache), views)
             (source,) = read_sources(cache, memory=memory)
         for text in source.notes:
@@ -94,27 +95,17 @@ def _start(head: Path | None, source: Source) -> Head:
 def _align(
     source: Source, head: Head, config: AlignConfig, views: Sequence[CacheSplit]
 ) -> Alignment:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
-
     from clinit.headtrain.align.alignment import align as align_head
 
-    columns = (BarColumn(bar_width=None), MofNCompleteColumn(), TextColumn("epochs"))
-    loss = TextColumn("{task.fields[loss]}")
-    bar = Progress(
-        *columns, Remaining(compact=True), loss, console=err, disable=not err.is_terminal
-    )
-    with bar:
-        epochs = bar.add_task("Aligning", total=config.epochs, loss="")
-        return align_head(
-            source,
-            head,
-            config,
-            views,
-            on_epoch=lambda done, value: bar.update(
-                epochs, completed=done, loss=f"{config.loss} loss {value:.4g}"
-            ),
-        )
+    with progress() as shown:
+        line = shown.line("Aligning", unit="epochs")
+        line.count(0, config.epochs)
+
+        def on_epoch(done: int, loss: float) -> None:
+            line.count(done, config.epochs)
+            line.more = f"{config.loss} loss {loss:.4g}"
+
+        return align_head(source, head, config, views, on_epoch=on_epoch)
 
 
 def _show(aligned: Alignment, out: Path) -> None:

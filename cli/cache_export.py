@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from clinit.cli.choices import Split
-from clinit.cli.console import err, note, say
+from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
-from clinit.extract.visible import visible
+from clinit.cli.progress import counting
 
 
 class Format(StrEnum):
@@ -55,19 +55,12 @@ def export(
 
     clinit cache export caches/scenes scenes.parquet --split train
     """
-    from rich.progress import Progress
-
     from clinit.extract.cache import open_cache
     from clinit.extract.export_features import export_features
 
     opened = open_cache(cache)
     splits = [opened.split(split.value)] if split else list(opened.splits.values())
-    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
-        bar = progress.add_task("")
-
-        def show(title: str, done: int, total: int) -> None:
-            progress.update(bar, description=visible(title), completed=done, total=total)
-
+    with counting() as show:
         for written in export_features(
             splits,
             out,

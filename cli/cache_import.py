@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli.choices import Split
-from clinit.cli.console import err, note, say, warn
+from clinit.cli.console import note, say, warn
 from clinit.cli.interruption import keeps
+from clinit.cli.progress import counting, doing
 
 if TYPE_CHECKING:
     from clinit.extract.head import Head
@@ -101,8 +102,6 @@ def import_(
     one that is fitted to their rows. Then `clinit train-head` and `clinit
     diagnose` work as with features of `clinit extract`.
     """
-    from rich.progress import Progress
-
     from clinit.extract.import_features import ImportConfig, import_features
     from clinit.extract.judge_head import check_headless
 
@@ -123,15 +122,14 @@ def import_(
         labels_name=labels_name,
         accepts_finished=fit_head is not None,
     )
-    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
-        bar = progress.add_task("Writing")
+    with counting("rows") as count:
         written = import_features(
             features,
             labels,
             out,
             config,
             on_note=note,
-            on_rows=lambda done, total: progress.update(bar, completed=done, total=total),
+            on_rows=lambda done, total: count("Writing", done, total),
         )
     say(
         f"{written.num_rows:,} rows of {len(set(written.labels.tolist())):,} classes,"
@@ -154,12 +152,19 @@ def _fit(cache: Path, by: HeadFit) -> None:
     from clinit.headtrain.probe.fit_head import fit_head
     from clinit.headtrain.stream.source import read_source
 
-    with err.status("Fitting the head …") as status:
-
-        def progress(stage: str, done: int, total: int) -> None:
-            status.update(f"Fitting the head … {stage}, {done} of {total} searches")
-
-        found = fit_head(read_source(cache), by.value, progress=progress)
+    with doing("Reading the features …"):
+        source = read_source(cache)
+    if by is HeadFit.logistic:
+        titles = {"grid": "Fitting the head: penalties", "refit": "Fitting the head: all rows"}
+        with counting("searches") as count:
+            found = fit_head(
+                source,
+                by.value,
+                progress=lambda stage, done, total: count(titles[stage], done, total),
+            )
+    else:
+        with doing("Fitting the head …"):
+            found = fit_head(source, by.value)
     give_head(cache, found, class_names_from="the classes of the data set")
     say(_fitted(found))
     top1 = open_split(cache / "train").summary.head.top1

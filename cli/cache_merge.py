@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from clinit.cli.console import err, note, say
+from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
-from clinit.extract.visible import visible
+from clinit.cli.progress import counting
 
 
 @keeps("Written shards are kept: the same command goes on after them.")
@@ -24,16 +24,9 @@ def merge(
 
     clinit cache merge caches/all caches/first-half caches/second-half
     """
-    from rich.progress import Progress
-
     from clinit.extract.merge import merge as run
 
-    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
-        bar = progress.add_task("")
-
-        def show(title: str, done: int, total: int) -> None:
-            progress.update(bar, description=visible(title), completed=done, total=total)
-
+    with counting() as show:
         for split in run(caches, out, on_rows=show, on_note=note):
             classes = len(set(split.labels.tolist()))
             say(

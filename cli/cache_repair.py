@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from clinit.cli.console import err, note, say
+from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
 from clinit.cli.network_options import Workers
-from clinit.extract.visible import visible
+from clinit.cli.progress import counting, doing
 from clinit.headtrain.study import Device
 
 
@@ -39,11 +39,9 @@ def repair(
     The cache records where they were. What is whole stays as it is; where
     something cannot be computed again, the error says which command writes it.
     """
-    from rich.progress import Progress
-
     from clinit.extract.repair.parts import DamagedCache, RepairConfig
 
-    with err.status("Verifying …"):
+    with doing("Verifying …"):
         found = DamagedCache.of(cache)
     if not found.problems:
         say("Everything is as it was written: nothing to repair.")
@@ -53,12 +51,7 @@ def repair(
     from clinit.extract.repair.repair import repair as run  # loads PyTorch
 
     config = RepairConfig(root=root, weights=weights, device=device, workers=workers)
-    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
-        bar = progress.add_task("")
-
-        def show(title: str, done: int, total: int) -> None:
-            progress.update(bar, description=visible(title), completed=done, total=total)
-
+    with counting() as show:
         for mended in run(found, config, on_rows=show, on_note=note):
             computed = "" if mended.rows is None else f", {mended.rows:,} rows computed"
             say(f"{mended.title}: mended{computed}")

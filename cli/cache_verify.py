@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli.choices import DeviceOption
-from clinit.cli.console import err, say
+from clinit.cli.console import say
 from clinit.cli.network_options import Workers
-from clinit.extract.visible import visible
+from clinit.cli.progress import counting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,15 +48,7 @@ def verify(
     The digests tell what has changed since it was written. `--deep N` tells
     whether the features are those of the images: N rows are extracted again.
     """
-    from rich.progress import Progress
-
-    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
-        bar = progress.add_task("", visible=False)
-
-        def show(title: str, done: int, total: int) -> None:
-            name = visible(title)
-            progress.update(bar, description=name, completed=done, total=total, visible=True)
-
+    with counting() as show:
         _check_digests(cache, show)
         if deep is not None:
             _check_images(cache, deep, seed, root, weights, device, workers, show)

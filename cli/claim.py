@@ -12,15 +12,18 @@ from pathlib import Path
 from clinit.cli.console import note
 from clinit.errors import HeadError
 from clinit.extract.lock import claim_file, claim_folder
+from clinit.extract.writable import check_writable
 
 
 def claimed_folder(out: Path) -> AbstractContextManager[None]:
     """Claim the folder `out` as the only process that writes into it; see `claim_folder`."""
+    check_writable(out)
     return claim_folder(out, on_unlocked=_say)
 
 
 def claimed_file(out: Path) -> AbstractContextManager[None]:
     """Claim the file `out` as the only process that writes it; see `claim_file`."""
+    check_writable(out)
     return claim_file(out, on_unlocked=_say)
 
 

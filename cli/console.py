@@ -11,12 +11,14 @@ import re
 import sys
 from collections.abc import Iterable, MutableMapping
 from itertools import accumulate
+from typing import Any
 
 from rich.console import Console as RichConsole
 from rich.console import ConsoleDimensions, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Span, Text
 
+from clinit.cli.foot import Foot
 from clinit.extract.visible import OBEYED, visible
 
 _JSON_UNSAFE = re.compile(f"(?![\\n\\t])[{OBEYED}]")
@@ -76,13 +78,40 @@ def _shown(text: Text) -> Text:
     return shown
 
 
-out = Console(highlight=False, markup=False, emoji=False)
 err = Console(stderr=True, highlight=False, markup=False, emoji=False)
+foot = Foot(err)
+
+
+class Results(Console):
+    """The console of results: they are printed above the foot of the terminal."""
+
+    def print(self, *objects: Any, **settings: Any) -> None:
+        """Print as rich does."""
+        with foot.aside():
+            super().print(*objects, **settings)
+
+
+out = Results(highlight=False, markup=False, emoji=False)
+_quiet = False
+
+
+def hush(*, wanted: bool) -> None:
+    """Print no progress and no notes from now on, or print them again."""
+    global _quiet
+    _quiet = wanted
+    if wanted:  # for bars of downloads, which the library of the Hub draws itself
+        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+
+
+def is_quiet() -> bool:
+    """Return whether progress and notes are left out."""
+    return _quiet
 
 
 def note(message: str) -> None:
-    """Say something that the user may want to know, in one line."""
-    err.print(Text.assemble(("Note: ", "bold cyan"), visible(message)), soft_wrap=True)
+    """Say something that the user may want to know, in one line; nothing with --quiet."""
+    if not _quiet:
+        err.print(Text.assemble(("Note: ", "bold cyan"), visible(message)), soft_wrap=True)
 
 
 def warn(message: str) -> None:
@@ -119,6 +148,8 @@ def _json_escape(found: re.Match[str]) -> str:
 
 
 def _write(text: str) -> None:
-    if sys.stdout is not None:  # closed by whoever started the command
+    if sys.stdout is None:  # closed by whoever started the command
+        return
+    with foot.aside():  # it puts another stream in the place of this one
         sys.stdout.write(text)
         sys.stdout.flush()

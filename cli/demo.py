@@ -14,6 +14,7 @@ from clinit.cli.digits import announce, make_digits
 from clinit.cli.interruption import keeps
 from clinit.cli.typed import runner
 from clinit.errors import ClinitError
+from clinit.extract.writable import check_writable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +57,7 @@ def demo(
 
 def _prepare(folder: Path) -> None:
     """Make an empty folder; one that an earlier demo wrote is cleared, any other is refused."""
+    check_writable(folder)
     if folder.exists() and any(folder.iterdir()):
         if not (folder / _MARKER).exists():
             raise ClinitError(

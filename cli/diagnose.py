@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from clinit.cli.choices import DeviceOption, Memory, Split
-from clinit.cli.console import err, note, out, print_json, say
-from clinit.extract.visible import visible
+from clinit.cli.console import note, out, print_json, say
+from clinit.cli.progress import doing
 
 if TYPE_CHECKING:
     from clinit.extract.cache import Cache
@@ -70,7 +69,7 @@ def diagnose(
     chosen = _head(head, opened)
     for text in shard_notes(opened.split(name), HostMemory.of(memory)):
         note(text)
-    with err.status(Text(visible(f"Reading {cache} …"))):
+    with doing(f"Reading {cache} …"):
         found = diagnose_split(
             opened.split(name),
             chosen,

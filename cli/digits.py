@@ -6,7 +6,8 @@ from pathlib import Path
 
 from rich.text import Text
 
-from clinit.cli.console import err, out, say
+from clinit.cli.console import out, say
+from clinit.cli.progress import doing
 from clinit.cli.typed import Run
 
 MODEL = "convnextv2_atto"
@@ -55,7 +56,7 @@ def _make_inputs(folder: Path) -> Path:
     count = write_digits(base, range(4)) + write_digits(new, range(4, 10))
     say(f"{count:,} images at {folder / 'digits'}")
     weights = folder / "backbone.safetensors"
-    with err.status("Pretraining …") as status:
+    with doing("Pretraining …") as status:
         pretrain(
             scan("folder", base, "train").manifest,
             base,

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli.choices import Dtype
-from clinit.cli.console import err, out, print_json, say
+from clinit.cli.console import out, print_json, say
+from clinit.cli.progress import doing
 from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
@@ -59,10 +60,10 @@ def doctor(
     plan = _plan(dataset, rows, dim, 2 if dtype is Dtype.float16 else 4)
     encoding = getattr(sys.stdout, "encoding", None)
     findings: list[Finding] = []
-    with err.status("Checking …") as status:
+    with doing("Checking …") as status:
         for finding in examine(place, plan, encoding=encoding, width=out.width):
             findings.append(finding)
-            status.update(f"Checking … {visible(finding.subject)} done")
+            status.update(f"Checking … {finding.subject} done")
     if as_json:
         print_json(json.dumps([asdict(finding) for finding in findings], ensure_ascii=False))
     else:

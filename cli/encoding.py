@@ -42,6 +42,12 @@ def likeness(letter: str) -> str:
     return base or "?"
 
 
+def as_printed(text: str, encoding: str) -> str:
+    """Return a text as an output of that encoding prints it, which may be wider."""
+    codecs.register_error(_ERRORS, _replaced)
+    return text.encode(encoding, _ERRORS).decode(encoding)
+
+
 def _replaced(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error

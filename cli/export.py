@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli.claim import claimed_file
-from clinit.cli.console import err, note, say
+from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
+from clinit.cli.progress import doing
 
 if TYPE_CHECKING:
     from clinit.extract.head import Top1
@@ -111,7 +112,7 @@ def export(
     if check_images is not None and not onnx:
         raise typer.BadParameter("--check-images means nothing without --onnx")
     check_with = [] if check_images is None else find_images([check_images])
-    with claimed_file(out), err.status("Putting backbone and head together …"):
+    with claimed_file(out), doing("Putting backbone and head together …"):
         exported = export_run(
             run,
             out,
@@ -141,7 +142,7 @@ def _check_head_options(context: Context, out: Path) -> None:
 def _export_head(run: Path, out: Path, *, temperature: bool) -> None:
     from clinit.headtrain.export.head_alone import export_head
 
-    with claimed_file(out), err.status("Writing the head …"):
+    with claimed_file(out), doing("Writing the head …"):
         exported = export_head(run, out, calibrated=temperature)
     for text in exported.notes:
         note(text)

@@ -10,7 +10,7 @@ import typer
 
 from clinit.cli.choices import Autocast, DeviceOption, Dtype, MaxPixels, Split, TransformKind
 from clinit.cli.config_file import ConfigOption
-from clinit.cli.console import err, warn
+from clinit.cli.console import warn
 from clinit.cli.context import Context, overridden
 from clinit.cli.extract_output import print_results, progress_bars
 from clinit.cli.extract_workers import workers_on
@@ -25,8 +25,10 @@ from clinit.cli.network_options import (
     Workers,
     numbers,
 )
+from clinit.cli.progress import doing
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count
+from clinit.extract.writable import check_writable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,6 +161,7 @@ def extract(
     from clinit.extract.part import Part, parse_part
     from clinit.extract.run import ExtractConfig, extract_part
 
+    check_writable(out)  # before a tree of images is scanned
     if part is not None and ray is not None:
         raise typer.BadParameter("--part and --ray exclude each other: give one")
     share = Part() if part is None else parse_part(part, os.environ)
@@ -224,7 +227,7 @@ def _manifests(
     # Where no split is found, scanning for one says what was looked for.
     names = available_splits(dataset, root) or (Split.train.value,)
     for name in (split.value,) if split is not None else names:
-        with err.status(f"Scanning {name} …"):
+        with doing(f"Scanning {name} …"):
             scanned = scan(dataset, root, name, strict=strict)
         for warning in scanned.warnings:
             warn(warning)

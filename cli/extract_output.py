@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from clinit.cli.console import err, note, say, warn
+from clinit.cli.console import note, say, warn
+from clinit.cli.progress import progress
 from clinit.extract.part import WHOLE
-from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,45 +25,18 @@ _LONG_S = 10
 
 @contextmanager
 def progress_bars() -> Iterator[Callable[[Progress], None]]:
-    """Show a bar per split, and one for the view that is being computed."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[shares]}", markup=False),
-        console=err,
-        disable=not err.is_terminal,
-    )
-    with bar:
-        tasks: dict[str, Any] = {}
+    """Show a bar for the split or view that is being computed."""
+    with progress() as shown:
         waiting: set[str] = set()
 
-        def update(progress: Any) -> None:
-            if progress.split not in tasks:
-                for title, task in tasks.items():
-                    bar.update(task, visible="view" not in title)
-                tasks[progress.split] = bar.add_task(
-                    visible(progress.split), total=progress.rows_total, rate="", shares=""
-                )
-            bar.update(
-                tasks[progress.split],
-                completed=progress.rows_done,
-                rate=f"{progress.images_per_s:,.0f} images/s",
-                shares=visible(progress.waiting) or _shares(progress.shares, short=True),
-            )
-            if progress.waiting and bar.disable and progress.split not in waiting:
-                waiting.add(progress.split)  # once: a log is not a bar
-                note(f"{progress.split}: {progress.waiting}")
+        def update(now: Progress) -> None:
+            line = shown.only(now.split, unit="images")
+            line.count(now.rows_done, now.rows_total)
+            line.more = f"{now.images_per_s:,.0f} images/s"
+            line.detail = now.waiting or _shares(now.shares, short=True)
+            if now.waiting and now.split not in waiting:
+                waiting.add(now.split)
+                shown.reached(f"{now.split}: {now.waiting}")
 
         yield update
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from clinit.cli.console import err
+from clinit.cli.progress import doing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,6 +60,6 @@ def workers_on(address: str | None, device: str) -> Iterator[Hosts]:
     from clinit.extract.ray_cluster import connected
 
     with ExitStack() as stack:
-        with err.status(f"Connecting to {address} …"):
+        with doing(f"Connecting to {address} …"):
             ray = stack.enter_context(connected(address))
         yield Hosts(workers_device(ray, device), ray)

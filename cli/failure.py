@@ -126,6 +126,8 @@ def _less(app: typer.Typer) -> str:
     with suppress(MemoryError):  # there may still be none
         command = typer.main.get_command(app)
         for word in sys.argv[1:]:
+            if word.startswith("-"):  # of clinit itself, before the command
+                continue
             if (below := getattr(command, "commands", {}).get(word)) is None:
                 break
             command = below

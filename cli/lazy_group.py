@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from clinit.cli.quiet import take_quiet
+
 
 @dataclass(frozen=True, slots=True)
 class Lazy:
@@ -89,4 +91,5 @@ def _built(name: str, lazy: Lazy) -> Any:
     else:
         app.command(name)(target)
     group: Any = typer.main.get_command(app)
+    take_quiet(group.commands[name])
     return group.commands[name]

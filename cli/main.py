@@ -7,12 +7,13 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from clinit.cli.console import say
+from clinit.cli.console import hush, say
 from clinit.cli.encoding import replace_what_cannot_be_printed
 from clinit.cli.failure import fail
 from clinit.cli.interruption import arrived, heed_signals, raise_no_more
 from clinit.cli.lazy_group import Lazy, LazyGroup
 from clinit.cli.library_messages import show_messages_of_libraries
+from clinit.cli.quiet import HELP
 from clinit.cli.threads import set_thread_defaults
 
 
@@ -127,12 +128,14 @@ def clinit(
             "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help=HELP)] = False,
 ) -> None:
     """Data-driven initialisation of new classes for continual learning, on cached features.
 
     Start with `clinit demo`, or: `clinit extract`, `clinit train-head`,
     `clinit report`.
     """
+    hush(wanted=quiet)
 
 
 def main() -> None:

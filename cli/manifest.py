@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli.choices import Split
-from clinit.cli.console import err, note, out, say, warn
+from clinit.cli.console import note, out, say, warn
 from clinit.cli.interruption import keeps
+from clinit.cli.progress import doing
 from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
@@ -55,8 +56,6 @@ def build(
     ] = None,
 ) -> None:
     """List the images of a split with their labels, and check their number."""
-    from rich.text import Text
-
     from clinit.extract.containers.columns import Columns
     from clinit.extract.dataset import HUGGINGFACE
     from clinit.extract.lock import claim_file
@@ -68,8 +67,7 @@ def build(
         raise typer.BadParameter(
             f"--image-column and --label-column are of Parquet files ({HUGGINGFACE})"
         )
-    scanning = Text(visible(f"Scanning {root}"))
-    with claim_file(out, on_unlocked=note), err.status(scanning):
+    with claim_file(out, on_unlocked=note), doing(f"Scanning {root} …"):
         scanned = scan(dataset, root, split.value, strict=strict, columns=columns)
         write_manifest(scanned.manifest, out)
     for warning in scanned.warnings:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from clinit.cli.console import err, out, print_json, say
+from clinit.cli.console import out, print_json, say
 from clinit.cli.model_source import ModelArgument
+from clinit.cli.progress import doing
 from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def show(
     from clinit.headtrain.export.model_file import read_facts
     from clinit.headtrain.export.model_folder import model_file_of
 
-    with err.status("Reading the model …"):
+    with doing("Reading the model …"):
         facts = read_facts(model_file_of(model))
         memory = memory_in(model, facts)
     if as_json:

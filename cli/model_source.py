@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from clinit.cli.choices import DeviceOption, MaxPixels, TransformKind
-from clinit.cli.console import err, note, warn
+from clinit.cli.console import note, warn
 from clinit.cli.export import FILE_SUFFIXES
 from clinit.cli.extract_output import progress_bars
 from clinit.cli.network_options import (
@@ -31,6 +31,7 @@ from clinit.cli.network_options import (
     Workers,
     numbers,
 )
+from clinit.cli.progress import doing
 from clinit.cli.study_options import expand
 from clinit.cli.training_progress import training_progress
 from clinit.extract.image_size import MAX_PIXELS
@@ -204,7 +205,7 @@ def open_source(paths: Sequence[Path], network: NetworkOptions) -> tuple[Model, 
             if needed == 1
             else "give MODEL and IMAGES; or --backbone and IMAGES alone"
         )
-    with err.status("Loading the model …"):
+    with doing("Loading the model …"):
         if network.backbone is not None:
             return stock_model(network.extraction()), paths[0]
         given = [name for name in _OF_TIMM if getattr(network, name)]
@@ -218,9 +219,7 @@ def listener() -> Listener:
     """Return what shows on the terminal how far the work on a model is."""
     from clinit.headtrain.deployed.listener import Listener
 
-    return Listener(
-        note=note, warn=warn, doing=err.status, extracting=progress_bars, training=_training
-    )
+    return Listener(note=note, warn=warn, doing=doing, extracting=progress_bars, training=_training)
 
 
 @contextmanager

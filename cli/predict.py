@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli.choices import DeviceOption, MaxPixels
-from clinit.cli.console import err, note, print_json, say
+from clinit.cli.console import note, print_json, say
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
 from clinit.cli.predict_model import (
@@ -25,7 +25,9 @@ from clinit.cli.predict_model import (
     rejection_of_head,
 )
 from clinit.cli.predict_table import count_unknown, report_bad, show
+from clinit.cli.progress import counting, doing
 from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.writable import check_writable
 
 if TYPE_CHECKING:
     from clinit.headtrain.export.prediction import Prediction
@@ -120,8 +122,10 @@ def predict(
     for option, file in (("csv", csv_file), ("parquet", parquet_file)):
         if file is not None and file.suffix != f".{option}":
             raise typer.BadParameter(f"--{option} is the file to write, .{option}, got {file}")
+        if file is not None:
+            check_writable(file, f"--{option}")
     asked = rejection_asked(reject, reject_rate, threshold)
-    with err.status("Loading the model …"):
+    with doing("Loading the model …"):
         is_head = opens_head(model)
     if is_head:
         refuse(context, model, "device", "batch_size", "max_pixels")
@@ -168,7 +172,7 @@ def _of_images(
     from clinit.headtrain.export.image_files import find_images
     from clinit.headtrain.export.probabilities import caution
 
-    with err.status("Loading the model …"):
+    with doing("Loading the model …"):
         opened = open_predictor(model, device, asked)
         paths = find_images(images)
     with _progress(len(paths)) as on_images:
@@ -185,7 +189,7 @@ def _of_features(
     from clinit.headtrain.export.feature_prediction import predict_features
 
     head, rejection = read_head(model), rejection_of_head(model, asked)
-    with err.status("Naming rows …"):
+    with doing("Naming rows …"):
         found = [
             each
             for file in files
@@ -196,13 +200,5 @@ def _of_features(
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
-
-    columns = (BarColumn(bar_width=None), MofNCompleteColumn(), TextColumn("images"))
-    bar = Progress(
-        *columns, Remaining(compact=True), console=err, disable=not err.is_terminal, transient=True
-    )
-    with bar:
-        images = bar.add_task("Predicting", total=total)
-        yield lambda done: bar.update(images, completed=done)
+    with counting("images") as count:
+        yield lambda done: count("Predicting", done, total)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli.claim import check_free, claimed_file
-from clinit.cli.console import err, note, out, print_json, say
+from clinit.cli.console import note, out, print_json, say
 from clinit.cli.diagnose import Format
 from clinit.cli.interruption import keeps
+from clinit.cli.progress import counting, doing
 from clinit.cli.study_options import takes
 from clinit.headtrain.probe.settings import ProbeConfig
 
@@ -55,7 +56,7 @@ def probe(
     with claimed_file(head) if head is not None else nullcontext():
         if head is not None:
             check_free(head)
-        with err.status("Reading the feature cache …"):
+        with doing("Reading the feature cache …"):
             source = read_source(cache)
         found = _probe(source, config)
         if head is not None:
@@ -69,29 +70,15 @@ def probe(
 
 
 def _probe(source: Source, config: ProbeConfig) -> Probe:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
-
     from clinit.headtrain.probe.protocol import probe as probe_source
 
     unit = "epochs" if config.by == "adamw" else "searches"
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn())
-    bar = Progress(
-        *columns,
-        TextColumn(unit),
-        Remaining(compact=True),
-        console=err,
-        disable=not err.is_terminal,
-    )
     titles = {"grid": "Trying settings", "refit": "Training on all rows"}
-    with bar:
-        tasks = {stage: bar.add_task(title, visible=False) for stage, title in titles.items()}
+    with counting(unit) as count:
         return probe_source(
             source,
             config,
-            progress=lambda stage, done, total: bar.update(
-                tasks[stage], completed=done, total=total, visible=True
-            ),
+            progress=lambda stage, done, total: count(titles[stage], done, total),
         )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clinit.cli.claim import claimed_file
 from clinit.cli.config_file import ConfigOption
-from clinit.cli.console import err, say
+from clinit.cli.console import say
 from clinit.cli.interruption import keeps
 from clinit.cli.model_source import (
     ModelAndImages,
@@ -19,6 +19,7 @@ from clinit.cli.model_source import (
     open_source,
     takes_network,
 )
+from clinit.cli.progress import doing
 from clinit.cli.study_options import takes
 from clinit.headtrain.deployed.settings import RememberConfig
 
@@ -70,7 +71,7 @@ def remember(
         )
         data = {"command": ["clinit", *sys.argv[1:]], **where_from(model, images, source)}
         found = remember_classes(model, source, config, data=data)
-        with err.status("Putting backbone and head together …"):
+        with doing("Putting backbone and head together …"):
             write_classes(model, found.classes, out)
     _show(found, folder, out)
 

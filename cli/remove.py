@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from clinit.cli.claim import claimed_file
-from clinit.cli.console import err, note, say
+from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
 from clinit.cli.model_source import ModelArgument, ModelOut, check_out
+from clinit.cli.progress import doing
 
 
 @keeps("No half of a model is left: it is written whole or not at all.")
@@ -34,7 +35,7 @@ def remove(
     from clinit.headtrain.deployed.write import check_apart, write_classes
 
     check_out(out)
-    with claimed_file(out), err.status("Putting backbone and head together …"):
+    with claimed_file(out), doing("Putting backbone and head together …"):
         opened = open_model(model, device="cpu")
         check_apart(out, model)
         data = {"command": ["clinit", *sys.argv[1:]], "model": opened.origin}

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from clinit.cli.claim import claimed_file
-from clinit.cli.console import err, say
+from clinit.cli.console import say
 from clinit.cli.interruption import keeps
 from clinit.cli.model_source import ModelArgument, ModelOut, check_out
+from clinit.cli.progress import doing
 
 
 @keeps("No half of a model is left: it is written whole or not at all.")
@@ -38,7 +39,7 @@ def rename(
 
     pairs = _pairs(names)
     check_out(out)
-    with claimed_file(out), err.status("Putting backbone and head together …"):
+    with claimed_file(out), doing("Putting backbone and head together …"):
         opened = open_model(model, device="cpu")
         check_apart(out, model)
         data = {"command": ["clinit", *sys.argv[1:]], "model": opened.origin}

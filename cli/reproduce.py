@@ -16,6 +16,7 @@ from clinit.cli.reproduce_dry_run import show_commands
 from clinit.cli.reproduce_runs import Asked, runs_of
 from clinit.cli.reproduce_steps import Places, Step, check_images, digits_of, steps
 from clinit.cli.typed import runner
+from clinit.extract.writable import check_writable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,6 +122,8 @@ def reproduce(
     if (base is None) != (new is None):
         raise typer.BadParameter("--base and --new go together: give both caches or none")
     chosen = [table for table in TABLES if table.name in _known(names)]
+    for place in (folder, folder / "tables", folder / "figures"):  # written at the very end
+        check_writable(place / "any")
     run = runner(context)
     if scale_down and base is None:
         base, new = _digits(folder, run, dry_run=dry_run)

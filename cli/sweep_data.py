@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clinit.cli.console import err, out
+from clinit.cli.console import out
+from clinit.cli.progress import doing
 
 if TYPE_CHECKING:
     from clinit.extract.head import Head
@@ -22,7 +23,7 @@ def read_data(base: Path, new: Path, heads: list[str], memory: int | None = None
     from clinit.headtrain.stream.source import read_sources
     from clinit.headtrain.sweep.folder import SweepData
 
-    with err.status("Reading the feature caches …"):
+    with doing("Reading the feature caches …"):
         base_source, new_source = read_sources(base, new, memory=memory)
     found = starting_heads(base_source, heads)
     start, about = found.pop("")

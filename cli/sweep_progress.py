@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from clinit.cli.console import err, note, say
+from clinit.cli import progress as shown_progress
+from clinit.cli.console import note
 
 if TYPE_CHECKING:
     from clinit.headtrain.sweep.runner import SweepEvent, SweepObserver
@@ -15,24 +16,13 @@ if TYPE_CHECKING:
 @contextmanager
 def progress(*, total: int, done: int = 0) -> Iterator[SweepObserver]:
     """Show how many of `total` runs are recorded; within a bank the bar moves with its steps."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
     from clinit.headtrain import events
     from clinit.headtrain.sweep import runner
 
-    bar = Progress(
-        TextColumn("{task.fields[recorded]}/{task.fields[runs]} runs"),
-        BarColumn(bar_width=None),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[bank]}"),
-        console=err,
-        disable=not err.is_terminal,
-    )
     said: set[str] = set()
     recorded, share = done, 0.0
-    with bar:
-        task = bar.add_task("", total=total - done, recorded=done, runs=total, bank="")
+    with shown_progress.progress() as shown:
+        line = shown.line(f"{done:,}/{total:,} runs")
 
         def observe(event: SweepEvent) -> None:
             nonlocal recorded, share
@@ -43,14 +33,15 @@ def progress(*, total: int, done: int = 0) -> Iterator[SweepObserver]:
                         note(text)
                 case runner.BankStarted(runs, steps, again):
                     share = (runs - again) / max(1, steps)
-                    bar.update(task, bank=f"bank of {runs}")
+                    line.more = f"bank of {runs}"
+                    line.count(line.done, total - done)
                 case events.Stepped(steps):
-                    bar.advance(task, share * steps)
+                    line.count(line.done + share * steps, total - done)
                 case runner.RunsRecorded(runs):
                     recorded += runs
-                    bar.update(task, completed=recorded - done, recorded=recorded)
-                    if not err.is_terminal:
-                        say(f"{recorded:,} of {total:,} runs are recorded")
+                    line.title = f"{recorded:,}/{total:,} runs"
+                    line.count(recorded - done, total - done)
+                    shown.reached(f"{recorded:,} of {total:,} runs are recorded")
                 case runner.BankHalved(runs):
                     note(f"a bank of {runs} runs does not fit into memory: it is halved")
 

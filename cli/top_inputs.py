@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from clinit.cli.choices import MaxPixels
-from clinit.cli.console import err, note, say
+from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
+from clinit.cli.progress import doing, progress
 from clinit.cli.study_options import Command, expand
 from clinit.extract.byte_size import byte_count
 from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
     from clinit.extract.head import Head
@@ -140,7 +140,7 @@ def open_sides(images: Images) -> tuple[Side, Side]:
     """Open the two data sets."""
     from clinit.headtrain.top.images import open_side
 
-    with err.status("Reading the caches …"):
+    with doing("Reading the caches …"):
         return (
             open_side(images.base, images.base_root, option="--base-root"),
             open_side(images.new, images.new_root, option="--new-root"),
@@ -161,7 +161,7 @@ def read_inputs(
     from clinit.headtrain.top.images import reload_backbone
     from clinit.headtrain.top.inputs import Storage, prepare_inputs
 
-    with err.status("Reading the weights …"):
+    with doing("Reading the weights …"):
         device = studies[0].training.device
         backbone, transform = reload_backbone(base, images.weights, device)
     storage = Storage(
@@ -230,30 +230,11 @@ def _cost(parts: Sequence[StoredPart]) -> str:
 
 @contextmanager
 def _part_progress() -> Iterator[Any]:
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+    with progress() as shown:
 
-    bar = Bar(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TextColumn("images"),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(compact=True),
-        console=err,
-        disable=not err.is_terminal,
-    )
-    rows: dict[str, Any] = {}
-    with bar:
-
-        def show(name: str, progress: Progress) -> None:
-            if name not in rows:
-                rows[name] = bar.add_task(f"Activations of {visible(name)}", rate="")
-            bar.update(
-                rows[name],
-                completed=progress.rows_done,
-                total=progress.rows_total,
-                rate=f"{progress.images_per_s:,.0f}/s",
-            )
+        def show(name: str, now: Progress) -> None:
+            line = shown.only(f"Activations of {name}", unit="images")
+            line.count(now.rows_done, now.rows_total)
+            line.more = f"{now.images_per_s:,.0f}/s"
 
         yield show

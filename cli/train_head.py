@@ -12,9 +12,10 @@ import typer
 from clinit.cli.choices import BaseCache, BaseHead, Memory, NewCache, VerboseStarts
 from clinit.cli.claim import claimed_folder
 from clinit.cli.config_file import ConfigOption
-from clinit.cli.console import err, say
+from clinit.cli.console import say
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
+from clinit.cli.progress import doing
 from clinit.cli.study_options import takes_studies
 from clinit.cli.training_progress import training_progress
 from clinit.headtrain.study import Study, names_of
@@ -31,7 +32,13 @@ _DIAGNOSIS_LAMBDA = 0.05
 """Ridge of the W_LS that heads are compared with, as in the paper."""
 
 
-@keeps("Heads in training are lost; written records are kept, and the same command skips them.")
+_KEPT = (
+    "Heads in training are lost: the heads of a call are recorded together, at its end. Records"
+    " that are there stay. `clinit sweep` records bank by bank."
+)
+
+
+@keeps(_KEPT)
 @takes_studies(top=False)
 def train_head(
     context: Context,
@@ -101,7 +108,7 @@ def read_data(base: Path, new: Path, head_file: Path | None, memory: int | None 
     from clinit.headtrain.stream.base_head import starting_head
     from clinit.headtrain.stream.source import read_sources
 
-    with err.status("Reading the feature caches …"):
+    with doing("Reading the feature caches …"):
         base_source, new_source = read_sources(base, new, memory=memory)
     return HeadData(base_source, new_source, *starting_head(base_source, head_file))
 

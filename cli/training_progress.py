@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from clinit.cli.console import err, note, say
+from clinit.cli.console import note, say
+from clinit.cli.progress import progress
 
 if TYPE_CHECKING:
     from clinit.headtrain.events import Event, Initialised, Observer
     from clinit.headtrain.init import LambdaCurve
 
+_FEW = 4
+"""Heads whose losses are shown one by one."""
+
 
 @contextmanager
 def training_progress(*, verbose: bool) -> Iterator[Observer]:
     """Show the events of an experiment; with `verbose`, what each initialisation chose too."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
     from clinit.headtrain import events
 
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[unit]}"),
-        TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[losses]}"),
-        console=err,
-        disable=not err.is_terminal,
-    )
-    with bar:
-        steps = bar.add_task("Preparing", total=None, losses="", unit="steps")
+    with progress() as shown:
+        line = shown.line("Preparing")
+        steps, total = 0, 0
 
         def observe(event: Event) -> None:
+            nonlocal steps, total
             match event:
                 case events.Noted(text):
                     note(text)
@@ -47,19 +35,30 @@ def training_progress(*, verbose: bool) -> Iterator[Observer]:
                     if verbose:
                         say(_chosen(task, curve))
                 case events.TaskStarted(task, tasks, iterations):
-                    bar.update(steps, description=f"Task {task}/{tasks}", total=tasks * iterations)
+                    line.title, line.unit = f"Task {task}/{tasks}", "steps"
+                    total = tasks * iterations
+                    line.count(steps, total)
                 case events.Stepped(done):
-                    bar.advance(steps, done)
-                case events.Progressed(what, done, total):
-                    bar.update(steps, completed=done, total=total, unit=what)
+                    steps += done
+                    line.count(steps, total)
+                case events.Progressed():
+                    line.unit = event.what
+                    line.count(event.done, event.total)
                 case events.Evaluated():
-                    losses = " ".join(f"{value:.2f}" for value in event.loss_new.values())
-                    bar.update(steps, losses=f"new-task loss {losses}")
+                    line.more = f"new-task loss {_losses(event.loss_new)}"
                 case events.Initialised():
                     if verbose:
                         say(_initialised(event))
 
         yield observe
+
+
+def _losses(losses: Mapping[str, float]) -> str:
+    """Return the losses of a few heads, the range of many."""
+    values = [f"{value:.2f}" for value in losses.values()]
+    if len(values) <= _FEW:
+        return " ".join(values)
+    return f"{min(losses.values()):.2f} to {max(losses.values()):.2f}"
 
 
 def _chosen(task: int, curve: LambdaCurve) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from rich.text import Text
 
-from clinit.cli.console import out
+from clinit.cli.console import is_quiet, out
 from clinit.cli.context import Context
 from clinit.extract.visible import visible
 
@@ -25,7 +25,7 @@ def runner(context: Context) -> Run:
         out.print(Text(command_line(words), style="green"), soft_wrap=True)
         typed, sys.argv = sys.argv, ["clinit", *words]  # what the records keep as their command
         try:
-            clinit.main(words, standalone_mode=False)
+            clinit.main([*(["--quiet"] if is_quiet() else []), *words], standalone_mode=False)
         finally:
             sys.argv = typed
 

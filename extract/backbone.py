@@ -20,19 +20,16 @@ import msgspec
 import numpy as np
 import timm
 import timm.data
-import timm.models
 import torch
 from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from clinit.errors import BackboneError, ClinitError, MachineError
+from clinit.errors import BackboneError
 from clinit.extract.device import choose_device
 from clinit.extract.head import Head
-from clinit.extract.machine import out_of_memory
 from clinit.extract.model_args import check_model_args
-from clinit.extract.network_size import NetworkSize, check_size
-from clinit.extract.readable import check_readable
+from clinit.extract.network_weights import failure, network_of_file, pretrained_network
 
 AUTOCAST_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -119,7 +116,10 @@ def load_backbone(config: BackboneConfig) -> Backbone:
             f"{config.name}: {error}", remedy="Give other arguments, or build it without them."
         ) from error
     _refuse_two_classifiers(config.name)
-    network = _pretrained(config) if config.weights is None else _from_file(config)
+    if config.weights is None:
+        network = pretrained_network(config.name, config.model_args)
+    else:
+        network = network_of_file(config.name, config.weights, config.model_args)
     classifier = network.get_classifier()  # type: ignore[operator]
     if not isinstance(classifier, nn.Linear):
         raise BackboneError(
@@ -193,7 +193,7 @@ def check_penultimate(backbone: Backbone, batch: Float[Tensor, "batch 3 height w
         features, expected = backbone.features(batch), backbone.logits(batch)
     except Exception as error:  # whatever a size or an argument leads to
         size = " x ".join(map(str, batch.shape[2:]))
-        raise _failure(
+        raise failure(
             error,
             f"{backbone.config.name} cannot process images of {size} pixels",
             "Leave out `--input-size`, or check `--model-arg`.",
@@ -222,82 +222,6 @@ def check_penultimate(backbone: Backbone, batch: Float[Tensor, "batch 3 height w
             " does not give the model's own logits",
             remedy="Choose another backbone: something follows or surrounds its classifier.",
         )
-
-
-def _pretrained(config: BackboneConfig) -> nn.Module:
-    if config.model_args:
-        _check_size(config.name, config.model_args, None)
-    try:
-        network: nn.Module = timm.create_model(config.name, pretrained=True, **config.model_args)
-    except Exception as error:  # timm and its hub client raise a dozen types
-        raise _failure(
-            error,
-            f"timm cannot give pretrained weights of {config.name}",
-            "Give a checkpoint with `--weights FILE`, or check the network connection.",
-        ) from error
-    return network
-
-
-def _from_file(config: BackboneConfig) -> nn.Module:
-    path = config.weights
-    assert path is not None
-    if not path.is_file():
-        raise BackboneError(
-            f"no weights at {path}", remedy="Give a .safetensors or .pth file with `--weights`."
-        )
-    check_readable(path, BackboneError)
-    try:
-        state = timm.models.load_state_dict(str(path), weights_only=True)
-    except Exception as error:  # unpickling and safetensors raise many types
-        raise _failure(
-            error,
-            f"{path} cannot be read as weights",
-            "A checkpoint is a safetensors file, or a .pth file that holds tensors only"
-            " (`weights_only=True`): code in a checkpoint is never run.",
-        ) from error
-    arguments = dict(config.model_args)
-    rows = _classifier_rows(config.name, state)
-    if rows is not None:
-        arguments.setdefault("num_classes", rows)
-    _check_size(config.name, arguments, NetworkSize.of_state(state))
-    try:
-        network: nn.Module = timm.create_model(config.name, pretrained=False, **arguments)
-    except Exception as error:
-        raise _not_built(error, config.name, arguments) from error
-    try:
-        timm.models.load_checkpoint(network, str(path), strict=True, weights_only=True)
-    except Exception as error:  # checkpoint filters raise what they meet
-        raise _failure(
-            error,
-            f"{path} does not fit {config.name}",
-            "Check `--backbone` and `--model-arg` against the model that was saved.",
-        ) from error
-    return network
-
-
-def _check_size(name: str, arguments: Mapping[str, Any], weights: NetworkSize | None) -> None:
-    try:
-        check_size(name, arguments, weights)
-    except ClinitError:
-        raise
-    except Exception as error:  # an index that is none, a division by zero, whatever they lead to
-        raise _not_built(error, name, arguments) from error
-
-
-def _not_built(error: Exception, name: str, arguments: Mapping[str, Any]) -> ClinitError:
-    return _failure(
-        error,
-        f"timm cannot build {name} with {dict(arguments)}",
-        "Check `--backbone` and `--model-arg`.",
-    )
-
-
-def _classifier_rows(name: str, state: Mapping[str, Any]) -> int | None:
-    """Return the number of classifier rows in a checkpoint, None where it has another layout."""
-    classifier = timm.get_pretrained_cfg(name, allow_unregistered=True)
-    prefix = getattr(classifier, "classifier", None)
-    weight = state.get(f"{prefix}.weight") if isinstance(prefix, str) else None
-    return int(weight.shape[0]) if isinstance(weight, Tensor) else None
 
 
 def _stored_names(path: Path, rows: int) -> tuple[str, ...] | None:
@@ -337,20 +261,3 @@ def body_sha256(network: nn.Module) -> str:
     classifier = {id(each) for each in network.get_classifier().parameters()}  # type: ignore[operator]
     state = network.state_dict(keep_vars=True)
     return state_sha256({name: v for name, v in state.items() if id(v) not in classifier})
-
-
-def _failure(error: Exception, what: str, remedy: str) -> ClinitError:
-    """Return what is to be said of an error of timm: it is the machine's where memory is short."""
-    if out_of_memory(error):
-        return MachineError(
-            f"not enough memory: {what}",
-            remedy="Free memory, or choose a smaller backbone; then run the same command again.",
-        )
-    return BackboneError(f"{what}: {_reason(error)}", remedy=remedy)
-
-
-def _reason(error: Exception) -> str:
-    """Return the message of an error as one line, with its type where that says more."""
-    text = " ".join(str(error).split())[:300]
-    plain = isinstance(error, RuntimeError | ValueError | OSError | AssertionError)
-    return text if text and plain else f"{type(error).__name__}: {text}".rstrip(": ")

@@ -37,6 +37,7 @@ from clinit.errors import ClinitError, HeadError, RecordError
 from clinit.extract.commit import draft_of, flush_file, flush_folder
 from clinit.extract.head import Head, read_head, write_head
 from clinit.extract.readable import check_readable
+from clinit.extract.writable import obstacle
 from clinit.headtrain.record.info import DOCUMENT, RunInfo, check_info, damaged
 from clinit.headtrain.record.study_file import STUDY, study_toml
 from clinit.headtrain.record.tables import (
@@ -105,10 +106,9 @@ def check_free(folders: Iterable[Path]) -> None:
             remedy="Choose another --out, or remove the old record first.",
         )
     for folder in folders:
-        nearest = next(parent for parent in folder.absolute().parents if parent.exists())
-        if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+        if why := obstacle(folder):
             raise RecordError(
-                f"cannot write the record {folder}: {nearest} is not a folder you can write to",
+                f"cannot write the record {folder}: {why}",
                 remedy="Choose another --out.",
             )
 

@@ -275,6 +275,7 @@ def test_pretrained_weights_that_cannot_be_had_are_refused_with_a_remedy(
         raise OSError("no connection")
 
     monkeypatch.setattr(timm, "create_model", offline)
+    monkeypatch.setattr("clinit.extract.hub.why_unreachable", lambda: None)
     with pytest.raises(BackboneError, match="cannot give pretrained weights of resnet18: no conn"):
         load_backbone(BackboneConfig(name="resnet18"))
 

@@ -1,0 +1,281 @@
+"""What remains on a terminal, what a log gets, and what --quiet leaves out."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import chain, repeat
+from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from clinit.cli import console, progress_log
+from clinit.cli import progress as progress_module
+from clinit.cli.main import app
+from clinit.cli.progress import Line, counting, doing, duration, progress
+from clinit.cli.progress_log import ProgressLog
+from tests.cli.screen import Screen, on_terminal
+
+ENCODINGS = ("utf-8", "latin-1", "ascii")
+
+
+def test_the_screen_of_these_tests_obeys_what_rich_writes() -> None:
+    screen = Screen(10)
+    screen.feed("one\r\ntwo\x1b[1mbold\x1b[0m12345\rX")
+    assert screen.lines == ["one", "twobold123", "X5"]
+    screen.feed("\r\x1b[2K\x1b[1A\x1b[2Knew\x1b[?25l")
+    assert screen.lines == ["one", "new", ""]
+    assert not screen.shows_cursor
+
+
+# What a bar and results do to each other, in a process of its own with a terminal.
+STEPS = """
+import os, time
+from clinit.cli.console import note, print_csv, print_json, say, warn
+from clinit.cli.progress import doing, progress
+
+with doing("Reading the caches …") as status:
+    time.sleep(0.15)
+    say("result 1")
+    status.update("Still …")
+with progress() as shown:
+    say("result 2")
+    line = shown.line("train", unit="images")
+    for done in range(5):
+        line.count(100 * done, 1_000)
+        line.more = "95/s"
+        time.sleep(0.05)
+    note("note 3")
+    say("result 4 " + "x" * 150)
+    {middle}
+    line = shown.only("val", unit="images")
+    line.count(7, 1_000)
+    warn("warning 5")
+    print_json('"json 6"')
+    print_csv("csv 7\\n")
+    with doing("Within …"):
+        say("result 8")
+        time.sleep(0.15)
+say("result 9")
+"""
+
+
+def lines_of(screen: Screen) -> list[str]:
+    return [line for line in screen.lines if line]
+
+
+@pytest.mark.parametrize("columns", [20, 80, 140])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_results_remain_and_bars_do_not(columns: int, encoding: str) -> None:
+    code, screen = on_terminal(
+        [sys.executable, "-c", STEPS.format(middle="pass")],
+        columns=columns,
+        environment={"PYTHONIOENCODING": encoding},
+    )
+    assert code == 0
+    assert screen.shows_cursor
+    long = "result 4 " + "x" * 150
+    expected = ["result 1", "result 2", "Note: note 3", long, "Warning: warning 5"]
+    expected += ['"json 6"', "csv 7", "result 8", "result 9"]
+    folded = [
+        part[start : start + columns] for part in expected for start in range(0, len(part), columns)
+    ]
+    assert lines_of(screen) == [line.rstrip() for line in folded]
+
+
+def test_the_bar_is_there_while_work_goes_on() -> None:
+    middle = "time.sleep(0.3); os._exit(3)"
+    code, screen = on_terminal([sys.executable, "-c", STEPS.format(middle=middle)], columns=80)
+    assert code == 3
+    *_, last = lines_of(screen)
+    assert re.fullmatch(r"train [━╸╺ ]+ 400/1,000 images \d s left 95/s", last), last
+    assert screen.text.count("train") == 1
+
+
+def test_a_terminal_that_cannot_draw_and_forced_colours_in_a_file_get_no_bar() -> None:
+    command = [sys.executable, "-c", STEPS.format(middle="pass")]
+    _, screen = on_terminal(command, columns=80, environment={"TERM": "dumb"})
+    assert "train" not in screen.text
+    assert screen.text.startswith("result 1\nresult 2\nNote: note 3\n")
+    forced = {**os.environ, "FORCE_COLOR": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=forced, check=True)
+    assert "train" not in done.stderr
+    assert "\x1b[2K" not in done.stderr
+
+
+def extraction(root: Path, out: Path, weights: Path, *more: object) -> list[object]:
+    return [
+        *("extract", "--dataset", "folder", "--root", root, "--out", out, "--device", "cpu"),
+        *("--backbone", "convnextv2_atto", "--model-arg=depths=(1,1,1,1)", "--input-size", 32),
+        *("--model-arg=dims=(4,8,8,12)", "--weights", weights, "--head-classes", "dataset"),
+        *more,
+    ]
+
+
+@pytest.mark.parametrize("columns", [140])
+def test_the_summary_of_an_extraction_is_whole_at_a_terminal(
+    make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path, columns: int
+) -> None:
+    words = extraction(make_tree(), tmp_path / "cache", tiny_weights, "--views", 1)
+    code, screen = on_terminal([sys.executable, "-m", "clinit", *words], columns=columns)
+    assert code == 0, screen.text
+    assert screen.text.count("stored head: top-1") == 3
+    for part in ("train", "val", "train, view 0"):
+        assert sum(line.startswith(f"{part}: ") for line in screen.lines) == 1, screen.text
+    assert not re.search("[━╸╺]", screen.text)
+
+
+def test_the_notes_of_training_stand_above_its_bar(tiny_run: Path, tmp_path: Path) -> None:
+    caches = tiny_run.parent / "caches"
+    words = ["train-head", "-v", "--base", caches / "base", "--new", caches / "new", "--tasks", 2]
+    words += ["--iterations", 4, "--batch-size", 4, "--device", "cpu", "--out", tmp_path / "runs"]
+    code, screen = on_terminal([sys.executable, "-m", "clinit", *words], columns=80)
+    assert code == 0, screen.text
+    assert not re.search("[━╸╺] ", screen.text.split("vit")[0].split("───")[0]), screen.text
+    for task in (1, 2):
+        assert sum(line.startswith(f"Task {task}, lambda ") for line in screen.lines) == 1
+        assert sum(line.startswith(f"Task {task}, least-sq") for line in screen.lines) == 1
+    assert "Task 1/2" not in screen.text
+    assert "run records at" in screen.text
+
+
+@pytest.fixture
+def fast_log(monkeypatch: pytest.MonkeyPatch) -> ProgressLog:
+    """A log whose lines are due every few milliseconds."""
+    log = ProgressLog()
+    log._pauses = chain((0.02,), repeat(0.03))
+    monkeypatch.setattr(progress_log, "_LEAST_S", 0.001)
+    monkeypatch.setattr(progress_module, "_log", log)
+    return log
+
+
+def test_a_log_tells_how_far_the_work_is(
+    fast_log: ProgressLog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with progress() as shown:
+        line = shown.line("train", unit="images")
+        line.count(0, 50_000)
+        time.sleep(0.05)
+        line.count(12_345, 50_000)
+        line.more = "95/s"
+        time.sleep(0.1)
+    with counting() as count:
+        count("verifying", 1, 4)
+        time.sleep(0.1)
+    with doing("Reading …"):
+        time.sleep(0.1)
+    out, err = capsys.readouterr()
+    assert out == ""
+    told = list(dict.fromkeys(err.splitlines()))
+    assert told[0] == "train: 0 of 50,000 images, 0 %"
+    assert told[1] == "train: 12,345 of 50,000 images, 25 %, 0 s left, 95/s"
+    assert told[-2:] == ["verifying: 25 %", "Reading … 0 s"]
+
+
+def test_a_log_begins_after_ten_seconds_and_goes_on_at_longer_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The clock of the log stands still except for its own waiting."""
+    now, printed = [100.0], list[float]()
+
+    class Clock(Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            now[0] += timeout or 0
+            return now[0] > 500
+
+    monkeypatch.setattr(progress_log, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(progress_log, "print_line", lambda line: printed.append(now[0] - 100))
+    log = ProgressLog()
+    with log.telling(lambda: ""):
+        pass
+    log._tell(lambda: "still going", Clock())
+    assert printed == [10, 30, 60, 120, 180, 240, 300, 360]
+
+
+def test_work_of_less_than_ten_seconds_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    with doing("Reading …"), progress() as shown:
+        shown.line("train").count(1, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_whoever_stops_reading_the_log_does_not_stop_the_work(
+    fast_log: ProgressLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(line: str) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(progress_log, "print_line", broken)
+    with doing("Reading …"):
+        time.sleep(0.1)
+
+
+def test_the_time_left_is_that_of_the_work_of_this_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    line = Line("train", unit="images")
+    assert line.in_words() == "train"
+    line.count(9_000, 10_000)  # what an earlier call has left
+    assert line.in_words() == "train: 9,000 of 10,000 images, 90 %"
+    now[0] = 60.0
+    line.count(9_100, 10_000)
+    assert line.in_words() == "train: 9,100 of 10,000 images, 91 %, 9 min left"
+    line.count(0, 500)  # another count
+    assert line.in_words() == "train: 0 of 500 images, 0 %"
+    line.count(500, 500)
+    assert line.in_words() == "train: 500 of 500 images, 100 %"
+
+
+def test_times_have_two_units_at_most() -> None:
+    assert [duration(float(s)) for s in (0, 99, 100, 5_999, 6_000, 86_400 * 2)] == [
+        *("0 s", "99 s", "2 min", "1 h 40 min", "1 h 40 min", "2 d 0 h"),
+    ]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_quiet_leaves_out_progress_and_notes_but_no_warning_and_no_result(
+    make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path, before: bool
+) -> None:
+    root = make_tree()
+    (root / "train" / "a" / "0.png").write_bytes(b"no image")
+    words = [str(w) for w in extraction(root, tmp_path / "cache", tiny_weights, "--views")]
+    assert CliRunner().invoke(app, [*words, "2"]).exit_code == 0
+    words.append("1")
+    quiet = ["-q", *words] if before else [words[0], "--quiet", *words[1:]]
+    shown = CliRunner().invoke(app, quiet)
+    assert shown.exit_code == 0
+    assert "Note: " not in shown.stderr
+    assert "top-1" in shown.stdout
+    assert "Warning: 1 of 15 images have no features" in shown.stderr
+    assert console.is_quiet()
+    again = CliRunner().invoke(app, words)
+    assert "Note: the cache holds 2 views" in again.stderr
+    assert not console.is_quiet()
+
+
+def test_quiet_draws_nothing_at_a_terminal(tmp_path: Path) -> None:
+    code = f"from clinit.cli.console import hush\nhush(wanted=True)\n{STEPS.format(middle='pass')}"
+    _, screen = on_terminal([sys.executable, "-c", code], columns=80)
+    assert lines_of(screen)[:2] == ["result 1", "result 2"]
+    assert "note 3" not in screen.text
+    assert "Warning: warning 5" in screen.text
+
+
+def test_commands_that_a_command_runs_are_as_quiet_as_it(tmp_path: Path) -> None:
+    """`reproduce` and `demo` run others through the same program."""
+    from clinit.cli.typed import runner
+
+    heard: list[list[str]] = []
+    root = SimpleNamespace(command=SimpleNamespace(main=lambda words, **_: heard.append(words)))
+    context = SimpleNamespace(find_root=lambda: root)
+    run = runner.__wrapped__ if hasattr(runner, "__wrapped__") else runner
+    for wanted in (True, False):
+        console.hush(wanted=wanted)
+        run(context)("report", tmp_path)  # type: ignore[arg-type]
+    assert heard == [["--quiet", "report", str(tmp_path)], ["report", str(tmp_path)]]
