@@ -154,17 +154,13 @@ def _fit(cache: Path, by: HeadFit) -> None:
 
     with doing("Reading the features …"):
         source = read_source(cache)
-    if by is HeadFit.logistic:
-        titles = {"grid": "Fitting the head: penalties", "refit": "Fitting the head: all rows"}
-        with counting("searches") as count:
-            found = fit_head(
-                source,
-                by.value,
-                progress=lambda stage, done, total: count(titles[stage], done, total),
-            )
-    else:
-        with doing("Fitting the head …"):
-            found = fit_head(source, by.value)
+    titles = {"grid": "Fitting the head: penalties", "refit": "Fitting the head: all rows"}
+    with counting("searches") as count:  # nothing is shown where there are none
+        found = fit_head(
+            source,
+            by.value,
+            progress=lambda stage, done, total: count(titles[stage], done, total),
+        )
     give_head(cache, found, class_names_from="the classes of the data set")
     say(_fitted(found))
     top1 = open_split(cache / "train").summary.head.top1
