@@ -1,11 +1,20 @@
-"""What columns of the tables mean, in the words of their captions."""
+"""What columns of the tables mean, in the words of their captions.
+
+A table for a text says all of it. Below a table in the terminal is only what those runs need to be
+said of them; where the rest is written is said once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.console import RenderableType
+from rich.text import Text
+
 from clinit.analysis.efficiency import Reading
 from clinit.analysis.run_summary import RunSummary
+
+WHERE_COLUMNS_ARE_TOLD = "Columns: clinit report --help"
 
 _GAIN: dict[Reading, str] = {
     "equal-level": "iterations of random / iterations of the run, both to 95 % of random's best"
@@ -26,3 +35,25 @@ def loss_caption(runs: Sequence[RunSummary]) -> str:
     known = [size for size in sizes if size is not None]
     most = f"at most {max(known):,} " if known and len(known) == len(sizes) else ""
     return f"L_new: mean loss on {most}training images of the current task."
+
+
+def below(
+    runs: Sequence[RunSummary], *said: str, left_out: str = "", legend: str = ""
+) -> list[RenderableType]:
+    """Return the words below a table in the terminal; nothing where there is nothing to say.
+
+    Args:
+        runs: Those of the table.
+        said: Sentences about this table; empty ones are left out.
+        left_out: Headings of the columns that it has no room for.
+        legend: Lines below the words; empty, or with a line break before each.
+    """
+    start = "" if not runs[0].skip_start else "The points before the first step are left out."
+    missing = f"Not shown in this width: {left_out}." if left_out else ""
+    words = (" ".join(filter(None, (*said, start, missing))) + legend).strip("\n")
+    return [Text(words, style="dim")] if words else []
+
+
+def reading_caption(reading: Reading) -> str:
+    """Return by which reading the column `gain` is, where it is not the usual one."""
+    return "" if reading == "equal-level" else f"gain: {reading}."

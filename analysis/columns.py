@@ -34,6 +34,7 @@ def table_of(
     title: str | Text | None = None,
     caption: str | None = None,
     is_framed: bool = False,
+    is_tight: bool = False,
 ) -> Table:
     """Return a table.
 
@@ -44,10 +45,11 @@ def table_of(
         caption: Below the table, on the left.
         is_framed: Whether lines are drawn around the table and between its columns; where it is
             too wide, all columns then give way alike.
+        is_tight: Whether one blank instead of two is between columns.
     """
     table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
     if not is_framed:
-        table.box, table.padding = box.SIMPLE_HEAD, (0, 1, 0, 0)
+        table.box, table.padding = box.SIMPLE_HEAD, (0, 0 if is_tight else 1, 0, 0)
         table.pad_edge = table.show_edge = False
     for column in columns:
         justify: Literal["left", "right"] = "right" if column.kind == "number" else "left"

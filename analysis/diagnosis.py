@@ -32,6 +32,7 @@ PAPER = {
     "d_ls": "78.97",
 }
 """ConvNeXtV2-Femto with its cross-entropy head on ImageNet-1K, C = 1,000 and d = 384."""
+_PAPER_BACKBONE, _PAPER_CLASSES = "convnextv2_femto", 1_000
 
 MEANING = {
     "nc1": "spread within classes / between them; 0: a class is a point",
@@ -55,6 +56,14 @@ class Diagnosis:
     per_class: pl.DataFrame | None = None
     """class, rows, nc1, cosine (of the head's row and the centred class mean), d_ls,
     weight_norm, bias; None unless asked for."""
+    backbone: str | None = None
+    """Name of the backbone of the features; None where it is not known."""
+
+    @property
+    def is_of_paper(self) -> bool:
+        """Whether backbone and number of classes are those of the paper's numbers."""
+        named = (self.backbone or "").split(".")[0] == _PAPER_BACKBONE
+        return named and self.collapse.classes == _PAPER_CLASSES
 
     def content(self) -> dict[str, Any]:
         """Return the metrics by name, for JSON; null where one is not defined."""
@@ -80,7 +89,10 @@ class Diagnosis:
         return content
 
     def table(self) -> Table:
-        """Return the metrics as a rich table that says what each of them means."""
+        """Return the metrics as a rich table that says what each of them means.
+
+        The paper's numbers stand beside those of its backbone on its classes, and no others.
+        """
         from clinit.analysis.columns import Column, table_of
 
         content = self.content()
@@ -91,18 +103,21 @@ class Diagnosis:
                 {"d_ls": "D_LS", "d_ls_relative": "D_LS rel."}.get(name, name.upper()),
                 "-" if value is None else f"{value:.4g}",
                 "" if floor is None else f"{floor:.3f}",
-                PAPER.get(name, ""),
+                *([PAPER.get(name, "")] if self.is_of_paper else []),
                 meaning,
             ]
 
-        numbers = (Column(heading, "number") for heading in ("value", "floor", "paper*"))
+        headings = ("value", "floor", *(["paper*"] if self.is_of_paper else []))
+        numbers = (Column(heading, "number") for heading in headings)
+        paper = (
+            "\n* ConvNeXtV2-Femto on ImageNet-1K, 1,000 classes, d = 384: floor 0.872.\n  D_LS is"
+            " that of its cross-entropy head; the MSE head (targets 30) has 377.18."
+        )
         return table_of(
             [Column("metric", "text"), *numbers, Column("what it says", "text")],
             [[line(name, meaning) for name, meaning in MEANING.items()]],
             caption="Smaller is closer to collapse. floor: the least value that a head of this"
-            " width can have.\n* ConvNeXtV2-Femto on ImageNet-1K, 1,000 classes, d = 384: floor"
-            " 0.872.\n  D_LS is that of its cross-entropy head; the MSE head (targets 30) has"
-            " 377.18.",
+            " width can have." + (paper if self.is_of_paper else ""),
             is_framed=True,
         )
 
@@ -179,7 +194,8 @@ def diagnose_split(
     with torch_stream(place):
         statistics = ClassStatistics.of_blocks(blocks(), totals, dim=split.dim)
         weight, bias = (beside(statistics.gram, part) for part in (head.weight, head.bias))
-        found = diagnose(statistics, weight, bias, lam=lam)
+        measured = diagnose(statistics, weight, bias, lam=lam)
+        found = replace(measured, backbone=split.fingerprint.backbone)
         if not per_class:
             return found
         nc1 = class_nc1(statistics, blocks())

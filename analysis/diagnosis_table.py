@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from clinit.analysis.columns import Cells, Column, table_of
-from clinit.analysis.run_names import name_cells, name_columns
+from clinit.analysis.captions import below
+from clinit.analysis.columns import Column
+from clinit.analysis.fitted_table import Columns, Line, fitted_table
+from clinit.analysis.run_names import RunNames
 from clinit.analysis.run_summary import RunSummary
-from clinit.analysis.settings import NOTHING, differences
+from clinit.analysis.settings import NOTHING
 
 COLUMNS = {
     "NC1": "nc1",
@@ -25,28 +27,34 @@ COLUMNS = {
 }
 
 
-def diagnosis_table(runs: Sequence[RunSummary], *, per_task: bool) -> Table:
+def diagnosis_table(runs: Sequence[RunSummary], width: int, *, per_task: bool) -> RenderableType:
     """Return one line per run: its head at the end of the last task, or of every task."""
-    extra = differences(runs).names
-
-    def section(run: RunSummary) -> Iterator[Cells]:
-        tasks = [task for task in run.record.info["tasks"] if task.get("diagnosis")]
-        for task in tasks if per_task else tasks[-1:]:
-            found: Mapping[str, Any] = task["diagnosis"] or {}
-            values = (found.get(name) for name in COLUMNS.values())
-            yield [*name_cells(run, extra, runs), str(task["task"]), *map(_number, values)]
-
-    # Names in full: the table is narrow.
-    names = [Column(column.heading) for column in name_columns(extra)]
-    columns = [*names, Column("task"), *(Column(name, "number") for name in COLUMNS)]
-    sections = map(section, runs) if per_task else [chain.from_iterable(map(section, runs))]
-    return table_of(
-        columns,
-        sections,
-        title=Text("At the end of every task" if per_task else "At the end of the last task"),
-        caption="Over buffer and new training rows. 0 is full collapse; floor: the least NC2 and"
-        " NC3 of a head of this width. rel.: D_LS / size of the head's outputs.",
+    found = [_lines(run, per_task=per_task) for run in runs]
+    names = RunNames.of(runs)
+    fitted = fitted_table(
+        [found if per_task else [[*chain.from_iterable(found)]]],
+        names,
+        Columns([Column(name, "number") for name in COLUMNS], behind=[Column("task")]),
+        width,
     )
+    title = "At the end of every task" if per_task else "At the end of the last task"
+    words = below(
+        runs,
+        "On buffer and new training images; 0: full collapse.",
+        left_out=fitted.left_out,
+        legend=names.legend,
+    )
+    return Group(Text(title, style="italic"), fitted.table, *words)
+
+
+def _lines(run: RunSummary, *, per_task: bool) -> list[Line]:
+    tasks = [task for task in run.record.info["tasks"] if task.get("diagnosis")]
+    lines = []
+    for task in tasks if per_task else tasks[-1:]:
+        found: Mapping[str, Any] = task["diagnosis"] or {}
+        numbers = [_number(found.get(name)) for name in COLUMNS.values()]
+        lines.append(Line(run, numbers, behind=[str(task["task"])]))
+    return lines
 
 
 def _number(value: Any) -> str:

@@ -135,12 +135,14 @@ def comparison_key(info: Mapping[str, Any]) -> str:
     if settings.get("method") in ("naive", "ewc"):
         left_out |= BUFFER_SETTINGS
     config = {name: value for name, value in settings.items() if name not in left_out}
-    data = [
-        {name: value for name, value in info[side].items() if name != "path"}
-        for side in ("base", "new")
-    ]
     head = (info.get("head") or {}).get("digest")
-    return json.dumps([config, data, head], sort_keys=True, default=str)
+    return json.dumps([config, data_of(info), head], sort_keys=True, default=str)
+
+
+def data_of(info: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what is known about base and new data, but for where they lie."""
+    sides: list[Mapping[str, Any]] = [info.get(side) or {} for side in ("base", "new")]
+    return [{name: value for name, value in side.items() if name != "path"} for side in sides]
 
 
 def best_of(random: pl.DataFrame) -> float | NoLevel:

@@ -9,13 +9,14 @@ from typing import Any
 import polars as pl
 
 from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.same_data import by_data
 from clinit.analysis.seeds import SeedGroup, Spread, seed_groups
 from clinit.analysis.settings import differences, settings
 from clinit.headtrain.record.format import finite
 
 
 def mean_rows(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
-    """Return one entry per group of runs that differ in their seed alone, the best A_all first.
+    """Return one entry per group of seeds, by data, the best A_all first.
 
     `values` holds mean, deviation (of a sample; None of one value) and count of each number, None
     where no run has it.
@@ -29,7 +30,7 @@ def mean_rows(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
             "values": {name: _spread(found) for name, found in group.values.items()},
             "config": {k: v for k, v in group.runs[0].config.items() if k != "seed"},
         }
-        for group in seed_groups(runs)
+        for group in _groups(runs)
     ]
 
 
@@ -45,7 +46,7 @@ def means_csv(runs: Sequence[RunSummary]) -> str:
     """
     names = [name for name in differences(runs).names if name not in ("seed", "run")]
     lines: list[dict[str, Any]] = []
-    for group in seed_groups(runs):
+    for group in _groups(runs):
         told = settings(group.runs[0])
         line = _identity(group) | {name: _plain(told.get(name)) for name in names}
         line |= {
@@ -67,7 +68,15 @@ def _identity(group: SeedGroup) -> dict[str, Any]:
         "scale": run.scale,
         "loss": run.config.get("loss"),
         "head_width": run.config.get("head_width"),
+        "base": run.data_name("base"),
+        "new": run.data_name("new"),
+        "measured_on": run.measured_on,
     }
+
+
+def _groups(runs: Sequence[RunSummary]) -> list[SeedGroup]:
+    """Return the groups of each data, the best A_all first."""
+    return [group for part in by_data(runs) for group in seed_groups(part)]
 
 
 def _spread(found: Spread | None) -> dict[str, float | int | None] | None:

@@ -60,6 +60,7 @@ def ranked_measures(reading: Reading) -> tuple[Measure, ...]:
     """Return what the ranking shows; what does not fit the width is left out from the right."""
     return (
         Measure("acc_all", "A_all", "%", "high", 2, r"$A_\mathrm{all}$"),
+        *STANDARD_MEASURES,
         Measure("acc_new", "A_new", "%", "high", 2, r"$A_\mathrm{new}$"),
         Measure("acc_old", "A_old", "%", "high", 2, r"$A_\mathrm{old}$"),
         Measure("acc_pre", "A_pre", "%", "high", 2, r"$A_\mathrm{pre}$"),
@@ -68,19 +69,23 @@ def ranked_measures(reading: Reading) -> tuple[Measure, ...]:
     )
 
 
-FURTHER_MEASURES = (
-    Measure(
-        *("average_incremental_accuracy", "A_inc", "%", "high", 2, r"$A_\mathrm{inc}$"),
-        meaning="A_all at the end of each task, mean over tasks",
-    ),
+STANDARD_MEASURES = (
     Measure(
         *("last_accuracy", "A_last", "%", "high", 2, r"$A_\mathrm{last}$"),
         meaning="A_all at the end of the last task",
     ),
     Measure(
+        *("average_incremental_accuracy", "A_inc", "%", "high", 2, r"$A_\mathrm{inc}$"),
+        meaning="A_all at the end of each task, mean over tasks",
+    ),
+    Measure(
         *("forgetting", "forg.", "%", "low", 2, "forg."),
         meaning="forgetting, drop of earlier tasks from their best accuracy to the last",
     ),
+)
+"""What papers on continual learning report."""
+
+FURTHER_MEASURES = (
     Measure(
         *("backward_transfer", "BWT", "%", "high", 2, "BWT"),
         meaning="backward transfer, change of earlier tasks since their own end",

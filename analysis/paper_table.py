@@ -10,13 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from clinit.analysis.efficiency import Reading
-from clinit.analysis.measures import Measure, ranked_measures
-from clinit.analysis.metrics_table import bold_caption, known_measures, metrics_caption
+from clinit.analysis.measures import FURTHER_MEASURES, Measure, ranked_measures
+from clinit.analysis.metrics_table import bold_caption, metrics_caption
 from clinit.analysis.ranking import ranking_caption
-from clinit.analysis.run_names import name_cells, name_columns
+from clinit.analysis.run_names import RunNames
 from clinit.analysis.run_summary import RunSummary
-from clinit.analysis.seeds import SeedGroup, best_of_groups, seed_groups
-from clinit.analysis.settings import common, differences
+from clinit.analysis.seeds import SeedGroup, best_of_groups, known_of, seed_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +44,23 @@ class PaperTable:
     """Headings of the columns that name the line."""
     measures: tuple[Measure, ...]
     groups: tuple[SeedGroup, ...]
-    settings: tuple[str, ...]
+    run_names: RunNames
 
     @classmethod
     def of(cls, runs: Sequence[RunSummary], reading: Reading, *, metrics: bool) -> PaperTable:
-        """Summarise runs by the measures of the ranking, or by the further `metrics`."""
-        settings = tuple(name for name in differences(runs).names if name not in ("seed", "run"))
+        """Summarise runs on the same data by the ranking's measures, or by further `metrics`."""
         groups = seed_groups(runs)
-        measures = tuple(known_measures(groups)) if metrics else ranked_measures(reading)
+        names = RunNames.of([group.runs[0] for group in groups], without=("seed",))
+        measures = tuple(
+            known_of(groups, FURTHER_MEASURES if metrics else ranked_measures(reading))
+        )
         caption = (
             metrics_caption(groups, measures)
             if metrics
-            else ranking_caption(groups, measures, reading) + bold_caption(groups)
+            else f"{ranking_caption(groups, measures, reading)} {bold_caption(groups)}".rstrip()
         )
-        headings = tuple(column.heading for column in name_columns(settings))
-        title = common(runs, (*settings, "seed"))
-        return cls(title, caption, headings, measures, tuple(groups), settings)
+        headings = tuple(column.heading for column in names.columns)
+        return cls(names.title, caption, headings, measures, tuple(groups), names)
 
     def lines(self) -> Iterator[tuple[list[str], int, list[Entry]]]:
         """Yield what names each line, its number of seeds and its numbers."""
@@ -75,5 +75,4 @@ class PaperTable:
                 )
                 for measure, tops in zip(self.measures, best, strict=True)
             ]
-            names = name_cells(group.runs[0], self.settings, group.runs)
-            yield names, len(group.runs), entries
+            yield self.run_names.cells(group.runs[0]), len(group.runs), entries

@@ -5,43 +5,63 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from clinit.analysis.captions import gain_caption, loss_caption
-from clinit.analysis.columns import Cells, Column, table_of, width_of
+from clinit.analysis.captions import below, gain_caption, loss_caption, reading_caption
+from clinit.analysis.columns import Column
 from clinit.analysis.efficiency import Reading
-from clinit.analysis.measures import Measure, ranked_measures
-from clinit.analysis.run_names import name_cells, name_columns
+from clinit.analysis.fitted_table import Columns, Line, fitted_table
+from clinit.analysis.measures import Measure, meanings, ranked_measures
+from clinit.analysis.run_names import RunNames
 from clinit.analysis.run_summary import RunSummary
-from clinit.analysis.seeds import SeedGroup, seed_groups
-from clinit.analysis.settings import NOTHING, common, differences
+from clinit.analysis.seeds import SeedGroup, known_of, seed_groups
+from clinit.analysis.settings import NOTHING
 
 
 def ranking(runs: Sequence[RunSummary], width: int, reading: Reading) -> RenderableType:
-    """Return one line per group of seeds, the best first, at most `width` columns wide."""
-    names = tuple(name for name in differences(runs).names if name not in ("seed", "run"))
+    """Return one line per group of seeds, the best first, at most `width` columns wide.
+
+    All runs are on the same data. Deviations stand below the means where they do not fit beside
+    them.
+    """
     groups = seed_groups(runs)
-    measures, left_out = [*ranked_measures(reading)], list[Measure]()
-    table = _table(groups, names, measures)
-    while len(measures) > 1 and width_of(table) > width:
-        left_out.insert(0, measures.pop())
-        table = _table(groups, names, measures)
-    title = Text(common(runs, (*names, "seed")), style="bold")
-    words = ranking_caption(groups, measures, reading)
-    if left_out:
-        words += f" Not shown in this width: {', '.join(each.heading for each in left_out)}."
-    return Group(title, table, Text(words, style="dim"))
+    measures = known_of(groups, ranked_measures(reading))
+    names = RunNames.of([group.runs[0] for group in groups], without=("seed",))
+    is_seeded = any(len(group.runs) > 1 for group in groups)
+    fitted = fitted_table(
+        [[_lines(groups, measures, between, is_seeded=is_seeded)] for between in (" ", "\n")],
+        names,
+        Columns(
+            [Column(measure.column, "number") for measure in measures],
+            before=[Column("#", "number")],
+            behind=[Column("seeds", "number")] if is_seeded else [],
+        ),
+        width,
+    )
+    starred = [each for each in measures if any(group.is_partial(each) for group in groups)]
+    words = below(
+        runs,
+        "Ranked by A_all"
+        + (", ± standard deviation over seeds" if is_seeded else "")
+        + unequal_seeds(groups)
+        + ".",
+        "*: not in every task of every run." if starred else "",
+        reading_caption(reading),
+        left_out=fitted.left_out,
+        legend=names.legend,
+    )
+    return Group(Text(names.title, style="bold"), fitted.table, *words)
 
 
 def ranking_caption(
     groups: Sequence[SeedGroup], measures: Sequence[Measure], reading: Reading
 ) -> str:
-    """Return what the columns of a ranking mean."""
-    words = "Ranked by A_all, on test images: mean over evaluation points and seeds"
+    """Return what the columns of a ranking mean, for a text."""
+    words = f"Ranked by A_all, on {groups[0].runs[0].measured_on}: mean over evaluation points"
+    words += " and seeds"
     if any(len(group.runs) > 1 for group in groups):
         words += ", ± standard deviation over seeds"
-    words += unequal_seeds(groups) + "."
+    words += f"{unequal_seeds(groups)}. {meanings(measures)}"
     if any(measure.name == "loss_new" for measure in measures):
         words += f" {loss_caption([run for group in groups for run in group.runs])}"
     for measure in measures:
@@ -60,28 +80,27 @@ def unequal_seeds(groups: Sequence[SeedGroup]) -> str:
     return f". Not all have the same number of seeds ({min(counts)} to {max(counts)})"
 
 
-def _table(groups: Sequence[SeedGroup], names: Sequence[str], measures: Sequence[Measure]) -> Table:
-    columns = [
-        Column("#", "number"),
-        *name_columns(names),
-        Column("seeds", "number"),
-        *(Column(measure.column, "number") for measure in measures),
-    ]
-    lines: list[Cells] = [
-        [
-            str(number),
-            *name_cells(group.runs[0], names, group.runs),
-            str(len(group.runs)),
-            *(_cell(group, measure) for measure in measures),
-        ]
+def _lines(
+    groups: Sequence[SeedGroup], measures: Sequence[Measure], between: str, *, is_seeded: bool
+) -> list[Line]:
+    return [
+        Line(
+            group.runs[0],
+            [_cell(group, measure, between) for measure in measures],
+            before=[str(number)],
+            behind=[str(len(group.runs))] if is_seeded else [],
+        )
         for number, group in enumerate(groups, start=1)
     ]
-    return table_of(columns, [lines])
 
 
-def _cell(group: SeedGroup, measure: Measure) -> str:
+def _cell(group: SeedGroup, measure: Measure, between: str) -> Text:
     mean, deviation = group.mean(measure), group.deviation(measure)
     if mean is None:
-        return NOTHING
-    text = mean if deviation is None else f"{mean} ±{deviation}"
-    return text + ("*" if group.is_partial(measure) else "")
+        return Text(NOTHING)
+    star = "*" if group.is_partial(measure) else ""
+    if deviation is None:
+        return Text(mean + star)
+    if between == " ":
+        return Text(f"{mean} ±{deviation}{star}")
+    return Text.assemble(f"{mean}{star}", (f"\n±{deviation}", "dim"))

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from clinit.analysis.efficiency import Gain, Reading, gain
+from clinit.analysis.efficiency import Reading, gain
+from clinit.analysis.report_notes import notes_of
 from clinit.analysis.run_summary import Row, RunSummary
-from clinit.analysis.settings import labels
+from clinit.analysis.same_data import by_data, headings, stacked
 from clinit.analysis.time_to_accuracy import times_to_levels
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord, find_records, finite, read_record
@@ -36,6 +37,10 @@ class Report:
 
     def __repr__(self) -> str:
         return f"<Report: {len(self.runs)} runs, {len(self.notes)} notes>"
+
+    def by_data(self) -> list[Report]:
+        """Return a report for each data: base and new classes, and images measured on."""
+        return [Report(runs, self.notes) for runs in by_data(self.runs)]
 
     def rows(self) -> list[Row]:
         """Return one row per run, with its tasks; plain values."""
@@ -81,20 +86,22 @@ class Report:
         from clinit.analysis.markdown_table import markdown
         from clinit.analysis.paper_table import PaperTable
 
-        return markdown(PaperTable.of(self.runs, reading, metrics=metrics))
+        parts = by_data(self.runs)
+        return "\n".join(markdown(PaperTable.of(part, reading, metrics=metrics)) for part in parts)
 
     def latex(self, *, reading: Reading = "equal-level", metrics: bool = False) -> str:
         """Return means over seeds, of the ranking or the further metrics, as LaTeX."""
         from clinit.analysis.latex_table import latex
         from clinit.analysis.paper_table import PaperTable
 
-        return latex(PaperTable.of(self.runs, reading, metrics=metrics))
+        parts = by_data(self.runs)
+        return "\n".join(latex(PaperTable.of(part, reading, metrics=metrics)) for part in parts)
 
     def table(self, *, width: int = 80, reading: Reading = "equal-level") -> RenderableType:
         """Return the table of the runs, to be printed `width` columns wide."""
         from clinit.analysis.tables import run_table
 
-        return run_table(self.runs, width, reading)
+        return stacked(self.runs, lambda runs: run_table(runs, width, reading))
 
     @property
     def has_several_seeds(self) -> bool:
@@ -103,34 +110,40 @@ class Report:
 
         return num_seeds(self.runs) > 1
 
+    @property
+    def has_trials(self) -> bool:
+        """Whether there are trials of a search, judged by held-out training images."""
+        return any(run.is_held_out for run in self.runs)
+
     def ranking(self, *, width: int = 80, reading: Reading = "equal-level") -> RenderableType:
         """Return the runs ranked, those that differ only in their seed as one line."""
         from clinit.analysis.ranking import ranking
 
-        return ranking(self.runs, width, reading)
+        return stacked(self.runs, lambda runs: ranking(runs, width, reading))
 
     def metrics_table(self, *, width: int = 80) -> RenderableType:
         """Return what the field reports beside averages: forgetting, spike, time to a level."""
         from clinit.analysis.metrics_table import metrics_table
 
-        return metrics_table(self.runs, width)
+        return stacked(self.runs, lambda runs: metrics_table(runs, width))
 
     def task_table(self, *, width: int = 80, reading: Reading = "equal-level") -> RenderableType:
         """Return the table of every task of the runs, to be printed `width` columns wide."""
         from clinit.analysis.tables import task_table
 
-        return task_table(self.runs, width, reading)
+        return stacked(self.runs, lambda runs: task_table(runs, width, reading))
 
     @property
     def is_diagnosed(self) -> bool:
         """Whether a run was measured at its task ends (`clinit train-head --diagnose`)."""
-        return any("diagnosis" in task for run in self.runs for task in run.record.info["tasks"])
+        return any(map(is_diagnosed, self.runs))
 
-    def diagnosis_table(self, *, per_task: bool = False) -> RenderableType:
+    def diagnosis_table(self, *, width: int = 80, per_task: bool = False) -> RenderableType:
         """Return NC1 to NC4 and D_LS of the runs, after the last task or after every task."""
         from clinit.analysis.diagnosis_table import diagnosis_table
 
-        return diagnosis_table(self.runs, per_task=per_task)
+        measured = [run for run in self.runs if is_diagnosed(run)]
+        return stacked(measured, lambda runs: diagnosis_table(runs, width, per_task=per_task))
 
     def curves(self, *, width: int = 80) -> Text:
         """Return loss and accuracy on the new task over iterations, drawn in characters."""
@@ -143,9 +156,18 @@ class Report:
             ValueError: If there is no figure of this name; `FigureName` lists them.
             RecordError: If the records do not hold what it shows.
         """
+        from rich.text import Text
+
         from clinit.analysis.figures.gallery import drawable
 
-        return drawable(name).draw(self.runs, width)
+        figure, parts = drawable(name), by_data(self.runs)
+        drawn = [
+            Text.assemble((f"{heading}\n", "bold underline") if heading else "", picture)
+            for heading, picture in zip(
+                headings(parts), (figure.draw(part, width) for part in parts), strict=True
+            )
+        ]
+        return Text("\n\n").join(drawn)
 
     def figure(self, name: str = "curves") -> Figure:
         """Return a figure for a paper; see `draw` for what is raised."""
@@ -199,7 +221,12 @@ def report_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Repo
     compared = [_compare(run, randoms.get(run.key)) for run in runs]
     groups = list(dict.fromkeys(run.key for run in runs))
     compared.sort(key=lambda run: (groups.index(run.key), *_order(run)))
-    return Report(tuple(compared), _notes(compared))
+    return Report(tuple(compared), notes_of(compared))
+
+
+def is_diagnosed(run: RunSummary) -> bool:
+    """Return whether a run was measured at its task ends."""
+    return any(task.get("diagnosis") for task in run.record.info["tasks"])
 
 
 def _records(path: Path) -> list[Path]:
@@ -229,52 +256,6 @@ def _compare(run: RunSummary, random: RunSummary | None) -> RunSummary:
 def _order(run: RunSummary) -> tuple[bool, str, int, Path]:
     scale = SCALE_ORDER.index(run.scale) if run.scale in SCALE_ORDER else len(SCALE_ORDER)
     return run.init != "random", run.init, scale, run.path
-
-
-def _notes(runs: Sequence[RunSummary]) -> tuple[str, ...]:
-    notes: list[str] = [note for run in runs for note in run.record.info.get("notes", [])]
-    notes += [
-        f"{run.path} holds files that are not of its record: {', '.join(run.record.strangers)}."
-        for run in runs
-        if run.record.strangers
-    ]
-    randoms = {run.key for run in runs if run.init == "random"}
-    if any(run.key not in randoms and not run.is_solved for run in runs):
-        notes.append(
-            "No gain without a random run of the same stream and settings: add `--init random`"
-            " to the training command, or give the record of such a run too."
-        )
-    for run, name in zip(runs, labels(runs), strict=True):
-        if run.gain and not run.gain.complete:
-            reached, tasks = run.gain.reached, len(run.gain.tasks)
-            notes.append(
-                f"{name} reaches 95 % of random's best new-task accuracy in"
-                + (
-                    f" {reached} of {tasks} tasks; its gain is the mean over those."
-                    if reached
-                    else f" none of {tasks} tasks: it has no gain."
-                )
-            )
-        if run.gain and run.init == "random":
-            notes += _tasks_without_level(name, run.gain)
-        if run.not_finite:
-            notes.append(
-                f"{name}: the loss on the new task is not a finite number at {run.not_finite} of"
-                f" {len(run.points)} evaluation points."
-            )
-    return tuple(dict.fromkeys(notes))
-
-
-def _tasks_without_level(random: str, own: Gain) -> list[str]:
-    """Return notes on tasks without a gain over the run `random`, whose own gain is `own`."""
-    notes = []
-    for reason in dict.fromkeys(reason for _, reason in own.left_out):
-        tasks = [str(task) for task, other in own.left_out if other is reason]
-        every = len(tasks) == len(own.tasks) + len(own.left_out)
-        word = "task" if len(tasks) == 1 else "tasks"
-        where = "any task" if every else f"{word} {', '.join(tasks)}"
-        notes.append(f"No gain over {random} in {where}: {reason.value}.")
-    return notes
 
 
 def _is_plain(value: object) -> bool:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 
 from clinit.analysis.accuracy import ACCURACIES, accuracy_points, at_end, at_start, mean
 from clinit.analysis.accuracy_in_task import IN_TASK, points_in_task
-from clinit.analysis.efficiency import READINGS, Gain, comparison_key, value_name
+from clinit.analysis.efficiency import READINGS, Gain, comparison_key, data_of, value_name
 from clinit.analysis.run_metrics import Times, costs, costs_by_task, over_tasks
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.info import TaskInfo, settings_of
+from clinit.headtrain.record.measured_on import held_out_share
 
 Row = dict[str, Any]
 VALUES = ("loss_new", *ACCURACIES, *IN_TASK)
@@ -80,6 +82,27 @@ class RunSummary:
         return comparison_key(self.record.info)
 
     @property
+    def data(self) -> str:
+        """What this run must share with another one to be in one table with it."""
+        return json.dumps(data_of(self.record.info), sort_keys=True, default=str)
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether accuracies are measured on held-out training images: a trial of a search."""
+        return held_out_share(self.record.info) is not None
+
+    @property
+    def measured_on(self) -> str:
+        """The images that accuracies are measured on, in words."""
+        share = held_out_share(self.record.info)
+        return "test images" if share is None else f"held-out training images ({100 * share:.3g} %)"
+
+    def data_name(self, side: Literal["base", "new"]) -> str | None:
+        """Return the name of the folder of a feature cache."""
+        path = self.record.info.get(side, {}).get("path")
+        return Path(path).name if path else None
+
+    @property
     def averaged(self) -> pl.DataFrame:
         """The evaluation points that reported values average over."""
         return self.points.filter(pl.col("iteration") > 0) if self.skip_start else self.points
@@ -99,6 +122,9 @@ class RunSummary:
             "loss": self.config.get("loss"),
             "seed": self.config.get("seed"),
             "head_width": self.config.get("head_width"),
+            "base": self.data_name("base"),
+            "new": self.data_name("new"),
+            "measured_on": self.measured_on,
             **{name: finite(mean(self.averaged[name])) for name in VALUES},
             **{
                 value_name(reading): self.gain.mean(reading) if self.gain else None

@@ -1,18 +1,19 @@
 """Runs that differ only in their seed, and mean and standard deviation over them.
 
 The deviation is that of a sample (n - 1); a value that a run of a group lacks leaves that run out
-of this value.
+of this value. A run that was recorded twice is not taken for two seeds: its copies belong to groups
+of their own.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from clinit.analysis.efficiency import PLACE_SETTINGS, comparison_key
+from clinit.analysis.efficiency import PLACE_SETTINGS, comparison_key, data_of
 from clinit.analysis.measures import MEANS, Measure
 from clinit.analysis.run_summary import Row, RunSummary
 
@@ -78,11 +79,24 @@ class SeedGroup:
 
 def seed_groups(runs: Sequence[RunSummary]) -> list[SeedGroup]:
     """Group runs that differ only in their seed; the best A_all first."""
-    groups: dict[str, list[RunSummary]] = {}
+    return sorted(map(SeedGroup.of, alike(runs)), key=_rank)
+
+
+def alike(runs: Sequence[RunSummary]) -> list[tuple[RunSummary, ...]]:
+    """Return the runs that differ only in their seed together, all in their order."""
+    groups: dict[tuple[str, int], list[RunSummary]] = {}
+    copies: Counter[tuple[str, str]] = Counter()
     for run in runs:
-        groups.setdefault(seedless_key(run), []).append(run)
-    found = [SeedGroup.of(group) for group in groups.values()]
-    return sorted(found, key=_rank)
+        key, seed = seedless_key(run), str(run.config.get("seed"))
+        groups.setdefault((key, copies[key, seed]), []).append(run)
+        copies[key, seed] += 1
+    return [tuple(group) for group in groups.values()]
+
+
+def known_of(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> list[Measure]:
+    """Return the measures that some run has; the first one where none has any."""
+    known = [m for m in measures if any(group.values[m.name] is not None for group in groups)]
+    return known or [*measures[:1]]
 
 
 def num_seeds(runs: Sequence[RunSummary]) -> int:
@@ -130,10 +144,8 @@ def seedless_key(run: RunSummary) -> str:
     left_out = {*PLACE_SETTINGS, "seed"}
     config = {name: value for name, value in run.config.items() if name not in left_out}
     info = run.record.info
-    sides: list[Mapping[str, Any]] = [info.get("base") or {}, info.get("new") or {}]
-    plain = [{name: value for name, value in side.items() if name != "path"} for side in sides]
     head = (info.get("head") or {}).get("digest")
-    return json.dumps([config, plain, head], sort_keys=True, default=str)
+    return json.dumps([config, data_of(info), head], sort_keys=True, default=str)
 
 
 def _rank(group: SeedGroup) -> float:

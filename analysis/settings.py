@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from clinit.analysis.efficiency import INIT_SETTINGS, PLACE_SETTINGS
 from clinit.analysis.run_summary import RunSummary
@@ -33,12 +33,13 @@ SHORT = {
 """Column headings for settings whose name is too long for one."""
 
 _COMMON = (
-    *("backbone", "top_blocks", "rank", "method", "loss", "head_width", "tasks"),
-    *("stop_after", "iterations", "buffer", "buffer_per_class", "lr", "seed"),
+    *("measured_on", "backbone", "top_blocks", "rank", "method", "loss", "head_width"),
+    *("tasks", "stop_after", "iterations", "buffer", "buffer_per_class", "lr", "seed"),
 )
 _WORDS = {
     "backbone": "{}",
     "loss": "loss {}",
+    "measured_on": "on {}",
     "top_blocks": "{} top blocks",
     "head": "base head {}",
     "head_width": "head {}",
@@ -51,6 +52,12 @@ _WORDS = {
     "lam": "λ {}",
     "run": "# {}",
 }
+_ONE = {
+    "top_blocks": "1 top block",
+    "tasks": "1 task",
+    "iterations": "1 iteration per task",
+}
+"""Settings that are said otherwise where their value is 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +75,13 @@ class Differences:
         return self.of_training + self.of_init
 
 
-def differences(runs: Sequence[RunSummary]) -> Differences:
-    """Return the settings in which `runs` differ; with `run` where those do not tell all apart."""
+def differences(runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> Differences:
+    """Return the settings in which `runs` differ; with `run` where those do not tell all apart.
+
+    Settings `without` count as if all runs had the same.
+    """
     names = dict.fromkeys(name for run in runs for name in settings(run))
+    names = {name: None for name in names if name not in without}
     differing = [name for name in names if len({_value(run, name) for run in runs} - {None}) > 1]
     of_init = [name for name in differing if name in INIT_SETTINGS]
     of_training = [name for name in differing if name not in of_init]
@@ -81,8 +92,12 @@ def differences(runs: Sequence[RunSummary]) -> Differences:
 
 def identity(run: RunSummary, names: Sequence[str]) -> tuple[str, ...]:
     """Return the initialisation, the scale and the settings `names` of a run."""
-    scale = "" if run.init == "random" else run.scale
-    return (run.init, scale, *(shown(run, name) for name in names))
+    return (run.init, scale_of(run) or "", *(shown(run, name) for name in names))
+
+
+def scale_of(run: RunSummary) -> str | None:
+    """Return the scale of the new rows; None where it means nothing to the run."""
+    return None if run.init == "random" or run.is_solved else run.scale
 
 
 def settings(run: RunSummary) -> dict[str, Any]:
@@ -91,8 +106,9 @@ def settings(run: RunSummary) -> dict[str, Any]:
     config = {name: value for name, value in run.config.items() if name not in left_out}
     # Without a plastic block where only heads were trained: it sets them apart from others.
     names = {
-        "base": _data_name(run, "base"),
-        "new": _data_name(run, "new"),
+        "base": run.data_name("base"),
+        "new": run.data_name("new"),
+        "measured_on": run.measured_on,
         "top_blocks": 0,
     }
     fingerprint = run.record.info.get("base", {}).get("fingerprint") or {}
@@ -108,8 +124,7 @@ def shown(run: RunSummary, name: str, runs: Sequence[RunSummary] = ()) -> str:
 
 def phrase(run: RunSummary, name: str, runs: Sequence[RunSummary] = ()) -> str:
     """Return a setting with its name: `seed 0`, `head grow`."""
-    words = _WORDS.get(name, name.replace("_", " ") + " {}")
-    return words.format(shown(run, name, runs))
+    return _said(name, shown(run, name, runs))
 
 
 def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
@@ -118,7 +133,7 @@ def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
     first = every[0]
     data = [str(first[side]) for side in ("base", "new") if side not in differing and first[side]]
     words = [
-        _WORDS.get(name, f"{name} {{}}").format(_text(first[name]))
+        _said(name, _text(first[name]))
         for name in _COMMON
         if name not in differing and all(each.get(name) is not None for each in every)
         if name != "top_blocks" or first[name]
@@ -131,14 +146,22 @@ def labels(runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> list
 
     Settings `without` are left out of the names.
     """
-    names = [name for name in differences(runs).names if name not in without]
-    scales = {run.scale for run in runs if run.init != "random"}
+    names = differences(runs, without=without).names
+    scales = {scale_of(run) for run in runs} - {None}
     result = []
     for run in runs:
-        parts = [run.scale] if len(scales) > 1 and run.init != "random" else []
+        scale = scale_of(run) if len(scales) > 1 else None
+        parts = [] if scale is None else [scale]
         parts += [phrase(run, name, runs) for name in names if shown(run, name, runs) != NOTHING]
         result.append(run.init + (f" ({', '.join(parts)})" if parts else ""))
     return result
+
+
+def _said(name: str, text: str) -> str:
+    """Return a setting and its value in words."""
+    if text == "1" and name in _ONE:
+        return _ONE[name]
+    return _WORDS.get(name, name.replace("_", " ") + " {}").format(text)
 
 
 def _value(run: RunSummary, name: str) -> str | None:
@@ -182,8 +205,3 @@ def _head_name(run: RunSummary) -> str | None:
         return None
     path = head.get("path")
     return Path(path).name if path else "stored"
-
-
-def _data_name(run: RunSummary, side: Literal["base", "new"]) -> str | None:
-    path = run.record.info.get(side, {}).get("path")
-    return Path(path).name if path else None

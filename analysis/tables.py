@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from clinit.analysis.captions import gain_caption, loss_caption
-from clinit.analysis.columns import Cells, Column, table_of, width_of
+from clinit.analysis.captions import below, reading_caption
+from clinit.analysis.columns import Column
 from clinit.analysis.efficiency import Reading, value_name
-from clinit.analysis.run_names import name_cells, name_columns
+from clinit.analysis.fitted_table import Columns, Fitted, Line, fitted_table
+from clinit.analysis.run_names import RunNames
 from clinit.analysis.run_summary import Row, RunSummary
-from clinit.analysis.settings import NOTHING, common, differences, phrase
+from clinit.analysis.settings import NOTHING, differences, phrase
 
 _Kind = Literal["percent", "loss", "gain", "time", "factor"]
 _UNIT = {"percent": "%", "loss": "", "gain": "×", "time": "", "factor": ""}
@@ -70,59 +70,48 @@ _TRANSFER_INTO = Value("FWT", "forward_transfer_into", "percent")
 
 
 def run_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> RenderableType:
-    """Return one line per run, under what they have in common."""
-    differing = differences(runs)
+    """Return one line per run on the same data, under what they have in common."""
     named = [(run, run.row()) for run in runs]
-    columns = _run_columns(reading, transfer=_has_transfer([row for _, row in named]))
-    title = Text(common(runs, differing.names), style="bold")
-    caption = _caption(runs, named, reading)
-
-    def table(chosen: Sequence[tuple[RunSummary, Row]], extra: Sequence[str]) -> Table:
-        return _table(chosen, runs, columns, extra)
-
-    whole = table(named, differing.names)
-    if not differing.of_training or width_of(whole) <= width:
-        return Group(title, whole, caption)
-    # Too wide: what tells the groups apart goes above them instead of into columns.
-    parts: list[RenderableType] = [title]
-    for _, group in groupby(named, key=lambda pair: pair[0].key):
-        chosen = list(group)
-        parts += [_heading(chosen[0][0], differing.of_training), table(chosen, differing.of_init)]
-    return Group(*parts, caption)
+    rows = [row for _, row in named]
+    values = _known(_run_columns(reading, transfer=_has_transfer(rows)), rows)
+    names = RunNames.of(runs)
+    fitted = _fitted(named, names, values, width)
+    partly = any(row["gain_tasks"] != row["gain_tasks_reached"] for row in rows)
+    words = below(
+        runs,
+        _bold(runs),
+        "*: not in every task, see the notes." if partly else "",
+        reading_caption(reading),
+        left_out=fitted.left_out,
+        legend=names.legend,
+    )
+    return Group(Text(names.title, style="bold"), fitted.table, *words)
 
 
 def task_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> RenderableType:
-    """Return one table per task and group of comparable runs."""
-    differing = differences(runs)
+    """Return one table per task and group of comparable runs, all on the same data."""
+    of_training = differences(runs).of_training
+    names = RunNames.of(runs, without=of_training)
     named = [(run, run.row()) for run in runs]
-    tasks = [task for _, row in named for task in row["tasks"]]
-    probed = _has_transfer(tasks)
-    columns = [*_task_columns(reading), *([_TRANSFER_INTO] if probed else [])]
-    wide = [*columns, *_INITIALISATION_COLUMNS]
-    choices = [wide, columns, _task_columns(reading)]
-    is_cut = False
+    probed = _has_transfer([task for _, row in named for task in row["tasks"]])
+    values = [*_task_columns(reading), *([_TRANSFER_INTO] if probed else [])]
     parts: list[RenderableType] = []
+    left_out: dict[str, None] = {}
     for _, group in groupby(named, key=lambda pair: pair[0].key):
         chosen = list(group)
         for index, task in enumerate(chosen[0][1]["tasks"]):
             lines = [(run, row["tasks"][index]) for run, row in chosen]
             heading = f"Task {task['task']}" + _size(task)
-            parts.append(_heading(chosen[0][0], differing.of_training, heading))
-            tables = [_table(lines, runs, chosen, differing.of_init) for chosen in choices]
-            parts.append(next((each for each in tables if width_of(each) <= width), tables[-1]))
-            is_cut |= probed and parts[-1] is tables[-1]
-    caption = (
-        "start, end: A_new before the first step and after the last."
-        f" {loss_caption(runs)} {gain_caption(reading)}"
+            fitted = _fitted(lines, names, [*values, *_INITIALISATION_COLUMNS], width)
+            parts += [_heading(chosen[0][0], of_training, heading), fitted.table]
+            left_out |= dict.fromkeys(filter(None, [fitted.left_out]))
+    words = below(
+        runs,
+        "start, end: A_new before the first step and after the last.",
+        reading_caption(reading),
+        left_out=max(left_out, key=len, default=""),
     )
-    if probed and not is_cut:
-        caption += (
-            " FWT: forward transfer into the task, top-1 of a linear probe on its classes before it"
-            " is learnt; none into the first."
-        )
-    if is_cut:
-        caption += " Not shown in this width: FWT."
-    return Group(*parts, Text(caption, style="dim"))
+    return Group(*parts, *words)
 
 
 def duration(seconds: float) -> str:
@@ -142,13 +131,16 @@ def _narrow(value: float, below: float) -> str:
 
 def _run_columns(reading: Reading, *, transfer: bool) -> list[Value]:
     return [
-        Value("A_pre", "acc_pre", "percent"),
+        Value("A_all", "acc_all", "percent"),
+        Value("A_last", "last_accuracy", "percent"),
+        Value("A_inc", "average_incremental_accuracy", "percent"),
+        Value("forg.", "forgetting", "percent", "low"),
+        *([_TRANSFER] if transfer else []),
         Value("A_new", "acc_new", "percent"),
         Value("A_old", "acc_old", "percent"),
-        Value("A_all", "acc_all", "percent"),
+        Value("A_pre", "acc_pre", "percent"),
         Value("L_new", "loss_new", "loss", "low"),
         Value("gain", value_name(reading), "gain"),
-        *([_TRANSFER] if transfer else []),
         Value("time", "seconds", "time", "low"),
     ]
 
@@ -177,66 +169,56 @@ _INITIALISATION_COLUMNS = (
 )
 
 
-def _table(
-    lines: Sequence[tuple[RunSummary, Row]],
-    runs: Sequence[RunSummary],
-    values: Sequence[Value],
-    extra: Sequence[str],
-) -> Table:
+def _known(values: Sequence[Value], rows: Sequence[Row]) -> list[Value]:
+    """Return the values that some run has; the first one where none has any."""
+    known = [value for value in values if any(row.get(value.name) is not None for row in rows)]
+    return known or [*values[:1]]
+
+
+def _fitted(
+    lines: Sequence[tuple[RunSummary, Row]], names: RunNames, values: Sequence[Value], width: int
+) -> Fitted:
     """Return a table of `lines`; the best value among comparable runs in bold."""
 
-    def section(chosen: Sequence[tuple[RunSummary, Row]]) -> Iterator[Cells]:
+    def section(chosen: Sequence[tuple[RunSummary, Row]]) -> list[Line]:
         best = [value.best([row for _, row in chosen]) for value in values]
-        for run, row in chosen:
-            texts = (value.text(row) for value in values)
-            numbers = (
-                Text(text, style="bold green" if text == top else "")
-                for text, top in zip(texts, best, strict=True)
+        return [
+            Line(
+                run,
+                [
+                    Text(text, style="bold green" if text == top else "")
+                    for text, top in zip((value.text(row) for value in values), best, strict=True)
+                ],
             )
-            yield [*name_cells(run, extra, runs), *numbers]
+            for run, row in chosen
+        ]
 
     groups = groupby(lines, key=lambda pair: pair[0].key)
-    columns = [*name_columns(extra), *(value.column for value in values)]
-    return table_of(columns, (section(list(group)) for _, group in groups))
+    sections = [section(list(group)) for _, group in groups]
+    if all(len(section) == 1 for section in sections):  # nothing is beside anything
+        sections = [[line for section in sections for line in section]]
+    return fitted_table([sections], names, Columns([value.column for value in values]), width)
 
 
-def _caption(
-    runs: Sequence[RunSummary], named: Sequence[tuple[RunSummary, Row]], reading: Reading
-) -> Text:
-    start = "left out" if runs[0].skip_start else "included"
-    words = (
-        "A: accuracy on test images, mean over the evaluation points"
-        f" (the one before the first step of a task {start}); pre: base classes,"
-        " new: current task, old: base and earlier tasks, all: all seen."
-        f" {loss_caption(runs)} {gain_caption(reading)} ↑ higher is better, ↓ lower."
-    )
-    if _has_transfer([row for _, row in named]):
-        words += (
-            " FWT: forward transfer, top-1 of a linear probe on the next task's classes after"
-            " each task but the last, mean over tasks."
-        )
+def _bold(runs: Sequence[RunSummary]) -> str:
     groups = len({run.key for run in runs})
-    if groups < len(runs):
-        words += " Bold: the best" + (" of comparable runs." if groups > 1 else ".")
-    if any(row["gain_tasks"] != row["gain_tasks_reached"] for _, row in named):
-        words += " *: not in every task, see the notes."
-    if "run" in differences(runs).names:
-        words += "".join(f"\n# {number}: {run.path}" for number, run in enumerate(runs, 1))
-    return Text(words, style="dim")
+    if groups == len(runs):
+        return ""
+    return "Bold: the best of comparable runs." if groups > 1 else "Bold: the best."
 
 
-def _heading(run: RunSummary, names: Sequence[str], first: str = "") -> Text:
+def _heading(run: RunSummary, names: Sequence[str], first: str) -> Text:
     words = [phrase(run, name) for name in names]
-    return Text("\n" + ", ".join([first, *words] if first else words), style="bold")
+    return Text("\n" + ", ".join([first, *words]), style="bold")
 
 
 def _size(task: Row) -> str:
     parts = [
-        f"{task[name]:,} {words}"
-        for name, words in (
-            ("classes", "classes"),
-            ("train_rows", "training images"),
-            ("val_rows", "test images"),
+        f"{task[name]:,} {one if task[name] == 1 else several}"
+        for name, one, several in (
+            ("classes", "class", "classes"),
+            ("train_rows", "training image", "training images"),
+            ("val_rows", "test image", "test images"),
         )
         if task.get(name) is not None
     ]

@@ -12,6 +12,7 @@ import typer
 from clinit.analysis.figures.names import FigureName
 from clinit.cli.console import note, out, print_csv, print_json, say
 from clinit.cli.interruption import keeps
+from clinit.extract.number_of import number_of
 from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
@@ -79,9 +80,16 @@ def report(
         bool,
         typer.Option(
             "--metrics",
-            help="Show a second table: average incremental and last accuracy, forgetting, backward"
-            " transfer, accuracy within tasks, loss spike, time to random's best, cost of the"
-            " start. Markdown and LaTeX have it instead of the first; JSON and CSV hold both.",
+            help="Show a second table: backward transfer, accuracy within tasks, loss spike, time"
+            " to random's best, cost of the start. Markdown and LaTeX have it instead of the"
+            " first; JSON and CSV hold both.",
+        ),
+    ] = False,
+    matrix: Annotated[
+        bool,
+        typer.Option(
+            "--matrix",
+            help="Show the accuracy on the classes of each task after each task; JSON holds it.",
         ),
     ] = False,
     figure: Annotated[
@@ -134,7 +142,17 @@ def report(
         typer.Option("--skip-start", help="Leave the point before the first step out of averages."),
     ] = False,
 ) -> None:
-    """Print accuracies, loss and efficiency gain of runs, from their records alone."""
+    """Print accuracies, loss and efficiency gain of runs, from their records alone.
+
+    Runs on other data, or measured on other images, have a table of their own.
+
+    Columns, in % of test images: A_all, all classes seen, mean over evaluations;
+    A_last, the same after the last task; A_inc, its mean over the ends of tasks;
+    forg., forgetting of earlier tasks; A_new, A_old, A_pre, means for the current
+    task, for all before it, and for the base classes. L_new: loss on training
+    images of the current task. gain: how many times sooner than random rows a run
+    learns a task. FWT: forward transfer. docs/metrics.md has the formulas.
+    """
     from clinit.analysis.report import load_report
 
     if per_task and format is not Format.TABLE and (means or format in TEXTS):
@@ -153,7 +171,7 @@ def report(
         note(f"the page is {html}")
     if tensorboard is not None:
         written = loaded.save_events(tensorboard)
-        note(f"the events of {len(written):,} runs: tensorboard --logdir {tensorboard}")
+        note(f"the events of {number_of(len(written), 'run')}: tensorboard --logdir {tensorboard}")
     if format is Format.JSON:
         print_json(loaded.means_json() if means else loaded.json())
     elif format is Format.CSV:
@@ -170,17 +188,20 @@ def report(
             by_seed=by_seed,
             means=means,
             metrics=metrics,
+            matrix=matrix,
             figures=figures if curves else [],
         )
 
 
 def _save(report: Report, figures: Sequence[FigureName], plot: Path) -> None:
-    from clinit.analysis.figures.save import paths_of
+    from clinit.analysis.figures.save import data_paths_of, paths_of
 
+    parts = report.by_data()
     for name, path in zip(figures, paths_of(plot, figures), strict=True):
-        report.save_figure(path, name)
-        what = "the curves are" if name is FigureName.CURVES else f"{name} is"
-        note(f"{what} drawn in {path}")
+        for part, file in zip(parts, data_paths_of(path, len(parts)), strict=True):
+            part.save_figure(file, name)
+            what = "the curves are" if name is FigureName.CURVES else f"{name} is"
+            note(f"{what} drawn in {file}")
 
 
 def show(
@@ -191,19 +212,22 @@ def show(
     by_seed: bool = False,
     means: bool = False,
     metrics: bool = False,
+    matrix: bool = False,
     figures: Sequence[FigureName] = (FigureName.CURVES,),
     said: Collection[str] = (),
 ) -> None:
     """Print a report: tables, further metrics and tasks if asked for, diagnoses, notes, figures.
 
-    Where there are several seeds, or `means` are asked for, the table is that of means and
-    deviations over seeds. Notes that were `said` before are not repeated.
+    Where there are several seeds or trials of a search, or `means` are asked for, the table ranks
+    means over seeds. Notes that were `said` before are not repeated.
     """
     from rich.text import Text
 
+    from clinit.analysis.captions import WHERE_COLUMNS_ARE_TOLD
+
     # First of all: where a figure cannot be drawn, that is all that is said.
     pictures = [report.draw(name, width=min(out.width, WIDEST_PLOT)) for name in figures]
-    ranked = means or report.has_several_seeds
+    ranked = means or report.has_several_seeds or report.has_trials
     if ranked:
         out.print(report.ranking(width=out.width, reading=gain.value))
     if by_seed or not ranked:
@@ -211,11 +235,15 @@ def show(
     if metrics:
         say()
         out.print(report.metrics_table(width=out.width))
+    if matrix:
+        say()
+        out.print(report.draw(FigureName.ACCURACY_MATRIX, width=min(out.width, WIDEST_PLOT)))
     if per_task:
         out.print(report.task_table(width=out.width, reading=gain.value))
     if report.is_diagnosed:
         say()
-        out.print(report.diagnosis_table(per_task=per_task))
+        out.print(report.diagnosis_table(width=out.width, per_task=per_task))
+    out.print(Text(WHERE_COLUMNS_ARE_TOLD, style="dim"))
     for remark in report.notes:
         if remark in said:
             continue

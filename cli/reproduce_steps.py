@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from clinit.cli.reproduce_cost import IMAGES, extraction_cost, hours
 from clinit.errors import ClinitError, ExperimentError
+from clinit.extract.number_of import number_of
 
 if TYPE_CHECKING:
     from clinit.analysis.paper.tables import Table
@@ -198,6 +199,6 @@ def _sweep(table: Table, places: Places, overlay: Sequence[str], studies: Sequen
         words += ["--weights", str(places.weights)] if places.weights else []
     words += ["--out", str(places.runs(table))]
     done = len(recorded(places.runs(table), studies))
-    cost = f"{len(studies):,} runs, {done:,} recorded; {hours(table, studies)}"
+    cost = f"{number_of(len(studies), 'run')}, {done:,} recorded; {hours(table, studies)}"
     # Never done: where all is recorded it trains nothing, and refuses records of other data.
     return Step(tuple(words), False, cost)

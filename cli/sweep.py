@@ -22,6 +22,7 @@ from clinit.cli.sweep_grids import grids_of
 from clinit.cli.sweep_progress import progress
 from clinit.cli.sweep_search import SearchOptions, run_search
 from clinit.cli.top_inputs import CheckpointEvery, Images, takes_images
+from clinit.extract.number_of import number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.study import Study
@@ -229,7 +230,7 @@ def _sweep(
         run_sweep(plan, folder, train, observer)
         records = _records(folder, runs)
     show_ranking(records)
-    say(f"{len(runs):,} run records at {out}; each run: clinit report --by-seed {out}")
+    say(f"{number_of(len(runs), 'run record')} at {out}; each run: clinit report --by-seed {out}")
 
 
 def _runs(grids: list[dict[str, Choice]], *, top: bool) -> list[Study]:
@@ -242,7 +243,7 @@ def _runs(grids: list[dict[str, Choice]], *, top: bool) -> list[Study]:
         note(
             f"{len(combinations) - len(runs):,} of {len(combinations):,} combinations differ only"
             " in settings without an effect on them (random rows have no scale, lambda is of least"
-            f" squares): {len(runs):,} runs"
+            f" squares): {number_of(len(runs), 'run')}"
         )
     return runs
 
@@ -256,9 +257,12 @@ def _reject_images(context: Context) -> None:
 
 def _announce(plan: SweepPlan, runs: list[Study]) -> None:
     streams = len({run.shared for run in runs})
-    line = f"{len(runs):,} runs on {streams:,} streams, {len(plan.done):,} recorded already"
+    line = f"{number_of(len(runs), 'run')} on {number_of(streams, 'stream')}"
+    line += f", {len(plan.done):,} recorded already"
     if plan.banks:
-        line += f"; {plan.num_left:,} runs to train in {len(plan.banks):,} banks"
+        line += (
+            f"; {number_of(plan.num_left, 'run')} to train in {number_of(len(plan.banks), 'bank')}"
+        )
     say(line)
 
 

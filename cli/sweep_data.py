@@ -62,6 +62,10 @@ def starting_heads(base: Source, words: list[str]) -> dict[str, tuple[Head, dict
 
 def show_ranking(records: list[Path]) -> None:
     """Print the runs at `records`, the best first, with mean and deviation over seeds."""
+    from rich.text import Text
+
+    from clinit.analysis.captions import WHERE_COLUMNS_ARE_TOLD
     from clinit.analysis.report import load_report
 
     out.print(load_report(records).ranking(width=out.width))
+    out.print(Text(WHERE_COLUMNS_ARE_TOLD, style="dim"))

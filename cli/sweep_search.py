@@ -13,6 +13,7 @@ import typer
 from clinit.cli.console import say
 from clinit.cli.sweep_data import show_ranking
 from clinit.cli.sweep_progress import progress
+from clinit.extract.number_of import number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.study import Study
@@ -92,8 +93,8 @@ def run_search(
     first = run_of({"device": space.fixed.get("device") or "auto"})
     limit = bank_limit(first, num_classes=classes, dim=dim, asked=bank_size)
     say(
-        f"{config.trials:,} trials of {len(space.seeds):,} seeds, {config.batch(limit):,} at a"
-        f" time, judged by {objective} on"
+        f"{number_of(config.trials, 'trial')} of {number_of(len(space.seeds), 'seed')},"
+        f" {config.batch(limit):,} at a time, judged by {objective} on"
         f" {len(held.base.val.labels) + len(held.new.val.labels):,} held-out training rows"
         f" ({fraction:g})"
     )

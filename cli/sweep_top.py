@@ -11,6 +11,7 @@ from clinit.cli.console import say
 from clinit.cli.sweep_data import show_ranking, starting_heads
 from clinit.cli.top_inputs import Images, open_sides, read_inputs
 from clinit.cli.train_top import train_one
+from clinit.extract.number_of import number_of
 
 if TYPE_CHECKING:
     from clinit.extract.head import Head
@@ -60,8 +61,7 @@ def sweep_top(
         for run in runs:
             if run not in left:  # a run that was killed after its record was written
                 _checkpoint(folder, run).unlink(missing_ok=True)
-        count = "1 run" if len(runs) == 1 else f"{len(runs):,} runs"
-        say(f"{count}, {len(runs) - len(left):,} recorded already")
+        say(f"{number_of(len(runs), 'run')}, {len(runs) - len(left):,} recorded already")
         if dry_run:
             for run in left:
                 say(f"  {names[run]}")
@@ -75,7 +75,7 @@ def sweep_top(
             _train(group, images, (base, new), folder, names, checkpoint_every)
         records = [path for run in runs if (path := folder.record_of(run)) is not None]
     show_ranking(records)
-    say(f"{len(runs):,} run records at {out}; each run: clinit report --by-seed {out}")
+    say(f"{number_of(len(runs), 'run record')} at {out}; each run: clinit report --by-seed {out}")
 
 
 def _checkpoint(folder: SweepFolder, run: Study) -> Path:

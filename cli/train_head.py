@@ -18,6 +18,7 @@ from clinit.cli.interruption import keeps
 from clinit.cli.progress import doing
 from clinit.cli.study_options import takes_studies
 from clinit.cli.training_progress import training_progress
+from clinit.extract.number_of import number_of
 from clinit.headtrain.study import Study, names_of
 
 if TYPE_CHECKING:
@@ -156,4 +157,4 @@ def _show(records: list[RunRecord], folders: list[Path]) -> None:
     said = {note for record in records for note in record.info["notes"]}  # before the training
     show(load_report(folders), figures=(), said=said)
     parent = folders[0].parent
-    say(f"{len(folders)} run records at {parent}; curves: clinit report {parent}")
+    say(f"{number_of(len(folders), 'run record')} at {parent}; curves: clinit report {parent}")

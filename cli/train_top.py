@@ -23,6 +23,7 @@ from clinit.cli.top_inputs import (
     takes_images,
 )
 from clinit.cli.training_progress import training_progress
+from clinit.extract.number_of import number_of
 from clinit.headtrain.study import Study, names_of
 
 if TYPE_CHECKING:
@@ -124,5 +125,5 @@ def _show(records: list[RunRecord], folders: list[Path]) -> None:
     said = {text for record in records for text in record.info["notes"]}
     show(load_report(folders), figures=(), said=said)
     parent = folders[0].parent
-    runs = "1 run record" if len(folders) == 1 else f"{len(folders)} run records"
+    runs = number_of(len(folders), "run record")
     say(f"{runs} at {parent}; curves: clinit report {parent}")

@@ -100,7 +100,10 @@ def draw(runs: Sequence[RunSummary], width: int) -> Text:
                 lines.append([(f"after task {after}", 13), *values])
             parts += [Text(characters.row(line, width)) for line in lines]
         parts.append(Text())
-    words = "Accuracy on test images at the end of each task, among all classes seen so far, %."
+    words = (
+        f"Accuracy on {runs[0].measured_on} at the end of each task, among all classes seen so"
+        " far, %."
+    )
     if any(len(start.runs) > 1 for start in starts):
         words += " Means over seeds."
     return Text("\n").join([*parts, characters.foot(words, width)])

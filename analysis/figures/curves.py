@@ -16,14 +16,16 @@ import polars as pl
 from rich.text import Text
 
 from clinit.analysis.figures.line import Line, lines_of, log_floor
-from clinit.analysis.figures.starts import Start, seeds_remark, starts_of
+from clinit.analysis.figures.starts import Start, best_of, seeds_remark, starts_of
 from clinit.analysis.run_summary import RunSummary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOSS = "Training loss of new classes"
-ACCURACY = "Test accuracy, new classes (%)"
+ACCURACY, HELD_OUT = "Test accuracy, new classes (%)", "Held-out accuracy, new classes (%)"
+MOST_DRAWN = 5
+"""Most starts that are told apart in the terminal."""
 MOST_MARKED = 60
 """Most evaluation points of a start that are marked each."""
 
@@ -38,6 +40,11 @@ def loss_lines(start: Start) -> dict[int, Line]:
 def accuracy_lines(start: Start) -> dict[int, Line]:
     """Return the accuracy on the new classes at the evaluation points of each task."""
     return lines_of([run.points for run in start.runs], "acc_new")
+
+
+def accuracy_title(runs: Sequence[RunSummary]) -> str:
+    """Return what the accuracy is measured on, in the words above its panel."""
+    return HELD_OUT if all(run.is_held_out for run in runs) else ACCURACY
 
 
 def ends_of(run: RunSummary) -> dict[int, int]:
@@ -79,7 +86,7 @@ def figure(runs: Sequence[RunSummary], *, columns: int | None = None) -> Figure:
     span = (0, max(ends[-1], 1))
     losses = [cumulative(start, loss_lines(start)) for start in starts]
     floor = log_floor(losses)
-    for axes, title in ((left, LOSS), (right, ACCURACY)):
+    for axes, title in ((left, LOSS), (right, accuracy_title(runs))):
         strokes.mark_tasks(axes, ends)
         paper.name_axes(axes, x="Iterations", y=title)
     for start, lines, look in zip(starts, losses, looks, strict=True):
@@ -103,7 +110,7 @@ def draw(runs: Sequence[RunSummary], width: int) -> Text:
     from clinit.analysis.figures import characters
 
     starts = starts_of(runs)
-    drawn = starts[: len(characters.MARKERS)]
+    drawn = best_of(starts, MOST_DRAWN)
     ends = switches(runs)
     ticks = [(end, str(end)) for end in (0, *ends)]
     span = (0, max(ends[-1], 1))
@@ -114,11 +121,14 @@ def draw(runs: Sequence[RunSummary], width: int) -> Text:
     is_log = floor is not None
     plots = (
         characters.Plot(f"{LOSS}, each step", width, span, ticks, ends[:-1], log=is_log).of(raised),
-        characters.Plot(ACCURACY, width, span, ticks, ends[:-1], log=False).of(accuracies),
+        characters.Plot(accuracy_title(runs), width, span, ticks, ends[:-1], log=False).of(
+            accuracies
+        ),
     )
     foot = "Iterations over all tasks; a vertical line is a task switch."
     if len(drawn) < len(starts):
-        foot += f" The first {len(drawn)} of {len(starts)} starts are drawn."
+        foot += f" The {len(drawn)} of {len(starts)} settings with the best A_all; --plot FILE"
+        foot += " draws all."
     parts = [
         characters.legend([start.name for start in drawn], width),
         *(plot for plot in plots if plot is not None),

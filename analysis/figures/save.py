@@ -55,3 +55,11 @@ def paths_of(path: Path, names: Sequence[str]) -> list[Path]:
     if len(names) == 1:
         return [path]
     return [path.with_name(f"{path.stem}-{name}{path.suffix}") for name in names]
+
+
+def data_paths_of(path: Path, count: int) -> list[Path]:
+    """Return the file for each data: `path` for one, with -dataN before the ending for several."""
+    if count == 1:
+        return [path]
+    numbers = range(1, count + 1)
+    return [path.with_name(f"{path.stem}-data{number}{path.suffix}") for number in numbers]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from clinit.analysis.accuracy import mean
 from clinit.analysis.run_summary import RunSummary
-from clinit.analysis.seeds import seedless_key
+from clinit.analysis.seeds import alike
 from clinit.analysis.settings import labels
 from clinit.extract.visible import visible
 
@@ -28,16 +29,25 @@ class Start:
 def starts_of(runs: Sequence[RunSummary]) -> list[Start]:
     """Return the starts of `runs`, in their order.
 
-    A run that was recorded twice with the same seed stays a start of its own.
+    A run that was recorded twice with the same seed is a start of its own.
     """
-    groups: dict[str, list[RunSummary]] = {}
-    for run in runs:
-        groups.setdefault(seedless_key(run), []).append(run)
-    if any(len({run.config.get("seed") for run in each}) < len(each) for each in groups.values()):
-        return [Start(visible(name), (run,)) for run, name in zip(runs, labels(runs), strict=True)]
-    parts = [tuple(group) for group in groups.values()]
+    parts = alike(runs)
     names = labels([part[0] for part in parts], without=("seed",))
     return [Start(visible(name), part) for name, part in zip(names, parts, strict=True)]
+
+
+def best_of(starts: Sequence[Start], most: int) -> list[Start]:
+    """Return the starts of the best A_all, means over seeds, at most so many, in their order."""
+    if len(starts) <= most:
+        return [*starts]
+    scores = [_score(start) for start in starts]
+    chosen = sorted(range(len(starts)), key=lambda place: -scores[place])[:most]
+    return [starts[place] for place in sorted(chosen)]
+
+
+def _score(start: Start) -> float:
+    known = [value for run in start.runs if (value := mean(run.averaged["acc_all"])) is not None]
+    return sum(known) / len(known) if known else float("-inf")
 
 
 def seeds_remark(starts: Sequence[Start]) -> str:

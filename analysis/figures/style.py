@@ -46,15 +46,22 @@ class Look:
 
 
 def looks_of(starts: Sequence[Start]) -> list[Look]:
-    """Return the look of each start: one colour per initialisation if they suffice."""
+    """Return the look of each start: a colour of its own, or else that of its initialisation.
+
+    Starts of one initialisation have different strokes too, as far as these suffice.
+    """
     inits = list(dict.fromkeys(start.first.init for start in starts))
     variants = {
         init: [number for number, start in enumerate(starts) if start.first.init == init]
         for init in inits
     }
+    few = len(starts) <= len(COLOURS)
     if len(inits) <= len(COLOURS) and max(map(len, variants.values()), default=0) <= len(LINES):
         places = [
-            (inits.index(start.first.init), variants[start.first.init].index(number))
+            (
+                number if few else inits.index(start.first.init),
+                variants[start.first.init].index(number),
+            )
             for number, start in enumerate(starts)
         ]
     else:

@@ -9,6 +9,7 @@ import polars as pl
 
 from clinit.analysis.run_summary import RunSummary
 from clinit.analysis.settings import NOTHING, common, differences, settings, shown
+from clinit.extract.number_of import number_of
 
 NAMES = {"lam": "lambda", "lr": "learning rate"}
 """Settings whose name is no word."""
@@ -18,7 +19,7 @@ def title(runs: Sequence[RunSummary]) -> str:
     """Return the name of the page: the data sets that the runs share, and how many there are."""
     names = [shown(runs[0], side) for side in ("base", "new")]
     shared = all(len({shown(run, side) for run in runs}) == 1 for side in ("base", "new"))
-    count = f"{len(runs):,} run" + ("s" if len(runs) > 1 else "")
+    count = number_of(len(runs), "run")
     return f"{' → '.join(names)}, {count}" if shared and NOTHING not in names else count
 
 

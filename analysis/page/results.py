@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from clinit.analysis.captions import gain_caption, loss_caption
 from clinit.analysis.diagnosis_table import COLUMNS as DIAGNOSES
 from clinit.analysis.efficiency import Reading, value_name
+from clinit.analysis.measures import STANDARD_MEASURES
+from clinit.analysis.page.names import Cell, name_cells, name_columns
 from clinit.analysis.run_summary import Row, RunSummary
-from clinit.analysis.seeds import seed_groups
-from clinit.analysis.settings import NOTHING, SHORT, differences, settings, shown
+from clinit.analysis.same_data import by_data, headings
+from clinit.analysis.seeds import num_seeds, seed_groups
+from clinit.analysis.settings import NOTHING, differences
 from clinit.analysis.tables import Value
-
-Cell = list[Any]
-"""What is printed, what it is sorted by, and whether it is the best of comparable runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,31 @@ class Measure:
 def tables(
     runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading
 ) -> list[dict[str, Any]]:
-    """Return the tables from top to bottom; the lines of runs name the place of their run."""
+    """Return the tables of each data from top to bottom.
+
+    The lines of runs name the place of their run.
+    """
+    places = {id(run): place for place, run in enumerate(runs)}
+    parts = by_data(runs)
     found = []
-    if len({run.config.get("seed") for run in runs}) > 1:
-        found.append(_seed_table(runs, rows, reading))
-    found.append(_run_table(runs, rows, reading))
-    if any("diagnosis" in task for run in runs for task in run.record.info["tasks"]):
-        found.append(_diagnosis_table(runs))
+    for heading, part in zip(headings(parts), parts, strict=True):
+        for table in _tables(part, [rows[places[id(run)]] for run in part], reading):
+            for line in table["lines"]:
+                line["run"] = places[id(part[line["run"]])]
+            told = f". {heading}" if heading else f", measured on {part[0].measured_on}"
+            found.append(table | {"title": table["title"] + told})
     return found
+
+
+def _tables(
+    runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading
+) -> Iterator[dict[str, Any]]:
+    """Yield the tables of runs on the same data."""
+    if num_seeds(runs) > 1:
+        yield _seed_table(runs, rows, reading)
+    yield _run_table(runs, rows, reading)
+    if any("diagnosis" in task for run in runs for task in run.record.info["tasks"]):
+        yield _diagnosis_table(runs)
 
 
 def measures(runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading) -> list[Measure]:
@@ -56,7 +73,7 @@ def measures(runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading) 
     found = [
         Measure(
             Value(heading, name, "percent"),
-            f"Accuracy on test images of {classes}, mean over evaluations.",
+            f"Accuracy on {runs[0].measured_on} of {classes}, mean over evaluations.",
         )
         for heading, name, classes in (
             ("A_all", "acc_all", "all classes seen"),
@@ -64,6 +81,12 @@ def measures(runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading) 
             ("A_old", "acc_old", "the base and earlier tasks"),
             ("A_pre", "acc_pre", "the base classes"),
         )
+    ]
+    found[1:1] = [
+        Measure(
+            Value(each.heading, each.name, "percent", each.better), f"{_sentence(each.meaning)}."
+        )
+        for each in STANDARD_MEASURES
     ]
     loss = loss_caption(runs).removeprefix("L_new: ")
     gained = gain_caption(reading).removeprefix("gain, ")
@@ -91,7 +114,7 @@ def _run_table(runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading
     lines = []
     for place, (run, row) in enumerate(zip(runs, rows, strict=True)):
         beside = comparable[keys[place]]
-        cells = _names(run, names, runs)
+        cells = name_cells(run, names, runs)
         for measure in columns:
             text = measure.value.text(row)
             best = measure.value.best(beside)
@@ -100,8 +123,9 @@ def _run_table(runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading
     partly = any(map(_is_partial, rows))
     words = "Bold: the best" + (" of comparable runs." if len(comparable) > 1 else ".")
     return {
+        "of": "runs",
         "title": "Runs",
-        "columns": [*_name_columns(names), *(each.column() for each in columns)],
+        "columns": [*name_columns(names), *(each.column() for each in columns)],
         "lines": lines,
         "caption": (words if len(comparable) < len(runs) else "")
         + (" *: not in every task, see the notes." if partly else ""),
@@ -128,12 +152,12 @@ def _seed_table(
     partly = any(map(_is_partial, rows))
     return {
         "title": "Means over seeds",
-        "columns": [*_name_columns(names), seeds, *(each.column() for each in columns)],
+        "columns": [*name_columns(names), seeds, *(each.column() for each in columns)],
         "lines": [
             {
                 "run": runs.index(group.runs[0]),
                 "cells": [
-                    *_names(group.runs[0], names, runs),
+                    *name_cells(group.runs[0], names, runs),
                     [str(len(group.runs)), len(group.runs)],
                     *(_spread(own, each.value) for each in columns),
                 ],
@@ -173,12 +197,12 @@ def _diagnosis_table(runs: Sequence[RunSummary]) -> dict[str, Any]:
             values = [found.get(name) for name in DIAGNOSES.values()]
             cells = [[NOTHING if v is None else f"{v:.3g}", v] for v in values]
             number = [str(task["task"]), task["task"]]
-            lines.append({"run": place, "cells": [*_names(run, names, runs), number, *cells]})
+            lines.append({"run": place, "cells": [*name_cells(run, names, runs), number, *cells]})
     headings = [("task", "The task after which the head is measured."), *_DIAGNOSIS_MEANINGS]
     return {
         "title": "Neural collapse after the last task",
         "columns": [
-            *_name_columns(names),
+            *name_columns(names),
             *(
                 {"heading": word, "mark": "", "better": "low", "meaning": said, "number": True}
                 for word, said in headings
@@ -204,39 +228,6 @@ _DIAGNOSIS_MEANINGS = list(
         strict=True,
     )
 )
-
-
-def _name_columns(names: Sequence[str]) -> list[dict[str, Any]]:
-    return [
-        {
-            "heading": SHORT.get(name, name),
-            "mark": "",
-            "better": "neither",
-            "meaning": _NAMED.get(name, "" if name not in SHORT else f"{name.replace('_', ' ')}."),
-            "number": False,
-        }
-        for name in ("init", "scale", *names)
-    ]
-
-
-_NAMED = {
-    "init": "How the rows of new classes start; the method, where a head is solved as a whole.",
-    "scale": "How long the new rows are made.",
-    "run": "The number of the run: nothing else tells it apart from another.",
-    "lam": "λ, the ridge of the least squares.",
-}
-
-
-def _names(run: RunSummary, names: Sequence[str], runs: Sequence[RunSummary]) -> list[Cell]:
-    scale = NOTHING if run.init == "random" else run.scale
-    values = settings(run)
-    cells: list[Cell] = [[run.init, run.init], [scale, scale]]
-    for name in names:
-        text = shown(run, name, runs)
-        value = int(text) if name == "run" else values.get(name)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        cells.append([text, value if number and text != NOTHING else text])
-    return cells
 
 
 def _sentence(words: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clinit.headtrain.class_draws import held_out_rows
+from clinit.headtrain.record.measured_on import held_out_manifest
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.sweep.folder import SweepData
@@ -30,5 +31,5 @@ def _hold_out(side: Source, fraction: float, seed: int, index: int) -> Source:
         side,
         train=side.train.part(~held),
         val=side.train.part(held),
-        val_manifest=f"held-out:{fraction:g}:{seed}",
+        val_manifest=held_out_manifest(fraction, seed),
     )

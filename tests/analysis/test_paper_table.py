@@ -87,15 +87,16 @@ def expected(report: Report, init: str, note: str, name: str) -> tuple[float, fl
 
 def test_markdown_holds_the_means_and_deviations(seeded: Report) -> None:
     head, rule, *lines = markdown_cells(seeded.markdown())
-    assert head[:5] == ["init", "scale", "note", "seeds", "A_all (%) ↑"]
+    assert head[:4] == ["init", "note", "seeds", "A_all (%) ↑"]
+    assert head[4:7] == ["A_last (%) ↑", "A_inc (%) ↑", "forg. (%) ↓"]
     assert head[-2:] == ["L_new ↓", "gain (×) ↑"]
-    assert rule == ["---"] * 3 + ["---:"] * 7
+    assert rule == ["---"] * 2 + ["---:"] * 10
     assert len(lines) == 6
-    assert {len(cells) for cells in (head, rule, *lines)} == {10}
-    for init, _, note, seeds, *numbers in lines:
+    assert {len(cells) for cells in (head, rule, *lines)} == {12}
+    for init, note, seeds, *numbers in lines:
         assert seeds == "3"
         told = HOSTILE if note == visible(HOSTILE) else note
-        for name, digits, cell in (("acc_all", 2, numbers[0]), ("loss_new", 3, numbers[4])):
+        for name, digits, cell in (("acc_all", 2, numbers[0]), ("loss_new", 3, numbers[7])):
             assert spread_of(cell) == pytest.approx(
                 expected(seeded, init, told, name), abs=0.51 * 10**-digits
             )
@@ -103,19 +104,19 @@ def test_markdown_holds_the_means_and_deviations(seeded: Report) -> None:
 
 def test_latex_holds_the_means_and_deviations(seeded: Report) -> None:
     head, *lines = latex_rows(seeded.latex())
-    assert [cell.strip() for cell in head[3:6]] == [
+    assert [cell.strip() for cell in head[2:5]] == [
         "seeds",
         r"$A_\mathrm{all}$ (\%) $\uparrow$",
-        r"$A_\mathrm{new}$ (\%) $\uparrow$",
+        r"$A_\mathrm{last}$ (\%) $\uparrow$",
     ]
-    assert {len(cells) for cells in (head, *lines)} == {10}
+    assert {len(cells) for cells in (head, *lines)} == {12}
     assert len(lines) == 6
     for cells in lines:
-        init, _, note, seeds, *numbers = (cell.strip() for cell in cells)
+        init, note, seeds, *numbers = (cell.strip() for cell in cells)
         assert seeds == "3"
         told = HOSTILE if latex_plain(note) == visible(HOSTILE) else note
         assert told in ("plain", HOSTILE)
-        for name, digits, cell in (("acc_all", 2, numbers[0]), ("loss_new", 3, numbers[4])):
+        for name, digits, cell in (("acc_all", 2, numbers[0]), ("loss_new", 3, numbers[7])):
             assert spread_of(cell) == pytest.approx(
                 expected(seeded, init, told, name), abs=0.51 * 10**-digits
             )
@@ -123,11 +124,11 @@ def test_latex_holds_the_means_and_deviations(seeded: Report) -> None:
 
 def test_the_best_of_comparable_runs_is_bold(seeded: Report) -> None:
     for line in markdown_cells(seeded.markdown())[2:]:
-        assert [cell.startswith("**") for cell in line[4:6]] == [line[0] == "least-square"] * 2
-        assert line[7].startswith("**"), "equal in all runs"
+        assert [cell.startswith("**") for cell in line[3:6]] == [line[0] == "least-square"] * 3
+        assert line[9].startswith("**"), "equal in all runs"
     for cells in latex_rows(seeded.latex())[1:]:
-        bold = [cell.strip().startswith(r"\textbf{") for cell in cells[4:6]]
-        assert bold == [cells[0].strip() == "least-square"] * 2
+        bold = [cell.strip().startswith(r"\textbf{") for cell in cells[3:6]]
+        assert bold == [cells[0].strip() == "least-square"] * 3
 
 
 def test_captions_define_the_columns_and_say_the_number_of_seeds(seeded: Report) -> None:
@@ -153,9 +154,11 @@ def test_negative_numbers_partial_means_and_absent_values_are_set(make_run: Make
     latex, markdown = report.latex(metrics=True), report.markdown(metrics=True)
     assert r"\textsuperscript{*}" in latex
     assert r"\*" in markdown
-    lines = latex_rows(report_of([make_run("least-square")]).latex())[1:]
-    assert [cell.strip() for cell in lines[0]][-1] == "--", "no gain without a random run"
-    assert "$-$" in report_of([make_run(accuracy=lambda t, i: 0.1 * t)]).latex(metrics=True)
+    assert "gain" not in report_of([make_run("least-square")]).latex(), "no random run"
+    alone = report_of([make_run("random"), make_run("least-square", lr=0.5)])
+    (line,) = [line for line in latex_rows(alone.latex()) if line[0].strip() == "least-square"]
+    assert line[-1].strip() == "--", "no gain without a random run of its own"
+    assert "$-$" in report_of([make_run(accuracy=lambda t, i: 0.3 * t)]).latex()
 
 
 def balanced(text: str) -> bool:

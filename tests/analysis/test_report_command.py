@@ -71,8 +71,8 @@ def test_csv_has_one_line_a_run_below_its_header(three_inits: Path) -> None:
 
 
 def test_the_reading_of_the_gain_can_be_chosen(three_inits: Path) -> None:
-    assert "gain, equal-level: " in run(three_inits, "--no-curves")
-    assert "gain, random-best: " in run(three_inits, "--no-curves", "--gain", "random-best")
+    assert "gain: " not in run(three_inits, "--no-curves")
+    assert "gain: random-best." in run(three_inits, "--no-curves", "--gain", "random-best")
     refused = CliRunner().invoke(app, [str(three_inits), "--gain", "peak"])
     assert refused.exit_code == 2
     assert "is not one of 'equal-level'" in " ".join(refused.output.split())
@@ -80,7 +80,8 @@ def test_the_reading_of_the_gain_can_be_chosen(three_inits: Path) -> None:
 
 def test_the_start_can_be_left_out(three_inits: Path) -> None:
     words = " ".join(run(three_inits, "--no-curves", "--skip-start").split())
-    assert "the one before the first step of a task left out" in words
+    assert "The points before the first step are left out." in words
+    assert "first step" not in run(three_inits, "--no-curves")
 
 
 def test_brackets_in_notes_stay(
@@ -170,3 +171,18 @@ def test_a_figure_whose_facts_are_not_recorded_prints_nothing(three_inits: Path)
     assert isinstance(result.exception, RecordError)
     assert "--diagnose" in result.exception.remedy
     assert result.stdout == ""
+
+
+def test_the_matrix_is_one_option_away(three_inits: Path) -> None:
+    assert "after task" not in run(three_inits, "--no-curves")
+    text = run(three_inits, "--no-curves", "--matrix")
+    assert text.count("after task 3") == 3
+    assert text.index("A_last") < text.index("on classes of")
+
+
+def test_where_columns_are_told_is_said_once(three_inits: Path) -> None:
+    text = run(three_inits, "--no-curves", "--per-task", "--metrics", "--by-seed", "--matrix")
+    assert text.count("Columns: clinit report --help") == 1
+    told = " ".join(CliRunner().invoke(app, ["--help"]).output.split())
+    for heading in ("A_all", "A_last", "A_inc", "forg.", "A_new", "L_new", "gain", "FWT"):
+        assert heading in told

@@ -13,8 +13,7 @@ from clinit.analysis.seeds import Spread, best_of_groups, seed_groups
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
-ACCURACY, LOSS = ranked_measures("equal-level")[0], ranked_measures("equal-level")[4]
-GAIN = ranked_measures("equal-level")[5]
+ACCURACY, *_, LOSS, GAIN = ranked_measures("equal-level")
 
 
 @settings(deadline=None)

@@ -40,13 +40,14 @@ function matrixChoice(chosen, name) {
   return element("div", {}, select, place, words);
 }
 
-/** Show the matrix of the first run, and beside it that of the run with the best A_all. */
+/** Show the matrix of the first run, and beside it that of the run with the best A_all on its data. */
 function showMatrices() {
-  const table = data.tables.find((each) => each.title === "Runs");
+  const table = data.tables.find((each) => each.of === "runs");
   const column = table.columns.findIndex((each) => each.heading === "A_all");
   const values = table.lines.map((line) => line.cells[column][1] ?? -1);
   const best = values.indexOf(Math.max(...values));
-  const chosen = data.runs.length < 2 ? [0] : [best ? 0 : 1, best];
+  const runs = table.lines.map((line) => line.run);
+  const chosen = runs.length < 2 ? runs : [runs[best ? 0 : 1], runs[best]];
   byId("matrix-pair").append(...chosen.map((run, place) => matrixChoice(run, `Run ${place + 1} of the comparison`)));
   reveal("matrices");
 }

@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgb
 from clinit.analysis.figures.characters import MARKERS
 from clinit.analysis.figures.curves import accuracy_lines, cumulative, loss_lines, switches
 from clinit.analysis.figures.starts import starts_of
-from clinit.analysis.figures.style import COLOURS
+from clinit.analysis.figures.style import COLOURS, looks_of
 from clinit.analysis.report import load_report
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
@@ -126,10 +126,12 @@ def test_the_loss_is_drawn_up_to_where_it_diverges(
     load_report([nothing]).save_figure(tmp_path / "nothing.png")
 
 
-def test_more_starts_than_characters_are_said(make_run: MakeRun, write_runs: WriteRuns) -> None:
+def test_starts_that_the_terminal_does_not_draw_are_said(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
     runs = write_runs(*(make_run("least-square", lam=float(lam), tasks=1) for lam in range(17)))
     text = " ".join(load_report([runs]).curves().plain.split())
-    assert "The first 15 of 17 starts are drawn." in text
+    assert "The 5 of 17 settings with the best A_all; --plot FILE draws all." in text
     assert "least-square (λ 0)" in text
 
 
@@ -184,14 +186,59 @@ def test_the_figure_shades_every_second_task_and_breaks_curves_between(three_ini
     assert right.get_ylim() == (0, 100)
 
 
-def test_a_colour_is_an_initialisation_and_a_line_style_its_variant(
+def test_each_setting_has_a_colour_and_a_variant_of_an_initialisation_a_stroke(
     make_run: MakeRun, write_runs: WriteRuns
 ) -> None:
     scales = ("none", "norm", "calibrated")
     runs = write_runs(make_run("random"), *(make_run("least-square", scale) for scale in scales))
     lines = load_report([runs]).figure().axes[0].lines[::3]
-    assert len({line.get_color() for line in lines}) == 2
-    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 4
+    assert len({line.get_color() for line in lines}) == 4
+    assert [line.get_linestyle() for line in lines] == ["-", "-", "--", "-."]
+
+
+def test_beyond_the_colours_a_colour_is_an_initialisation(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    inits = ("random", "class-mean", "least-square")
+    runs = write_runs(*(make_run(init, lr=lr) for init in inits for lr in (0.1, 0.2, 0.3)))
+    looks = looks_of(starts_of(load_report([runs]).runs))
+    assert len({look.colour for look in looks}) == 3
+    assert len({(look.colour, look.line) for look in looks}) == 9
+
+
+def test_eight_seeds_of_three_settings_are_three_lines_with_a_band_each(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    records = [
+        make_run("least-square", lr=lr, seed=seed, tasks=1, loss_curve=lambda t, i, s=seed: 1.0 + s)
+        for lr in (0.1, 0.2, 0.3)
+        for seed in range(8)
+    ]
+    report = load_report([write_runs(*records)])
+    loss = report.figure().axes[0]
+    assert len(loss.lines) == len(loss.collections) == 3
+    assert len({line.get_color() for line in loss.lines}) == 3
+    band = loss.collections[0].get_paths()[0].vertices[:, 1]
+    assert (band.min(), band.max()) == (1.0, 8.0), "from the least to the greatest seed"
+    (legend, *_) = report.curves().plain.splitlines()
+    drawn = "ooo least-square (lr 0.1)   xxx least-square (lr 0.2)   +++ least-square (lr"
+    assert legend.startswith(drawn) or drawn[:26] in legend
+
+
+def test_of_many_settings_the_terminal_draws_the_best(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    records = [
+        make_run(lr=number / 10, accuracy=lambda t, i, n=number: n / 20) for number in range(1, 10)
+    ]
+    report = load_report([write_runs(*records)])
+    text = report.curves().plain
+    assert "lr 0.9" in text
+    assert "lr 0.5" in text
+    assert "lr 0.4" not in text
+    words = " ".join(text.split())
+    assert "The 5 of 9 settings with the best A_all; --plot FILE draws all." in words
+    assert len(report.figure().axes[0].lines) >= 9
 
 
 def test_colours_differ_in_lightness_or_hue_and_none_is_pale() -> None:

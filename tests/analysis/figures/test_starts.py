@@ -38,10 +38,9 @@ def test_a_run_that_was_recorded_twice_is_not_taken_for_two_seeds(
     make_run: MakeRun, write_runs: WriteRuns
 ) -> None:
     starts = starts_of(load_report([write_runs(make_run(), make_run(), make_run(seed=1))]).runs)
-    assert [start.name for start in starts] == [
-        "random (seed 0, # 1)",
-        "random (seed 0, # 2)",
-        "random (seed 1, # 3)",
+    assert [(start.name, len(start.runs)) for start in starts] == [
+        ("random (# 1)", 2),
+        ("random (# 2)", 1),
     ]
 
 

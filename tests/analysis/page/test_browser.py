@@ -237,6 +237,20 @@ def test_the_matrix_of_the_chosen_run_is_shown(open_page: Open, records: list[Ru
     assert shown == ["" if value is None else f"{value:.1f}" for value in flat]
 
 
+def test_each_data_has_its_tables_and_the_matrices_are_of_one(
+    open_page: Open, make_run: MakeRun
+) -> None:
+    records = [make_run(init) for init in INITS]
+    for record in records[1:]:
+        record.info["new"] |= {"manifest_digest": "b" * 64}
+    page = open_page(records)
+    assert page.locator("table.results caption").count() == 2
+    assert "Data 2 of 2" in page.locator("table.results caption").nth(1).inner_text()
+    page.locator("table.results").nth(1).get_by_role("link").nth(1).click()
+    assert page.url.endswith("#run-3"), "the second line there is the third run"
+    assert page.locator(".pair select").count() == 1, "one run alone is on the first data"
+
+
 def test_the_name_of_a_run_leads_to_its_record(open_page: Open, records: list[RunRecord]) -> None:
     page = open_page(records)
     page.locator("table.results", has_text="Runs").get_by_role("link").nth(1).click()
