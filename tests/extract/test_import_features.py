@@ -174,7 +174,7 @@ def test_splits_of_different_extractors_are_not_mixed(
 ) -> None:
     paths = save(tmp_path, *arrays)
     import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip"))
-    message = r"another backbone \(clip, 6 x float16\) than this import \(dino, 6 x float16\)"
+    message = r"another backbone \(clip, 6 x float16\) than this split \(dino, 6 x float16\)"
     with pytest.raises(CacheError, match=message):
         import_features(*paths, tmp_path / "c", ImportConfig(backbone="dino", split="val"))
 
