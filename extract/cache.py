@@ -9,6 +9,7 @@ folder too: the training images once more, randomly cropped.
 from __future__ import annotations
 
 import re
+import shlex
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -42,6 +43,9 @@ class CacheSplit:
     plan: Plan
     summary: Summary
     """The content of `cache.json`."""
+
+    def __repr__(self) -> str:
+        return f"<CacheSplit {self.path}: {self.num_rows:,} rows of {self.dim} x {self.dtype}>"
 
     @property
     def num_rows(self) -> int:
@@ -197,6 +201,10 @@ class Cache:
     splits: Mapping[str, CacheSplit]
     head: Head | None
 
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{name} {split.num_rows:,} rows" for name, split in self.splits.items())
+        return f"<Cache {self.path}: {rows}, head {self.head}>"
+
     def split(self, name: str) -> CacheSplit:
         """Return a split.
 
@@ -274,8 +282,26 @@ def split_names(path: Path) -> list[str]:
             else "Write one with `clinit extract --out`, or import features with"
             " `clinit cache import`."
         )
+        if path.is_file():
+            hint = _import_command(path) or hint
         raise CacheError(f"no feature cache at {path}", remedy=hint)
     return found
+
+
+def _import_command(path: Path) -> str | None:
+    """Return which command makes a cache of a file of features; None for any other file."""
+    from clinit.extract.arrays.open import KINDS
+
+    suffix = path.suffix.lower()
+    if suffix not in KINDS:
+        return None
+    labels = " LABELS.npy" if suffix == ".npy" else ""
+    out = shlex.quote(str(path.with_suffix("")))
+    command = f"clinit cache import {shlex.quote(str(path))}{labels} --backbone NAME --out {out}"
+    return (
+        f"It is a file: `{command}` makes a cache of it, with `--fit-head logistic` for base"
+        " classes that have no head."
+    )
 
 
 def check_one_backbone(path: Path, splits: Mapping[str, CacheSplit], head: Head | None) -> None:

@@ -56,6 +56,8 @@ class ImportConfig:
     """Name of the features in a file of several arrays; default: `features`."""
     labels_name: str | None = None
     """Name of the labels in a file of several arrays; default: `labels` or `label`."""
+    accepts_finished: bool = False
+    """Whether a split that this very import has written is returned, instead of refused."""
 
     def __post_init__(self) -> None:
         if self.split not in ("train", "val"):
@@ -125,6 +127,8 @@ def import_features(
         run=facts,
         on_rows=on_rows,
     )
+    if config.accepts_finished and (finished := writer.finished()) is not None:
+        return finished
     with writer.claimed(on_note), features.open(writer.folder) as take:
 
         def shard_of(rows: range) -> Shard:

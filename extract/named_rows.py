@@ -7,7 +7,8 @@ from pathlib import Path
 
 from clinit.errors import HeadError
 from clinit.extract.cache import HEAD_FILE
-from clinit.extract.head import Head, name_rows, read_head
+from clinit.extract.head import Head, read_head
+from clinit.extract.head_names import name_rows
 from clinit.extract.summary import UNKNOWN, FileFacts
 
 NAMED_EARLIER = "named by an earlier command"

@@ -71,7 +71,8 @@ def _refuse_no_head(out: Path) -> None:
     if _judged_heads(out):
         raise HeadError(
             f"{stored}, the head that was stored with the features in {out}, is missing",
-            remedy="Give it with `--head FILE`.",
+            remedy="Give it with `--head FILE`; one that was fitted comes with another import into"
+            " a new folder.",
         )
 
 

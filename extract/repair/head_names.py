@@ -8,7 +8,8 @@ from clinit.errors import CacheError, HeadError
 from clinit.extract.cache import HEAD_FILE
 from clinit.extract.class_names import read_class_names
 from clinit.extract.contrast import DIGEST_LETTERS, contrast
-from clinit.extract.head import Head, name_rows, read_head, tensors_sha256
+from clinit.extract.head import Head, read_head, tensors_sha256
+from clinit.extract.head_names import name_rows
 from clinit.extract.named_rows import NAMED_EARLIER, HeadNames
 from clinit.extract.repair.parts import DamagedCache
 from clinit.extract.shard import file_sha256
