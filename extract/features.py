@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-from clinit.extract.stored_rows import StoredRows
+from clinit.extract.stored_rows import StoredRows, select_rows
 
 if TYPE_CHECKING:
     from torch.utils.data import TensorDataset
@@ -47,6 +47,11 @@ class FeatureSet:
     def is_loaded(self) -> bool:
         """Whether the features are in memory."""
         return not isinstance(self.features, StoredRows)
+
+    def part(self, chosen: Bool[np.ndarray, " rows"]) -> FeatureSet:
+        """Return some of the rows; their features stay where they are, and are read on demand."""
+        features = select_rows(self.features, np.flatnonzero(chosen))
+        return FeatureSet(features, self.labels[chosen], self.class_names)
 
     def dataset(self) -> TensorDataset:
         """Return the rows as a data set of PyTorch: pairs of a float32 feature and a label.

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-from jaxtyping import Bool
-
-from clinit.extract.features import FeatureSet
-from clinit.extract.stored_rows import select_rows
 from clinit.headtrain.class_draws import held_out_rows
 from clinit.headtrain.record.measured_on import held_out_manifest
 from clinit.headtrain.stream.seeds import Draw, generator
@@ -34,13 +29,7 @@ def _hold_out(side: Source, fraction: float, seed: int, index: int) -> Source:
     held = held_out_rows(side.train.labels, fraction, generator(seed, Draw.HELD_OUT, index))
     return replace(
         side,
-        train=_part(side.train, ~held),
-        val=_part(side.train, held),
+        train=side.train.part(~held),
+        val=side.train.part(held),
         val_manifest=held_out_manifest(fraction, seed),
     )
-
-
-def _part(rows: FeatureSet, chosen: Bool[np.ndarray, " rows"]) -> FeatureSet:
-    """Return some of the rows, which stay where they are: the chosen run reads all of them."""
-    features = select_rows(rows.features, np.flatnonzero(chosen))
-    return FeatureSet(features, rows.labels[chosen], rows.class_names)
