@@ -35,6 +35,9 @@ class Report:
     notes: tuple[str, ...]
     """What the records and the comparison want said, each once."""
 
+    def __repr__(self) -> str:
+        return f"<Report: {len(self.runs)} runs, {len(self.notes)} notes>"
+
     def by_data(self) -> list[Report]:
         """Return a report for each data: base and new classes, and images measured on."""
         return [Report(runs, self.notes) for runs in by_data(self.runs)]

@@ -39,6 +39,9 @@ class RunSummary:
     skip_start: bool = False
     """Whether the points before the first step are left out of the averages."""
 
+    def __repr__(self) -> str:
+        return f"<RunSummary of {self.record}>"
+
     @classmethod
     def of(cls, record: RunRecord, *, skip_start: bool = False) -> RunSummary:
         """Compute the evaluation points of `record`."""

@@ -75,8 +75,8 @@ def add(
 
     clinit add scenes/ photographs/ --out scenes2/
     """
-    check_out(out)
     check_paths(paths, network)
+    check_out(out)
     from clinit.headtrain.deployed.add_images import AddRequest, add_images
 
     if onnx:
@@ -114,7 +114,7 @@ def _extra(
 ) -> ExtraFiles:
     """Return the writer of the ONNX form, which is compared on some of the images."""
     from clinit.headtrain.export.check_images import MOST
-    from clinit.headtrain.export.classifier import find_images
+    from clinit.headtrain.export.image_files import find_images
     from clinit.headtrain.export.model_folder import ONNX_FILE
     from clinit.headtrain.export.onnx_file import write_onnx
 
@@ -151,6 +151,8 @@ def _show(added: Addition, folder: Path, path: Path) -> None:
     )
     table.add_row("added classes", f"{added.new.total:,}", "-", _percent(added.new))
     terminal.print(table)
+    if facts.temperature is not None:
+        say(f"Probabilities: {facts.temperature.describe()}")
     if not added.new.total:
         why = (
             "no added class has the five images from which on some are kept aside"

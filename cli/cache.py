@@ -60,7 +60,9 @@ def show(cache: CacheArgument) -> None:
         say(f"{'head':>12}  none")
     else:
         named = "named" if opened.head.class_names else "without names"
-        say(f"{'head':>12}  {opened.head.num_classes:,} rows, {named}")
+        by = (opened.head.origin or {}).get("fitted")
+        fitted = f", fitted: {by}" if by else ""
+        say(f"{'head':>12}  {opened.head.num_classes:,} rows, {named}{fitted}")
     _print_views(opened.views)
 
 

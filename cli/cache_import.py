@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clinit.cli.choices import Split
 from clinit.cli.console import note, say, warn
 from clinit.cli.interruption import keeps
-from clinit.cli.progress import counting
+from clinit.cli.progress import counting, doing
+
+if TYPE_CHECKING:
+    from clinit.extract.head import Head
+
+
+class HeadFit(StrEnum):
+    """How a head is fitted to imported rows."""
+
+    logistic = "logistic"
+    ridge = "ridge"
+    lda = "lda"
 
 
 def _name_of_an_extractor(name: str) -> str:
@@ -71,7 +83,18 @@ def import_(
     head: Annotated[
         Path | None,
         typer.Option(
-            help="Head file (.safetensors) to store as the pretrained one.", metavar="FILE"
+            help="Head file to store as the pretrained one: `weight`, `bias` and `class_names` in a"
+            " .safetensors or .npz file.",
+            metavar="FILE",
+            show_default="none",
+        ),
+    ] = None,
+    fit_head: Annotated[
+        HeadFit | None,
+        typer.Option(
+            help="Fit a head to the training rows: logistic regression with a penalty chosen on"
+            " held-out rows, or in one pass least squares or linear discriminants.",
+            show_default="none",
         ),
     ] = None,
     dataset: Annotated[str, typer.Option(help="Name of the data set.")] = "imported",
@@ -79,10 +102,19 @@ def import_(
     """Make a cache of features that were computed elsewhere: CLIP, DINO, audio, text.
 
     Run it once per split, with the same --backbone and --classes; an import that
-    was killed goes on. Then `clinit train-head` and `clinit diagnose` work as
-    with features of `clinit extract`.
+    was killed goes on. Base classes need a head: --head FILE, or --fit-head for
+    one that is fitted to their rows. Then `clinit train-head` and `clinit
+    diagnose` work as with features of `clinit extract`.
     """
     from clinit.extract.import_features import ImportConfig, import_features
+    from clinit.extract.judge_head import check_headless
+
+    if fit_head is not None:
+        if head is not None:
+            raise typer.BadParameter("--head and --fit-head exclude one another")
+        if split is not Split.train:
+            raise typer.BadParameter("--fit-head fits to training rows: give it with --split train")
+        check_headless(out)
 
     config = ImportConfig(
         split=split.value,
@@ -92,6 +124,7 @@ def import_(
         head=head,
         features_name=features_name,
         labels_name=labels_name,
+        accepts_finished=fit_head is not None,
     )
     with counting("rows") as count:
         written = import_features(
@@ -108,6 +141,41 @@ def import_(
     )
     if written.num_valid < written.num_rows:
         warn(f"{written.num_rows - written.num_valid:,} rows are not finite: marked invalid")
+    if fit_head is not None:
+        _fit(out, fit_head)
+        return
     top1 = written.summary.head.top1.percent
     if top1 is not None:
         say(f"top-1 of the head on these features: {top1:.2f} %")
+
+
+def _fit(cache: Path, by: HeadFit) -> None:
+    """Fit a head to the training rows of a cache, store it there and say how good it is."""
+    from clinit.extract.cache import open_split
+    from clinit.extract.judge_head import give_head
+    from clinit.headtrain.probe.fit_head import fit_head
+    from clinit.headtrain.stream.source import read_source
+
+    with doing("Reading the features …"):
+        source = read_source(cache)
+    titles = {"grid": "Fitting the head: penalties", "refit": "Fitting the head: all rows"}
+    with counting("searches") as count:  # nothing is shown where there are none
+        found = fit_head(
+            source,
+            by.value,
+            progress=lambda stage, done, total: count(titles[stage], done, total),
+        )
+    give_head(cache, found, class_names_from="the classes of the data set")
+    say(_fitted(found))
+    top1 = open_split(cache / "train").summary.head.top1
+    say(
+        f"top-1 of the head on the {top1.total:,} rows that it was fitted to: {top1.percent:.2f} %;"
+        " `--split val` measures it on others"
+    )
+
+
+def _fitted(head: Head) -> str:
+    told = head.origin or {}
+    settings = {"c": "C", "lam": "lambda", "shrinkage": "shrinkage", "temperature": "temperature"}
+    words = [f"{word} {told[name]:.3g}" for name, word in settings.items() if name in told]
+    return f"Head of {head.num_classes:,} classes: {told['fitted']}, {', '.join(words)}"

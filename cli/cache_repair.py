@@ -42,6 +42,7 @@ def repair(
 
     The cache records where they were. What is whole stays as it is; where
     something cannot be computed again, the error says which command writes it.
+    A row that had features keeps them: an image that is gone is asked for.
     """
     from clinit.extract.repair.parts import DamagedCache, RepairConfig
 
@@ -55,8 +56,15 @@ def repair(
     from clinit.extract.repair.repair import repair as run  # loads PyTorch
 
     config = RepairConfig(root=root, weights=weights, device=device, workers=workers)
+    is_same = True
     with counting() as show:
         for mended in run(found, config, on_rows=show, on_note=note):
             computed = "" if mended.rows is None else f", {mended.rows:,} rows computed"
             say(f"{mended.title}: mended{computed}")
-    say("Everything is as it was written.")
+            for difference in mended.differences:
+                say(f"  {difference}")
+            is_same = is_same and not mended.differences
+    if is_same:
+        say("Everything is as it was written.")
+    else:
+        say("Everything is whole; what is not as it was written is said above.")

@@ -97,26 +97,26 @@ def _check_images(
     from clinit.extract.cache import open_cache
     from clinit.extract.machine import cpu_count
     from clinit.extract.recheck import recheck, sample_rows
-    from clinit.extract.recorded import images_root, rebuild_network, weights_file
+    from clinit.extract.recorded import Networks, images_root
 
     opened = open_cache(cache)
-    facts = next(iter(opened.splits.values())).summary.run
     first = next(iter(opened.splits.values())).plan
     if first.fingerprint.is_imported:
         raise CacheError(
             f"the features in {cache} were imported: no image can be extracted again",
             remedy="Verify it without `--deep`.",
         )
-    place = images_root(cache, root, facts)
-    network = rebuild_network(first, weights_file(cache, weights, facts), device, origin=str(cache))
+    networks = Networks(cache, weights, device)
     different = 0
     for split in (*opened.splits.values(), *opened.views):
         rows = sample_rows(split, size, seed)
         if len(rows):
+            place = images_root(cache, root, split.summary.run)
+            network = networks.of(split.plan, split.summary.run)
             found = recheck(
                 split, network, place, rows, workers=workers or cpu_count(), on_rows=show
             )
-            _say(found, first.device, network.backbone.config.device, split.plan.dtype)
+            _say(found, split.plan.device, network.backbone.config.device, split.plan.dtype)
             different += not found.is_same
     if different:
         raise CacheError(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clinit.extract.doctor.disk import PlannedCache
     from clinit.extract.doctor.finding import Finding
 
+_DIM = 384
 _STYLES = {"ok": "green", "warning": "yellow", "fault": "bold red"}
 
 
@@ -42,9 +43,16 @@ def doctor(
         typer.Option(min=1, help="Images to be extracted, instead.", show_default=False),
     ] = None,
     dim: Annotated[
-        int, typer.Option(min=1, help="Width of the features: 384 of ConvNeXtV2-Femto.")
-    ] = 384,
-    dtype: Annotated[Dtype, typer.Option(help="How they are stored.")] = Dtype.float16,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Width of the features.",
+            show_default=f"{_DIM}, of ConvNeXtV2-Femto",
+        ),
+    ] = None,
+    dtype: Annotated[
+        Dtype | None, typer.Option(help="How they are stored.", show_default="float16")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON for programs instead of a table.")
     ] = False,
@@ -59,7 +67,7 @@ def doctor(
     from clinit.extract.doctor.doctor import examine
     from clinit.extract.doctor.finding import State
 
-    plan = _plan(dataset, rows, dim, 2 if dtype is Dtype.float16 else 4)
+    plan = _plan(dataset, rows, dim, dtype)
     encoding = getattr(sys.stdout, "encoding", None)
     findings: list[Finding] = []
     with doing("Checking …") as status:
@@ -74,7 +82,9 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _plan(dataset: str | None, rows: int | None, dim: int, item_bytes: int) -> PlannedCache | None:
+def _plan(
+    dataset: str | None, rows: int | None, dim: int | None, dtype: Dtype | None
+) -> PlannedCache | None:
     from clinit.extract.dataset import read_dataset
     from clinit.extract.doctor.disk import PlannedCache
 
@@ -85,7 +95,15 @@ def _plan(dataset: str | None, rows: int | None, dim: int, item_bytes: int) -> P
         rows = sum(described.images.values()) or described.total
         if rows is None:
             raise typer.BadParameter(f"nobody knows how many images {dataset} has: give --rows")
-    return None if rows is None else PlannedCache(rows=rows, dim=dim, item_bytes=item_bytes)
+    if rows is None:
+        for option, value in (("--dim", dim), ("--dtype", dtype)):
+            if value is not None:
+                raise typer.BadParameter(
+                    f"{option} is of a cache to be extracted: give --dataset or --rows too"
+                )
+        return None
+    item_bytes = 4 if dtype is Dtype.float32 else 2
+    return PlannedCache(rows=rows, dim=dim or _DIM, item_bytes=item_bytes)
 
 
 def _show(findings: Sequence[Finding]) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from clinit.cli.claim import claimed_file
 from clinit.cli.console import note, say
+from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
 from clinit.cli.places import check_run
 from clinit.cli.progress import doing
@@ -27,6 +28,7 @@ FILE_SUFFIXES = frozenset(
 
 @keeps("No half of a model is left: it is written whole or not at all.")
 def export(
+    context: Context,
     run: Annotated[
         Path,
         typer.Argument(help="Run record of train-head or train-top.", show_default=False),
@@ -34,7 +36,8 @@ def export(
     out: Annotated[
         Path,
         typer.Option(
-            help="Model to write: a folder, or one file that ends in .safetensors.",
+            help="Model to write: a folder, or one file that ends in .safetensors. A file that"
+            " ends in .npz is the head alone.",
             show_default=False,
         ),
     ],
@@ -65,6 +68,22 @@ def export(
             " for `clinit add` and `predict --reject`.",
         ),
     ] = True,
+    temperature: Annotated[
+        bool,
+        typer.Option(
+            "--temperature/--no-temperature",
+            help="Divide the rows of the head by the temperature at which probabilities fit test"
+            " rows of the run best; the answers stay the same.",
+        ),
+    ] = True,
+    head_only: Annotated[
+        bool,
+        typer.Option(
+            "--head-only",
+            help="Write the head without the backbone, into a .safetensors or .npz file, for"
+            " features from elsewhere.",
+        ),
+    ] = False,
     check_images: Annotated[
         Path | None,
         typer.Option(
@@ -79,12 +98,17 @@ def export(
     It holds the class names and the preprocessing too: `clinit predict` needs
     nothing else. A folder has them in the form of models on the Hugging Face
     Hub. The network is compared with what was trained before anything is
-    written.
+    written. Features that were imported have no network: --head-only writes
+    their head.
     """
     check_run(run)
-    from clinit.headtrain.export.classifier import find_images
+    from clinit.headtrain.export.image_files import find_images
     from clinit.headtrain.export.run import export_run
 
+    if head_only or out.suffix == ".npz":
+        _check_head_options(context, out)
+        _export_head(run, out, temperature=temperature)
+        return
     if out.suffix != ".safetensors" and out.suffix.lower() in FILE_SUFFIXES:
         raise typer.BadParameter(
             f"--out is a folder, or a file that ends in .safetensors, got {out}"
@@ -102,11 +126,43 @@ def export(
             weights=weights,
             onnx=onnx,
             remembers=memory,
+            calibrated=temperature,
             check_with=check_with,
         )
     for text in exported.notes:
         note(text)
     _show(exported)
+
+
+def _check_head_options(context: Context, out: Path) -> None:
+    if out.suffix not in (".npz", ".safetensors"):
+        raise typer.BadParameter(
+            f"--out is a file that ends in .npz or .safetensors with --head-only, got {out}"
+        )
+    for name in ("weights", "base", "onnx", "memory", "check_images"):
+        if given(context, name) is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise typer.BadParameter(f"{option} means nothing where the head alone is written")
+
+
+def _export_head(run: Path, out: Path, *, temperature: bool) -> None:
+    from clinit.headtrain.export.head_alone import export_head
+
+    with claimed_file(out), doing("Writing the head …"):
+        exported = export_head(run, out, calibrated=temperature)
+    for text in exported.notes:
+        note(text)
+    arrived = sum(task > 0 for task in exported.tasks)
+    say(
+        f"A head of {exported.head.num_classes:,} classes, {arrived:,} of which arrived later, on"
+        f" {exported.head.dim:,} features of {exported.backbone}"
+    )
+    if exported.ended.percent is not None:
+        say(f"The run ended with top-1 {exported.ended.percent:.2f} %")
+    if exported.temperature is not None:
+        say(f"Probabilities: {exported.temperature.describe()}")
+    say(f"Head file at {out}; name rows of features with it:")
+    say(f"clinit predict {shlex.quote(str(out))} FEATURES.npy")
 
 
 def _show(exported: Export) -> None:
@@ -127,6 +183,8 @@ def _show(exported: Export) -> None:
     say(f"{exported.num_parameters:,} parameters, {changed}")
     say(f"The run ended with {_accuracy(exported.base, exported.new)}")
     say(f"Images: {facts.transform.describe()}")
+    if facts.temperature is not None:
+        say(f"Probabilities: {facts.temperature.describe()}")
     if exported.memory is not None:
         say(remembered(exported.memory))
     if exported.onnx is not None:

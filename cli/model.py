@@ -58,6 +58,8 @@ def _show(path: Path, facts: ModelFacts, memory: Memory | None) -> None:
 
     say(f"{path}: {facts.backbone}, {facts.num_classes:,} classes")
     say(f"Images: {facts.transform.describe()}")
+    if facts.temperature is not None:
+        say(f"Probabilities: {facts.temperature.describe()}")
     if memory is None:
         say("It remembers nothing of their images")
     else:
@@ -109,6 +111,7 @@ def _as_json(facts: ModelFacts, memory: Memory | None) -> dict[str, Any]:
     return {
         "backbone": facts.backbone,
         "transform": facts.transform.describe(),
+        "temperature": None if facts.temperature is None else asdict(facts.temperature),
         "classes": [
             {"class": name, "task": task}
             for name, task in zip(facts.class_names, facts.tasks, strict=True)

@@ -21,7 +21,6 @@ from clinit.cli.console import note, warn
 from clinit.cli.export import FILE_SUFFIXES
 from clinit.cli.extract_output import progress_bars
 from clinit.cli.network_options import (
-    BatchSize,
     InputSize,
     ModelArgs,
     PixelDeviation,
@@ -82,7 +81,7 @@ class NetworkOptions:
     std: str | None
     features: Path | None
     device: str
-    batch_size: int
+    batch_size: int | None
     workers: int | None
     retry_invalid: bool
     max_pixels: int
@@ -152,7 +151,19 @@ _OPTIONS: Mapping[str, tuple[Any, Any, str]] = {
         _IMAGES,
     ),
     "device": (DeviceOption, "auto", _IMAGES),
-    "batch_size": (BatchSize, 64, _IMAGES),
+    "batch_size": (
+        Annotated[
+            int | None,
+            typer.Option(
+                min=1,
+                max=10**9,
+                help="Images per forward pass.",
+                show_default="as begun; else 32 on a CPU, 64 on a GPU",
+            ),
+        ],
+        None,
+        _IMAGES,
+    ),
     "workers": (Workers, None, _IMAGES),
     "retry_invalid": (
         Annotated[

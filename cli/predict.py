@@ -3,45 +3,56 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from clinit.cli.choices import DeviceOption, MaxPixels
-from clinit.cli.console import err, note, out, print_json, say, warn
+from clinit.cli.console import note, print_json, say
+from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
 from clinit.cli.places import check_model
-from clinit.cli.predict_model import RejectRule, open_predictor, rejection_asked
+from clinit.cli.predict_model import (
+    Asked,
+    RejectRule,
+    open_predictor,
+    opens_head,
+    refuse,
+    rejection_asked,
+    rejection_of_head,
+)
+from clinit.cli.predict_table import count_unknown, report_bad, show
 from clinit.cli.progress import counting, doing
 from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.visible import visible
 from clinit.extract.writable import check_writable
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from clinit.headtrain.export.model_file import ModelFacts
-    from clinit.headtrain.export.prediction import Guess, Prediction
+    from clinit.headtrain.export.prediction import Prediction
+    from clinit.headtrain.export.rejection import Rejection
 
 
 @keeps("No half of a file is left: it is written whole or not at all.")
 def predict(
+    context: Context,
     model: Annotated[
         Path,
         typer.Argument(
-            help="Model of `clinit export`: its folder, or a file, .safetensors or .onnx.",
+            help="Model of `clinit export`: its folder, or a file, .safetensors or .onnx. A head"
+            " alone, .npz or .safetensors, names rows of features.",
             show_default=False,
         ),
     ],
     images: Annotated[
         list[Path],
         typer.Argument(
-            help="Images, or folders to search for some.", metavar="IMAGE...", show_default=False
+            help="Images, or folders to search for some; for a head, files of features: .npy, .npz,"
+            " .safetensors, .parquet, .pt.",
+            metavar="IMAGE...",
+            show_default=False,
         ),
     ],
     top: Annotated[int, typer.Option(min=1, help="Classes per image.")] = 5,
@@ -87,6 +98,13 @@ def predict(
         float | None,
         typer.Option(help="Lowest score of a known image, instead of a share.", show_default=False),
     ] = None,
+    features_name: Annotated[
+        str | None,
+        typer.Option(
+            help="Which array, tensor or column holds features, for a head.",
+            show_default="features",
+        ),
+    ] = None,
     device: DeviceOption = "auto",
     batch_size: Annotated[int, typer.Option(min=1, help="Images per forward pass.")] = 64,
     max_pixels: MaxPixels = MAX_PIXELS,
@@ -97,11 +115,11 @@ def predict(
     that the network has learnt after those of its base are marked with their
     task. With --reject, images of none of the classes are called unknown. A file
     that is not an image is reported with the reason at the end and does not
-    affect the others; the exit code is then 1.
+    affect the others; the exit code is then 1. A head without a network names the
+    rows of files of features.
     """
     check_model(model)
     from clinit.cli.predict_output import json_of, write_csv, write_parquet
-    from clinit.headtrain.export.classifier import find_images
 
     for option, file in (("csv", csv_file), ("parquet", parquet_file)):
         if file is not None and file.suffix != f".{option}":
@@ -110,20 +128,15 @@ def predict(
             check_writable(file, f"--{option}")
     asked = rejection_asked(reject, reject_rate, threshold)
     with doing("Loading the model …"):
-        opened = open_predictor(model, device, asked)
-        paths = find_images(images)
-    classifier, rejection = opened.predictor, opened.rejection
-    with _progress(len(paths)) as on_images:
-        predictions = list(
-            classifier.predict(
-                paths,
-                top=top,
-                batch_size=batch_size,
-                max_pixels=max_pixels,
-                reject=rejection,
-                on_images=on_images,
-            )
-        )
+        is_head = opens_head(model)
+    if is_head:
+        refuse(context, model, "device", "batch_size", "max_pixels")
+        answers = _of_features(model, images, features_name, top, asked)
+    else:
+        refuse(context, model, "features_name")
+        settings = {"top": top, "batch_size": batch_size, "max_pixels": max_pixels}
+        answers = _of_images(model, images, device, asked, settings)
+    predictions, rejection = answers.predictions, answers.rejection
     files = {write_csv: csv_file, write_parquet: parquet_file}
     written = {write: file for write, file in files.items() if file is not None}
     for write, file in written.items():
@@ -132,101 +145,62 @@ def predict(
         told = [json_of(each, rejection) for each in predictions]
         print_json(json.dumps(told, ensure_ascii=False))
     elif written:
-        say(f"{len(predictions):,} images at {' and '.join(map(str, written.values()))}")
+        kind = "rows" if is_head else "images"
+        say(f"{len(predictions):,} {kind} at {' and '.join(map(str, written.values()))}")
     else:
-        _show(classifier.facts, predictions)
+        show(predictions, answers.warning)
     if rejection is not None and not as_json:
-        note(f"{_count_unknown(predictions)}{rejection.threshold:.6g}{opened.why}")
-    _report_bad([each for each in predictions if each.reason is not None], len(predictions))
+        note(f"{count_unknown(predictions)}{rejection.threshold:.6g}{answers.why}")
+    report_bad(predictions)
 
 
-def _count_unknown(predictions: Sequence[Prediction]) -> str:
-    good = [each for each in predictions if each.reason is None]
-    unknown = sum(each.unknown for each in good)
-    return f"{unknown:,} of {len(good):,} images unknown: their score is below "
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    predictions: list[Prediction]
+    rejection: Rejection | None
+    why: str = ""
+    """Where the threshold is from."""
+    warning: str | None = None
+    """What to know of the probabilities."""
+
+
+def _of_images(
+    model: Path,
+    images: Sequence[Path],
+    device: str,
+    asked: Asked | None,
+    settings: Mapping[str, int],
+) -> _Answers:
+    from clinit.headtrain.export.image_files import find_images
+    from clinit.headtrain.export.probabilities import caution
+
+    with doing("Loading the model …"):
+        opened = open_predictor(model, device, asked)
+        paths = find_images(images)
+    with _progress(len(paths)) as on_images:
+        found = opened.predictor.predict(
+            paths, reject=opened.rejection, on_images=on_images, **settings
+        )
+    return _Answers(found, opened.rejection, opened.why, caution(opened.predictor.facts))
+
+
+def _of_features(
+    model: Path, files: Sequence[Path], name: str | None, top: int, asked: Asked | None
+) -> _Answers:
+    from clinit.extract.head import read_head
+    from clinit.headtrain.export.feature_prediction import predict_features
+
+    head, rejection = read_head(model), rejection_of_head(model, asked)
+    with doing("Naming rows …"):
+        found = [
+            each
+            for file in files
+            for each in predict_features(head, file, top=top, features_name=name, reject=rejection)
+        ]
+    return _Answers(found, rejection)
 
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
     with counting("images") as count:
         yield lambda done: count("Predicting", done, total)
-
-
-def _show(facts: ModelFacts, predictions: Sequence[Prediction]) -> None:
-    from clinit.extract.tree import printable
-    from clinit.headtrain.export.probabilities import caution
-
-    good = [each for each in predictions if each.reason is None]
-    if not good:
-        return
-    folder = _common_folder([each.path for each in good])
-    above = printable(good[0].path) if len(good) == 1 else printable(folder or "")
-    if above:
-        out.print(Text(visible(above), style="bold"), soft_wrap=True)
-    out.print(_table(good, folder))
-    if (warning := caution(facts.record, facts.history)) is not None:
-        note(warning)
-
-
-def _table(predictions: Sequence[Prediction], folder: str | None) -> Table:
-    """Return a table with a line per class, below its image where there are several of both."""
-    from rich import box
-    from rich.table import Table
-
-    several = len(predictions) > 1
-    below = several and max(len(each.guesses) for each in predictions) > 1
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    if several and not below:
-        table.add_column("image", overflow="fold")
-    table.add_column("image and its classes" if below else "class", overflow="fold")
-    table.add_column("probability", justify="right", no_wrap=True)
-    table.add_column("since", no_wrap=True)
-    for prediction in predictions:
-        image = Text(visible(_shown(prediction.path, folder)), style="bold" if below else "")
-        if below:
-            table.add_row(image)
-        if prediction.unknown:
-            name = Text(f"{'  ' * below}unknown (score {prediction.score:.4g})", style="yellow")
-            table.add_row(*([image] if several and not below else []), name)
-        for guess in () if prediction.unknown else prediction.guesses:
-            cells = _cells(guess, indent=2 * below)
-            table.add_row(*([image] if several and not below else []), *cells)
-        if below and prediction is not predictions[-1]:
-            table.add_row()
-    return table
-
-
-def _cells(guess: Guess, indent: int) -> tuple[Text, Text, Text]:
-    name = Text.assemble(
-        " " * indent,
-        visible(guess.title),
-        (f" ({visible(guess.name)})", "dim") if guess.title != guess.name else "",
-    )
-    since = Text(f"task {guess.task}", style="green") if guess.task else Text("base")
-    return name, Text(f"{100 * guess.probability:.1f} %"), since
-
-
-def _shown(path: Path, folder: str | None) -> str:
-    from clinit.extract.tree import printable
-
-    return printable(os.path.relpath(path, folder) if folder else path)
-
-
-def _common_folder(paths: Sequence[Path]) -> str | None:
-    """Return the folder that all paths are in, as they were given; None if there is none."""
-    try:
-        return os.path.commonpath([path.parent for path in paths]) or None
-    except ValueError:  # absolute and relative ones
-        return None
-
-
-def _report_bad(bad: Sequence[Prediction], total: int) -> None:
-    from clinit.extract.tree import printable
-
-    if not bad:
-        return
-    warn(f"{len(bad):,} of {total:,} images cannot be read:")
-    for prediction in bad:
-        line = f"    {printable(prediction.path)}: {prediction.reason}"
-        err.print(Text(visible(line)), soft_wrap=True)
-    raise typer.Exit(1)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from clinit.cli.context import Context, given
+
 if TYPE_CHECKING:
     from clinit.headtrain.export.prediction import Predictor
     from clinit.headtrain.export.rejection import Rejection
@@ -55,6 +57,39 @@ def rejection_asked(
     if threshold is not None and not math.isfinite(threshold):
         raise typer.BadParameter(f"--threshold must be a finite number, got {threshold}")
     return Asked(rule.value, 0.05 if rate is None else rate, threshold)
+
+
+def opens_head(model: Path) -> bool:
+    """Return whether the model is a head alone, which names rows of features."""
+    from clinit.headtrain.export.head_alone import is_head_file
+
+    return is_head_file(model)
+
+
+def refuse(context: Context, model: Path, *names: str) -> None:
+    """Refuse options that mean nothing for this kind of model."""
+    for name in names:
+        if given(context, name) is not None:
+            kind = "is a model of images" if name == "features_name" else "is a head of features"
+            raise typer.BadParameter(
+                f"--{name.replace('_', '-')} means nothing here: {model} {kind}"
+            )
+
+
+def rejection_of_head(model: Path, asked: Asked | None) -> Rejection | None:
+    """Return when a row of features is of none of the classes of a head."""
+    from clinit.errors import ModelError
+    from clinit.headtrain.export.rejection import Rejection
+
+    if asked is None:
+        return None
+    if asked.threshold is None:
+        raise ModelError(
+            f"{model} is a head, which remembers no image of its classes: nothing says how low the"
+            " score of an unknown row is",
+            remedy="Give the lowest score of a known row: `--threshold VALUE`.",
+        )
+    return Rejection(asked.rule, asked.threshold)
 
 
 def open_predictor(model: Path, device: str, asked: Asked | None) -> Opened:

@@ -1,4 +1,7 @@
-"""Predictions for programs: JSON, CSV and Parquet, one row per image and class."""
+"""Predictions for programs: JSON, CSV and Parquet, one row per image and class.
+
+Rows of features have the file of features and their number in it in place of the image.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,15 @@ if TYPE_CHECKING:
 
 COLUMNS = ("image", "rank", "class", "title", "probability", "task", "error")
 """Of a table: an image that cannot be read has one row, with its error."""
+OF_FEATURES = ("features", "row")
+"""In place of `image`, for rows of features."""
 OF_REJECTION = ("score", "threshold", "unknown")
 """Further columns where images may be unknown."""
 
 
 def json_of(prediction: Prediction, rejection: Rejection | None) -> dict[str, Any]:
     """Return a prediction as plain values."""
-    found: dict[str, Any] = {"image": printable(prediction.path), "error": prediction.reason}
+    found: dict[str, Any] = {**_place(prediction), "error": prediction.reason}
     if rejection is not None:
         found |= _rejected(prediction, rejection)
     classes = [
@@ -44,7 +49,9 @@ def write_csv(
 ) -> None:
     """Write predictions as a CSV file, atomically; what is not known is empty."""
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, _columns(rejection), lineterminator="\n", extrasaction="raise")
+    writer = csv.DictWriter(
+        text, _columns(predictions, rejection), lineterminator="\n", extrasaction="raise"
+    )
     writer.writeheader()
     for row in _rows(predictions, rejection):
         shown = {"probability": "", **row}
@@ -69,23 +76,33 @@ def as_frame(predictions: Sequence[Prediction], rejection: Rejection | None) -> 
     import polars as pl
 
     types = {
+        **{"features": pl.String, "row": pl.Int64},
         **{"image": pl.String, "rank": pl.Int64, "class": pl.String, "title": pl.String},
         **{"probability": pl.Float64, "task": pl.Int64, "error": pl.String},
         **{"score": pl.Float64, "threshold": pl.Float64, "unknown": pl.Boolean},
     }
-    schema = {name: types[name] for name in _columns(rejection)}
+    schema = {name: types[name] for name in _columns(predictions, rejection)}
     return pl.DataFrame(list(_rows(predictions, rejection)), schema=schema)
 
 
-def _columns(rejection: Rejection | None) -> tuple[str, ...]:
-    return COLUMNS if rejection is None else (*COLUMNS, *OF_REJECTION)
+def _columns(predictions: Sequence[Prediction], rejection: Rejection | None) -> tuple[str, ...]:
+    of_features = bool(predictions) and predictions[0].row is not None
+    columns = (*OF_FEATURES, *COLUMNS[1:]) if of_features else COLUMNS
+    return columns if rejection is None else (*columns, *OF_REJECTION)
+
+
+def _place(prediction: Prediction) -> dict[str, Any]:
+    path = printable(prediction.path)
+    if prediction.row is None:
+        return {"image": path}
+    return {"features": path, "row": prediction.row}
 
 
 def _rows(
     predictions: Sequence[Prediction], rejection: Rejection | None
 ) -> Iterator[dict[str, Any]]:
     for prediction in predictions:
-        image: dict[str, Any] = {"image": printable(prediction.path)}
+        image = _place(prediction)
         told = {} if rejection is None else _rejected(prediction, rejection)
         for rank, guess in enumerate(prediction.guesses, start=1):
             named = {"class": guess.name, "title": guess.title, "task": guess.task}

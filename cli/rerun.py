@@ -12,10 +12,11 @@ import typer
 
 from clinit.cli.choices import MaxPixels
 from clinit.cli.claim import claimed_folder
-from clinit.cli.console import say
+from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
 from clinit.cli.top_inputs import BaseRoot, NewRoot, Weights, Workers
 from clinit.cli.training_progress import training_progress
+from clinit.extract.byte_size import size_text
 from clinit.extract.image_size import MAX_PIXELS
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def _train_top(record: RunRecord, study: Study, places: _Places) -> RunRecord:
             new_root=places.new_root,
             weights=places.weights,
             trunk_cache=Path(folder),
-            budget=0,  # activations are computed from the images: nothing is left behind
+            budget=_activation_budget(record.info, Path(folder)),
             workers=places.workers,
             max_pixels=places.max_pixels,
         )
@@ -211,6 +212,25 @@ def _train_top(record: RunRecord, study: Study, places: _Places) -> RunRecord:
                 head_facts=facts,
                 command=["clinit", *sys.argv[1:]],
             )
+
+
+def _activation_budget(info: RunInfo, folder: Path) -> int:
+    """Return the bytes of activations that the run had stored; 0 where `folder` lacks the room.
+
+    Stored activations come from batches of their own, and the last bits of some networks depend on
+    the size of a batch, and on how many threads share it. The folder is removed behind the run.
+    """
+    import shutil
+
+    stored: int = sum(part["bytes"] for part in info.get("activations", ()) if part["stored"])
+    if stored <= shutil.disk_usage(folder).free:
+        return stored
+    note(
+        f"the run had stored {size_text(stored)} of activations, more than is free in"
+        f" {folder.parent} (TMPDIR names another folder): they are computed from the images each"
+        " time, in other batches, and last bits may differ"
+    )
+    return 0
 
 
 def _with_arrays(record: RunRecord, head: Any, top: Any) -> RunRecord:

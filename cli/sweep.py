@@ -244,8 +244,10 @@ def _sweep(
         if ray is None or not plan.banks:
             train = train_here(data, observer, command=command)
         else:
-            from clinit.headtrain.sweep.cluster import train_on_ray
+            from clinit.headtrain.sweep.cluster import SHARED, train_on_ray
 
+            if not data.is_loaded:
+                note(SHARED)
             train = stack.enter_context(train_on_ray(data, ray, command=command))
         run_sweep(plan, folder, train, observer)
         records = _records(folder, runs)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+MOST = 9 * 10**18
+"""What fits into 64 bits: more than anybody has."""
 
 
 def byte_count(text: str) -> int:
@@ -14,14 +18,17 @@ def byte_count(text: str) -> int:
     1500000000
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is none, or more than there can be.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?B?)\s*", text.upper())
     unit = match[2] if match else ""
     unit = unit if unit.endswith("B") or not unit else f"{unit}B"
     if match is None or unit not in _UNITS:
         raise ValueError(f"takes a size such as 20GB, got {text!r}")
-    return int(float(match[1]) * _UNITS[unit])
+    found = Decimal(match[1]) * _UNITS[unit]
+    if found > MOST:
+        raise ValueError(f"takes a size of at most {MOST // 10**18} EB, got {text[:40]!r}")
+    return int(found)
 
 
 def size_text(size_bytes: int) -> str:

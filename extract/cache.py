@@ -42,6 +42,9 @@ class CacheSplit:
     summary: Summary
     """The content of `cache.json`."""
 
+    def __repr__(self) -> str:
+        return f"<CacheSplit {self.path}: {self.num_rows:,} rows of {self.dim} x {self.dtype}>"
+
     @property
     def num_rows(self) -> int:
         """Number of rows, invalid ones included."""
@@ -195,6 +198,10 @@ class Cache:
     path: Path
     splits: Mapping[str, CacheSplit]
     head: Head | None
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{name} {split.num_rows:,} rows" for name, split in self.splits.items())
+        return f"<Cache {self.path}: {rows}, head {self.head}>"
 
     def split(self, name: str) -> CacheSplit:
         """Return a split.

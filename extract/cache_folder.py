@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from clinit.errors import CacheError
@@ -27,5 +28,23 @@ def split_names(path: Path) -> list[str]:
             else "Write one with `clinit extract --out`, or import features with"
             " `clinit cache import`."
         )
+        if path.is_file():
+            hint = _import_command(path) or hint
         raise CacheError(f"no feature cache at {path}", remedy=hint)
     return found
+
+
+def _import_command(path: Path) -> str | None:
+    """Return which command makes a cache of a file of features; None for any other file."""
+    from clinit.extract.arrays.open import KINDS
+
+    suffix = path.suffix.lower()
+    if suffix not in KINDS:
+        return None
+    labels = " LABELS.npy" if suffix == ".npy" else ""
+    out = shlex.quote(str(path.with_suffix("")))
+    command = f"clinit cache import {shlex.quote(str(path))}{labels} --backbone NAME --out {out}"
+    return (
+        f"It is a file: `{command}` makes a cache of it, with `--fit-head logistic` for base"
+        " classes that have no head."
+    )

@@ -7,7 +7,6 @@ process that claims the folder or the file (`lock`, `claims`).
 """
 
 import hashlib
-import json
 import os
 import re
 import secrets
@@ -16,7 +15,6 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from clinit.errors import ClinitError
 
@@ -152,10 +150,3 @@ def _refuse_other_than_file(path: Path) -> None:
             raise ClinitError(
                 f"cannot write {path}: it is a {found}", remedy="Give the name of a file."
             )
-
-
-def commit_json(path: Path, content: Any) -> None:
-    """Create or replace `path` by `content` as JSON (indented, keys in their given order)."""
-    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    content = text.encode("utf-8", "backslashreplace")  # undecodable bytes of a path: \udcff
-    commit_file(path, lambda draft: draft.write_bytes(content))

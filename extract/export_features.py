@@ -6,6 +6,7 @@ than the memory: one shard is read at a time.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,11 @@ WRITERS: dict[str, Callable[[ExportedRows, Path], None]] = {
     "parquet": write_parquet,
 }
 """Formats: `npy` writes a folder, the others a file with their name as its suffix."""
+
+_OTHER_FILES = frozenset(
+    (".npz", ".pt", ".pth", ".csv", ".tsv", ".json", ".jsonl", ".h5", ".hdf5", ".mat", ".arrow")
+)
+"""Suffixes that say that a file is wanted, of formats other than these."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,10 +66,12 @@ def export_features(
         CacheError: If `out` does not fit, no row is left, or a shard cannot be read.
         ClinitError: If `out` cannot be written.
     """
-    suffix = out.suffix.removeprefix(".")
+    suffix = out.suffix.lower().removeprefix(".")
     is_file = suffix in WRITERS and suffix != "npy"
     format = format or (suffix if is_file else "npy")
     _check_place(out, format, is_file=is_file, splits=splits)
+    for split in splits:
+        _refuse_inside(_target(out, split, format, is_file=is_file), split.path.parent)
     for split in splits:
         exported = ExportedRows(split, keep_invalid, partial(on_rows, split.plan.title))
         if not exported.num_rows:
@@ -71,17 +79,29 @@ def export_features(
                 f"none of the {split.num_rows:,} rows of {split.path} has features",
                 remedy="Run its `clinit extract` command with --retry-invalid.",
             )
-        name = split.plan.split if format == "npy" else f"{split.plan.split}.{format}"
-        path = out if is_file else out / name
+        path = _target(out, split, format, is_file=is_file)
         WRITERS[format](exported, path)
         yield Exported(path, split, exported.num_rows, exported.num_left_out)
+
+
+def _target(out: Path, split: CacheSplit, format: str, *, is_file: bool) -> Path:
+    name = split.plan.split if format == "npy" else f"{split.plan.split}.{format}"
+    return out if is_file else out / name
+
+
+def _refuse_inside(target: Path, cache: Path) -> None:
+    """Refuse a place in the cache, whatever leads there: it would replace what is exported."""
+    if Path(os.path.realpath(target)).is_relative_to(os.path.realpath(cache)):
+        raise CacheError(
+            f"{target} lies in the cache itself, {cache}", remedy="Export into another folder."
+        )
 
 
 def _check_place(out: Path, format: str, *, is_file: bool, splits: Sequence[CacheSplit]) -> None:
     """Refuse a file that does not fit the format or the number of splits."""
     if format not in WRITERS:
         raise ValueError(f"format must be one of {', '.join(WRITERS)}, got {format!r}")
-    if is_file and format != out.suffix.removeprefix("."):
+    if is_file and format != out.suffix.lower().removeprefix("."):
         raise CacheError(
             f"{out} is named like a {out.suffix} file, but the format is {format}",
             remedy="Leave out `--format`, or give a folder.",
@@ -92,15 +112,15 @@ def _check_place(out: Path, format: str, *, is_file: bool, splits: Sequence[Cach
             remedy="Choose one with `--split`, or give a folder and `--format"
             f" {format}`: it gets a file per split.",
         )
-    if not is_file and out.suffix == ".npy":
+    if not is_file and out.suffix.lower() == ".npy":
         raise CacheError(
             f"{out} is one file, but features and labels are two arrays",
             remedy="Give a folder: it gets features.npy, labels.npy and classes.txt.",
         )
+    if not is_file and out.suffix.lower() in _OTHER_FILES:
+        raise CacheError(
+            f"{out} is named like a file that is not written here",
+            remedy="Give a .safetensors or .parquet file, or a folder without this suffix.",
+        )
     if not is_file and out.is_file():
         raise CacheError(f"{out} is a file, expected a folder", remedy="Give another name.")
-    if any(split.path.is_relative_to(out / split.plan.split) for split in splits):
-        raise CacheError(
-            f"{out} is the cache itself",
-            remedy="Export into another folder.",
-        )

@@ -49,7 +49,7 @@ class FeatureSet:
         return not isinstance(self.features, StoredRows)
 
     def part(self, chosen: Bool[np.ndarray, " rows"]) -> FeatureSet:
-        """Return some of the rows; what is on disk stays there."""
+        """Return some of the rows; their features stay where they are, and are read on demand."""
         features = select_rows(self.features, np.flatnonzero(chosen))
         return FeatureSet(features, self.labels[chosen], self.class_names)
 

@@ -5,14 +5,15 @@ float32; its metadata holds, under `clinit_head`, a sealed JSON document with th
 the fingerprint of the features that the head reads and the digest of the tensors. One key,
 because safetensors writes several in a random order, and equal heads should be equal files.
 
-Heads from elsewhere serve too: without metadata, or with class names alone.
+Heads from elsewhere serve too: with no metadata but `class_names`, a JSON list, or without any. So
+do the arrays of the same names in a `.npz` file, which is written where the name ends so.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,15 @@ from jaxtyping import Float, Int
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from clinit.errors import LOOK_AT_STORAGE, HeadError, StorageError
+from clinit.errors import LOOK_AT_STORAGE, CacheError, HeadError, StorageError
+from clinit.extract.arrays.array_file import parse_class_names
 from clinit.extract.claims import Claims
-from clinit.extract.class_names import is_text, read_class_names
+from clinit.extract.class_names import is_text
 from clinit.extract.commit import commit_file
-from clinit.extract.dataset import read_dataset
 from clinit.extract.document import DocumentKind
+from clinit.extract.head_npz import npz_bytes, read_npz
 from clinit.extract.lock import make_folder
 
-_IMAGENET_ROWS = 1000
 _KEY = "clinit_head"
 _SEALED = "clinit-head/2"
 _DOCUMENT = DocumentKind(
@@ -56,6 +57,9 @@ class Head:
     feature_map: Mapping[str, Any] | None = None
     """The random features of `clinit.headtrain.closed.feature_map` that its rows read, as plain
     JSON values; None where they read the features of the backbone themselves."""
+    origin: Mapping[str, Any] | None = None
+    """How a head that was fitted to features, or exported from a run, came about, as plain JSON
+    values; None for any other."""
 
     def __post_init__(self) -> None:
         if self.class_names is not None and len(self.class_names) != len(self.weight):
@@ -115,40 +119,6 @@ def top1(
     return Top1(int((logits.argmax(axis=1) == targets[known]).sum()), int(known.sum()))
 
 
-def name_rows(head: Head, class_names: tuple[str, ...], choice: str | None) -> tuple[Head, str]:
-    """Give the rows of `head` their class names; return the head and where they came from.
-
-    Args:
-        head: The pretrained classifier, with the names stored in its weights file, if any.
-        class_names: The classes of the data set that is extracted.
-        choice: A file with one name per line; `dataset` for the classes of the data set, in their
-            order; None for the names stored with the weights or, for a classifier of 1,000
-            rows, those of ImageNet-1K.
-
-    Raises:
-        HeadError: If the number of names is not the number of rows.
-        CacheError: If the file cannot be read or names a class twice.
-    """
-    if choice == "dataset":
-        return _named(head, class_names, "the classes of the data set")
-    if choice is not None:
-        return _named(head, read_class_names(Path(choice)), choice)
-    if head.class_names is not None:
-        return head, "stored with the weights"
-    if head.num_classes == _IMAGENET_ROWS:
-        return _named(head, read_dataset("imagenet1k").classes, "ImageNet-1K (1,000 rows)")
-    return head, "unknown"
-
-
-def _named(head: Head, names: tuple[str, ...], source: str) -> tuple[Head, str]:
-    if len(names) != head.num_classes:
-        raise HeadError(
-            f"{source}: {len(names):,} names for a classifier of {head.num_classes:,} rows",
-            remedy="Give one name per row with `--head-classes FILE`.",
-        )
-    return replace(head, class_names=names), source
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
     """The document in the metadata."""
@@ -157,6 +127,7 @@ class _Facts:
     fingerprint: str = ""
     alignment: Mapping[str, Any] | None = None
     feature_map: Mapping[str, Any] | None = None
+    origin: Mapping[str, Any] | None = None
     tensors: str | None = None
     """Digest; None in files of earlier versions and from elsewhere."""
 
@@ -171,11 +142,21 @@ def tensors_sha256(head: Head) -> str:
 
 
 def write_head(head: Head, path: Path) -> None:
-    """Write `head` to `path`, atomically.
+    """Write `head` to `path`, atomically: as NumPy's arrays where it ends in .npz.
 
     Raises:
         ClinitError: If it cannot be written.
     """
+    content = _npz(head) if path.suffix == ".npz" else _safetensors(head)
+    commit_file(path, lambda draft: draft.write_bytes(content))
+
+
+def _npz(head: Head) -> bytes:
+    tensors = _stored(head)
+    return npz_bytes(tensors["weight"], tensors["bias"], head.class_names, head.origin)
+
+
+def _safetensors(head: Head) -> bytes:
     facts: dict[str, Any] = {
         "fingerprint": head.fingerprint,
         "class_names": head.class_names,
@@ -185,10 +166,11 @@ def write_head(head: Head, path: Path) -> None:
         facts["alignment"] = dict(head.alignment)
     if head.feature_map is not None:
         facts["feature_map"] = dict(head.feature_map)
+    if head.origin is not None:
+        facts["origin"] = dict(head.origin)
     metadata = {_KEY: _DOCUMENT.text(facts, indent=None)}
     # As bytes: save_file would make the file readable by its owner alone.
-    content = save(_stored(head), metadata=metadata)
-    commit_file(path, lambda draft: draft.write_bytes(content))
+    return save(_stored(head), metadata=metadata)
 
 
 def store_head(head: Head, path: Path) -> Head:
@@ -225,7 +207,7 @@ def _says_all_of(stored: Head, head: Head) -> bool:
 
 
 def read_head(path: Path, *, linear: bool = True) -> Head:
-    """Read a head file.
+    """Read a head file, .npz or any other name for safetensors.
 
     Args:
         path: The file.
@@ -248,22 +230,8 @@ def read_head(path: Path, *, linear: bool = True) -> Head:
         raise StorageError(
             f"cannot read {path}: {error.strerror or error}", remedy=LOOK_AT_STORAGE
         ) from error
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = dict(file.metadata() or {})
-            weight, bias = _tensor(path, file, "weight"), _tensor(path, file, "bias")
-    except (SafetensorError, OSError, ValueError, TypeError) as error:
-        raise HeadError(
-            f"{path} is not a head file: {error}",
-            remedy="A head file is a safetensors file with `weight` (classes, dim) and `bias`.",
-        ) from error
-    if weight.ndim != 2 or bias.shape != weight.shape[:1]:
-        raise HeadError(
-            f"{path} holds weight {weight.shape} and bias {bias.shape},"
-            " expected (classes, dim) and (classes,)",
-            remedy="Write the head again with the shapes given above.",
-        )
-    facts = _read_facts(metadata, path)
+    read = _read_npz if path.suffix == ".npz" else _read_safetensors
+    weight, bias, facts = read(path)
     if facts.tensors is not None and facts.tensors != tensors_sha256(Head(weight, bias)):
         raise HeadError(f"{path} has changed since it was written", remedy=_DOCUMENT.remedy)
     if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
@@ -281,7 +249,47 @@ def read_head(path: Path, *, linear: bool = True) -> Head:
         )
     if linear and facts.feature_map is not None:
         raise _not_linear(path, facts.feature_map)
-    return Head(weight, bias, names, facts.fingerprint, facts.alignment, facts.feature_map)
+    return Head(
+        weight,
+        bias,
+        names,
+        facts.fingerprint,
+        facts.alignment,
+        facts.feature_map,
+        facts.origin,
+    )
+
+
+def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray, _Facts]:
+    weight, bias, names, origin = read_npz(path)
+    _check_shapes(weight, bias, path)
+    with np.errstate(over="ignore"):  # it is found not to be finite
+        weight, bias = (np.array(part, dtype=np.float32) for part in (weight, bias))
+    return weight, bias, _Facts(class_names=names, origin=origin)
+
+
+def _read_safetensors(path: Path) -> tuple[np.ndarray, np.ndarray, _Facts]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = dict(file.metadata() or {})
+            weight, bias = _tensor(path, file, "weight"), _tensor(path, file, "bias")
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        raise HeadError(
+            f"{path} is not a head file: {error}",
+            remedy="A head file is a safetensors file with `weight` (classes, dim) and `bias`, or a"
+            " .npz file with arrays of these names.",
+        ) from error
+    _check_shapes(weight, bias, path)
+    return weight, bias, _read_facts(metadata, path)
+
+
+def _check_shapes(weight: np.ndarray, bias: np.ndarray, path: Path) -> None:
+    if weight.ndim != 2 or bias.shape != weight.shape[:1]:
+        raise HeadError(
+            f"{path} holds weight {weight.shape} and bias {bias.shape},"
+            " expected (classes, dim) and (classes,)",
+            remedy="Write the head again with the shapes given above.",
+        )
 
 
 def _not_linear(path: Path, feature_map: Mapping[str, Any]) -> HeadError:
@@ -317,9 +325,21 @@ def _stored(head: Head) -> dict[str, np.ndarray]:
 def _read_facts(metadata: Mapping[str, str], path: Path) -> _Facts:
     """Return what the metadata say; a document of ours under another key is a changed key."""
     if _KEY not in metadata and not any(_SEALED in text for text in metadata.values()):
-        return _Facts()
+        return _Facts(class_names=_plain_names(metadata, path))
     origin = f"the description in {path}"
     if _KEY not in metadata:
         raise HeadError(f"{path} has changed since it was written", remedy=_DOCUMENT.remedy)
     content = _DOCUMENT.parse(metadata[_KEY], origin=origin)
     return _DOCUMENT.convert(content, _Facts, origin=origin)
+
+
+def _plain_names(metadata: Mapping[str, str], path: Path) -> tuple[str, ...] | None:
+    """Return the class names of a head from elsewhere."""
+    if "class_names" not in metadata:
+        return None
+    try:
+        return parse_class_names(metadata["class_names"], path)
+    except CacheError as error:
+        raise HeadError(
+            str(error), remedy="Write it with `clinit.save_head(path, weight, bias, class_names)`."
+        ) from error

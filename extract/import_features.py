@@ -21,13 +21,12 @@ from clinit.errors import CacheError, HeadError
 from clinit.extract.arrays.array_file import ArrayFile, StoredFeatures
 from clinit.extract.arrays.labels import number_labels
 from clinit.extract.arrays.open import FEATURES, LABELS, find_name, open_array_file
-from clinit.extract.cache import HEAD_FILE, CacheSplit, open_split
+from clinit.extract.cache import HEAD_FILE, CacheSplit
 from clinit.extract.class_names import read_class_names
-from clinit.extract.dataset import SPLITS
 from clinit.extract.fingerprint import IMPORTED, Fingerprint
-from clinit.extract.head import Head, read_head, tensors_sha256
-from clinit.extract.manifest import Manifest, read_manifest
-from clinit.extract.plan import Plan, read_plan
+from clinit.extract.head import Head, read_head
+from clinit.extract.manifest import Manifest
+from clinit.extract.plan import Plan
 from clinit.extract.shard import Shard, assemble
 from clinit.extract.summary import UNKNOWN, FileFacts, RunFacts
 from clinit.extract.write_split import SplitWriter
@@ -57,6 +56,8 @@ class ImportConfig:
     """Name of the features in a file of several arrays; default: `features`."""
     labels_name: str | None = None
     """Name of the labels in a file of several arrays; default: `labels` or `label`."""
+    accepts_finished: bool = False
+    """Whether a split that this very import has written is returned, instead of refused."""
 
     def __post_init__(self) -> None:
         if self.split not in ("train", "val"):
@@ -105,8 +106,6 @@ def import_features(
     stored = out / HEAD_FILE
     head = _read_head(config.head or (stored if stored.is_file() else None), dim, fingerprint)
     head, head_classes = _named(head, names)
-    _refuse_other_head(head, out)
-    refuse_other_classes(out, config.split, names)
     facts = files.facts()
     assert facts.features is not None
     plan = Plan(
@@ -119,7 +118,6 @@ def import_features(
         batch_size=SHARD_ROWS,
         fingerprint=fingerprint.of_rows(manifest.digest, features=facts.features.sha256),
     )
-    _refuse_other_backbone(out, plan)
     writer = SplitWriter(
         out=out,
         plan=plan,
@@ -129,6 +127,8 @@ def import_features(
         run=facts,
         on_rows=on_rows,
     )
+    if config.accepts_finished and (finished := writer.finished()) is not None:
+        return finished
     with writer.claimed(on_note), features.open(writer.folder) as take:
 
         def shard_of(rows: range) -> Shard:
@@ -218,73 +218,6 @@ def _named(head: Head | None, names: tuple[str, ...]) -> tuple[Head | None, str]
     if head.num_classes != len(names):
         return head, UNKNOWN
     return replace(head, class_names=names), "the classes of the data set"
-
-
-def _refuse_other_head(head: Head | None, out: Path) -> None:
-    """Refuse a head that is not the one of the splits that are there, or none where they have one.
-
-    A stored head that has been damaged is written anew: the splits know which one it was.
-    """
-    stored = out / HEAD_FILE
-    judged = {_judged_head(out / name) for name in SPLITS} - {None}
-    if head is None:
-        if judged:
-            raise HeadError(
-                f"{stored}, the head that was stored with the features in {out}, is missing",
-                remedy="Give it with `--head FILE`.",
-            )
-        return
-    try:
-        other = read_head(stored)
-        same = other.class_names == head.class_names
-        judged |= {tensors_sha256(other)}
-    except HeadError:
-        same = True
-    if not same or judged - {tensors_sha256(head)}:
-        raise HeadError(
-            f"{stored} holds another head than the one given",
-            remedy="Leave out `--head` for the second split, or import into another folder.",
-        )
-
-
-def _judged_head(folder: Path) -> str | None:
-    try:
-        return open_split(folder).summary.head.tensors
-    except CacheError:
-        return None
-
-
-def refuse_other_classes(out: Path, split: str, names: tuple[str, ...]) -> None:
-    """Refuse a split of other classes than those of the split that is there.
-
-    Raises:
-        CacheError: If they differ.
-    """
-    for name in SPLITS:
-        path = out / name / "manifest.parquet"
-        if name != split and path.is_file() and read_manifest(path).class_names != names:
-            raise CacheError(
-                f"the classes of this split are not those of {out / name}",
-                remedy="Import both splits with the same `--classes FILE`.",
-            )
-
-
-def _refuse_other_backbone(out: Path, plan: Plan) -> None:
-    for name in SPLITS:
-        if name == plan.split or not (out / name / "plan.json").is_file():
-            continue
-        other = read_plan(out / name)
-        here, there = plan.fingerprint.without_rows, other.fingerprint.without_rows
-        if other.dim != plan.dim or here.differences(there):
-            raise CacheError(
-                f"{out / name} holds features of another backbone ({_origin(other)}) than this"
-                f" import ({_origin(plan)})",
-                remedy="Give both splits the same `--backbone` and type, or use another folder.",
-            )
-
-
-def _origin(plan: Plan) -> str:
-    return f"{plan.fingerprint.backbone}, {plan.dim} x {plan.fingerprint.dtype}"
 
 
 def _read_head(path: Path | None, dim: int, fingerprint: Fingerprint) -> Head | None:

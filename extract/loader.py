@@ -7,7 +7,7 @@ and no process is left behind by a killed run.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -28,13 +28,15 @@ from clinit.extract.transform import Transform
 
 _BATCHES_AHEAD = 3
 _NOW = " after resizing"
+_Loaded = Future[tuple[str | None, float, float]]
+"""The problem of an image, and the seconds of reading and decoding it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageBatch:
-    """Pixels of consecutive rows; those of an unreadable image are zero."""
+    """Pixels of some rows; those of an unreadable image are zero."""
 
-    rows: range
+    rows: Sequence[int]
     pixels: UInt8[Tensor, "batch 3 height width"]
     reasons: dict[int, str]
     """Why an image cannot be read, by row of the manifest."""
@@ -46,7 +48,7 @@ class ImageBatch:
 
 def load_batches(
     images: Images,
-    batches: Iterable[range],
+    batches: Iterable[Sequence[int]],
     transform: Transform,
     *,
     workers: int,
@@ -54,7 +56,7 @@ def load_batches(
     pin_memory: bool = False,
     view: View | None = None,
 ) -> Generator[ImageBatch]:
-    """Yield the images of `batches` (ranges of rows) in order.
+    """Yield the images of `batches` (numbers of rows) in order.
 
     Args:
         images: Where the content of all images is.
@@ -94,13 +96,13 @@ def load_batches(
             raise
         return reason, watch.seconds["read"], watch.seconds["decode"]
 
-    def submit(rows: range) -> tuple[range, Tensor, list[Future[tuple[str | None, float, float]]]]:
+    def submit(rows: Sequence[int]) -> tuple[Sequence[int], Tensor, list[_Loaded]]:
         shape = (len(rows), 3, height, width)
         try:
             pixels = torch.zeros(shape, dtype=torch.uint8, pin_memory=pin_memory)
             jobs = [pool.submit(load, pixels[i], row) for i, row in enumerate(rows)]
         except (MemoryError, RuntimeError) as error:
-            _raise_machine_error(error, images.place(rows.start))
+            _raise_machine_error(error, images.place(rows[0]))
             raise
         return rows, pixels, jobs
 

@@ -69,6 +69,10 @@ class Manifest:
         if problem is not None:
             raise ValueError(problem)
 
+    def __repr__(self) -> str:
+        rows, classes = f"{len(self.table):,} images", f"{len(self.class_names):,} classes"
+        return f"<Manifest {self.dataset} {self.split}: {rows}, {classes}>"
+
     @property
     def digest(self) -> str:
         """SHA-256 (hex) of class names, paths, labels and sizes; computed at each call.

@@ -21,7 +21,7 @@ from clinit.extract.document import content_sha256
 from clinit.extract.head import Head, tensors_sha256
 from clinit.extract.merged_rows import MergedRows, Part
 from clinit.extract.plan import Plan
-from clinit.extract.summary import UNKNOWN, RunFacts
+from clinit.extract.summary import UNKNOWN, RunFacts, Summary
 from clinit.extract.write_split import SplitWriter
 
 
@@ -53,7 +53,7 @@ def merge(
     caches = _open(paths, out)
     _refuse_other_backbones(caches)
     _refuse_containers([c.splits[name] for c in caches for name in splits if name in c.splits])
-    head, head_classes = _one_head(caches)
+    head, told = _one_head(caches)
     names = _class_names([s.class_names for cache in caches for s in cache.splits.values()])
     root, prefixes = _roots(caches)
     for cache in caches:
@@ -77,8 +77,8 @@ def merge(
             plan=plan,
             manifest=rows.manifest,
             head=head,
-            head_classes=head_classes,
-            run=_facts(parts, root, caches),
+            head_classes=UNKNOWN if told is None else told.head.class_names,
+            run=_facts(parts, root, caches, told),
             on_rows=lambda done, total, title=name: on_rows(title, done, total),  # type: ignore[misc]
         )
         if (there := writer.finished()) is not None:  # a merge that was killed goes on behind it
@@ -129,12 +129,12 @@ def _refuse_other_backbones(caches: Sequence[Cache]) -> None:
             )
 
 
-def _one_head(caches: Sequence[Cache]) -> tuple[Head | None, str]:
-    """Return the head of the caches, and where its names are from; a named one is preferred."""
+def _one_head(caches: Sequence[Cache]) -> tuple[Head | None, Summary | None]:
+    """Return the head of the caches, a named one if there is, and a summary that tells of it."""
     found = [(cache, cache.head) for cache in caches if cache.head is not None]
     found.sort(key=lambda each: each[1].class_names is None)
     if not found:
-        return None, UNKNOWN
+        return None, None
     first, head = found[0]
     for cache, other in found:
         if tensors_sha256(other) != tensors_sha256(head):
@@ -148,8 +148,7 @@ def _one_head(caches: Sequence[Cache]) -> tuple[Head | None, str]:
                 remedy="Name them alike: run the `clinit extract` commands of both again with the"
                 " same `--head-classes`; it computes nothing.",
             )
-    told = next(iter(first.splits.values())).summary.head.class_names
-    return head, told
+    return head, next(iter(first.splits.values())).summary
 
 
 def _class_names(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -163,9 +162,10 @@ def _roots(caches: Sequence[Cache]) -> tuple[str | None, list[str]]:
     """Return the folder that all images are in, and what leads from it to those of each cache.
 
     Raises:
-        CacheError: If the splits of one cache are of different folders.
+        CacheError: If the splits of one cache are of different folders, or a folder is relative.
     """
     roots: list[str | None] = []
+    _refuse_relative_roots(caches)
     for cache in caches:
         told = {split.summary.run.root for split in cache.splits.values()}
         if len(told) > 1:
@@ -182,6 +182,20 @@ def _roots(caches: Sequence[Cache]) -> tuple[str | None, list[str]]:
     paths = (Path(_absolute(root or common)) for root in roots)
     below = [path.relative_to(common).as_posix() for path in paths]
     return common, ["" if each == "." else f"{each}/" for each in below]
+
+
+def _refuse_relative_roots(caches: Sequence[Cache]) -> None:
+    """Refuse what earlier versions wrote as it was typed: equal names may be different folders."""
+    for cache in caches:
+        for split in cache.splits.values():
+            root = split.summary.run.root
+            if root is not None and not Path(root).is_absolute():
+                raise CacheError(
+                    f"the images of {cache.path} were in {root}, seen from a folder that an earlier"
+                    " version of clinit has not recorded",
+                    remedy=f"Run the `clinit extract` command of {cache.path} again: it records"
+                    " where they are, and computes nothing.",
+                )
 
 
 def _absolute(root: str) -> str:
@@ -217,12 +231,15 @@ def _plan(rows: MergedRows) -> Plan:
     )
 
 
-def _facts(parts: Sequence[Part], root: str | None, caches: Sequence[Cache]) -> RunFacts:
+def _facts(
+    parts: Sequence[Part], root: str | None, caches: Sequence[Cache], told: Summary | None
+) -> RunFacts:
     first = parts[0].split.summary.run
     pixels = {part.split.summary.run.max_pixels for part in parts}
     return RunFacts(
         root=root,
         weights=first.weights,
+        head_classes=None if told is None else told.run.head_classes,
         max_pixels=pixels.pop() if len(pixels) == 1 else None,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         merged=tuple(str(cache.path.absolute()) for cache in caches),

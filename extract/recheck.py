@@ -15,7 +15,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +26,9 @@ from clinit.extract.augment import View
 from clinit.extract.cache import CacheSplit
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.images import images_of
-from clinit.extract.loader import load_batches
+from clinit.extract.loader import ImageBatch, load_batches
 from clinit.extract.run import Network
+from clinit.extract.shard import Shard
 
 STORAGE = {"float16": 2.0**-11, "float32": 0.0}
 """Largest relative error of rounding to the type of the features."""
@@ -94,19 +94,19 @@ def recheck(
         CacheError: If a shard is damaged, or the view is of no kind known here.
         ClinitError: If the machine fails, or an image has another size than in the manifest.
     """
-    stored = _stored(split, rows)
+    stored = _StoredRows(split)
     largest, worst, done = -1.0, int(rows[0]), 0
     unreadable: list[str] = []
     paths = split.manifest.table["path"]
-    for batch, reasons, features in _computed(split, network, root, rows, workers):
-        unreadable += [f"{paths[row]}: {why}" for row, why in reasons.items()]
-        for row, found in zip(batch, features, strict=True):
-            if row in reasons:
+    for batch, features in _computed(split, network, root, rows, workers):
+        unreadable += [f"{paths[row]}: {why}" for row, why in batch.reasons.items()]
+        for row, found in zip(batch.rows, features, strict=True):
+            if row in batch.reasons:
                 continue
-            difference = _difference(found, stored[row])
+            difference = _difference(found, stored.row(row))
             if difference > largest:
                 largest, worst = difference, row
-        done += len(batch)
+        done += len(batch.rows)
         on_rows(split.plan.title, done, len(rows))
     return Rechecked(
         title=split.plan.title,
@@ -126,17 +126,20 @@ def _difference(found: Float[np.ndarray, " dim"], stored: Float[np.ndarray, " di
     return math.inf if math.isnan(relative) else relative
 
 
-def _stored(
-    split: CacheSplit, rows: Int[np.ndarray, " sample"]
-) -> dict[int, Float[np.ndarray, " dim"]]:
-    """Return the stored features of rows, in float32, by row."""
-    size = split.plan.shard_rows
-    found: dict[int, np.ndarray] = {}
-    for index in np.unique(rows // size).tolist():
-        shard = split.shard(index)
-        for row in rows[rows // size == index].tolist():
-            found[row] = shard.features[row - index * size].astype(np.float32)
-    return found
+@dataclass(slots=True, eq=False)
+class _StoredRows:
+    """Stored features; the last shard is in memory, for rows are asked for in order."""
+
+    split: CacheSplit
+    _last: tuple[int, Shard] | None = None
+
+    def row(self, row: int) -> Float[np.ndarray, " dim"]:
+        """Return the features of a row, in float32."""
+        index, inside = divmod(row, self.split.plan.shard_rows)
+        if self._last is None or self._last[0] != index:
+            self._last = index, self.split.shard(index)
+        features: np.ndarray = self._last[1].features[inside].astype(np.float32)
+        return features
 
 
 def _computed(
@@ -145,27 +148,23 @@ def _computed(
     root: Path,
     rows: Int[np.ndarray, " sample"],
     workers: int,
-) -> Iterator[tuple[list[int], dict[int, str], Float[np.ndarray, "batch dim"]]]:
-    """Yield rows, why some of them cannot be read, and the features of all of them."""
+) -> Iterator[tuple[ImageBatch, Float[np.ndarray, "batch dim"]]]:
+    """Yield batches of rows with the features of all of them."""
     config = network.backbone.config
     normalise = network.transform.normaliser(torch.device(config.device))
+    size, numbers = split.plan.batch_size, rows.tolist()
     batches = load_batches(
         images_of(split.manifest.table, root),
-        [range(row, row + 1) for row in rows.tolist()],  # a view crops by the number of the row
+        [numbers[start : start + size] for start in range(0, len(numbers), size)],
         network.transform,
         workers=workers,
         max_pixels=split.summary.run.max_pixels or MAX_PIXELS,
         view=_view(split, network),
     )
     with closing(batches):
-        while True:
-            group = list(islice(batches, split.plan.batch_size))
-            if not group:
-                return
-            pixels = torch.cat([batch.pixels for batch in group]).to(config.device)
-            features = network.backbone.features(normalise(pixels)).cpu().numpy()
-            reasons = {row: why for batch in group for row, why in batch.reasons.items()}
-            yield [batch.rows.start for batch in group], reasons, features
+        for batch in batches:
+            pixels = batch.pixels.to(config.device)
+            yield batch, network.backbone.features(normalise(pixels)).cpu().numpy()
 
 
 def _view(split: CacheSplit, network: Network) -> View | None:

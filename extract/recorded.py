@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -61,6 +62,32 @@ def rebuild_network(
     return Network(backbone, transform, here)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Networks:
+    """The networks of the splits of one cache, each loaded once."""
+
+    path: Path
+    """The cache."""
+    weights: Path | None
+    """The file of the weights, for all of them; None takes the one that is recorded."""
+    device: str | None
+    """As in `rebuild_network`."""
+    _loaded: dict[tuple[Path | None, str], Network] = field(default_factory=dict, init=False)
+    """By weights and the device of the plan: splits have the same more often than not."""
+
+    def of(self, plan: Plan, facts: RunFacts) -> Network:
+        """Return the network of a split.
+
+        Raises:
+            ClinitError: As `rebuild_network` and `weights_file`.
+        """
+        weights = weights_file(self.path, self.weights, facts)
+        if (weights, plan.device) not in self._loaded:
+            network = rebuild_network(plan, weights, self.device, origin=str(self.path))
+            self._loaded[weights, plan.device] = network
+        return self._loaded[weights, plan.device]
+
+
 def images_root(path: Path, given: Path | None, facts: RunFacts) -> Path:
     """Return the folder of the images of the cache at `path`: the given one, or where it was.
 
@@ -75,6 +102,13 @@ def images_root(path: Path, given: Path | None, facts: RunFacts) -> Path:
         raise CacheError(
             f"nothing whole in {path} says where its images were",
             remedy="Say where they are with `--root DIR`.",
+        )
+    if not Path(facts.root).is_absolute():
+        raise CacheError(
+            f"the images of {path} were in {facts.root}, seen from a folder that an earlier version"
+            " of clinit has not recorded",
+            remedy="Say where they are with `--root DIR`, or run the `clinit extract` command of"
+            " this cache again: it records it.",
         )
     if not Path(facts.root).is_dir():
         raise CacheError(

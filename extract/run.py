@@ -11,30 +11,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clinit.errors import CacheError, HeadError, ManifestError
+from clinit.errors import CacheError, ManifestError
 from clinit.extract.augment import View
 from clinit.extract.backbone import Backbone, BackboneConfig, check_penultimate, load_backbone
-from clinit.extract.cache import HEAD_FILE
 from clinit.extract.dataset import SPLITS
 from clinit.extract.decode import decoder_version
 from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head, name_rows, read_head
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.lock import make_folder
 from clinit.extract.machine import cpu_count
 from clinit.extract.manifest import Manifest
+from clinit.extract.named_rows import AsBefore, find_head_names
 from clinit.extract.part import Part
 from clinit.extract.plan import FILE as PLAN_FILE
 from clinit.extract.plan import Plan, read_plan, settle_plan
 from clinit.extract.progress import Progress
 from clinit.extract.shard_work import ShardWork
-from clinit.extract.split_run import (
-    NAMED_EARLIER,
-    Crew,
-    PartResult,
-    SplitResult,
-    SplitRun,
-)
+from clinit.extract.split_run import Crew, PartResult, SplitResult, SplitRun
 from clinit.extract.transform import Transform, make_transform
 from clinit.extract.views import VIEWS_FOLDER
 
@@ -76,6 +69,8 @@ class ExtractConfig:
     """Random views of the training images, beside the plain features."""
     view_seed: int = 0
     """Seed of the views, in [0, 2^32)."""
+    as_before: AsBefore | None = None
+    """What a repair may not change; None for any other extraction."""
 
     def __post_init__(self) -> None:
         if self.views < 0:
@@ -163,10 +158,15 @@ def extract_part(
     backbone, transform, fingerprint = network.backbone, network.transform, network.fingerprint
     refuse_other_backbone(out, fingerprint)
     class_names = next(iter(manifests.values())).class_names
-    head, head_classes = name_rows(backbone.head, class_names, config.head_classes)
-    if head.class_names is None and (stored := _stored_names(out, head)) is not None:
-        head, head_classes = replace(head, class_names=stored), NAMED_EARLIER
-    head = replace(head, fingerprint=fingerprint.backbone_identifier)
+    before = config.as_before
+    names = (
+        find_head_names(backbone.head, class_names, config.head_classes, out)
+        if before is None
+        else before.names
+    )
+    head = replace(
+        backbone.head, class_names=names.names, fingerprint=fingerprint.backbone_identifier
+    )
     targets = _targets(manifests, out, transform, backbone.dim, fingerprint, config)
     for target in targets:
         if (target.folder / PLAN_FILE).exists():
@@ -182,14 +182,15 @@ def extract_part(
             transform=transform,
             view=target.view,
             workers=config.workers,
-            strict=config.strict,
+            strict=config.strict or before is not None,
+            may_be_invalid=frozenset() if before is None else before.invalid,
             max_pixels=config.max_pixels,
         )
         yield SplitRun(
             work=work,
             part=part,
             head=head,
-            head_classes=head_classes,
+            head_names=names,
             names_given=config.head_classes is not None,
             retry_invalid=config.retry_invalid,
             crew=None if crew is None else crew(work),
@@ -290,15 +291,6 @@ def _probe(transform: Transform, device: str) -> Float[Tensor, "2 3 height width
     shape = (2, 3, *transform.crop)
     noise = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
     return transform.normalise(noise.to(device))
-
-
-def _stored_names(out: Path, head: Head) -> tuple[str, ...] | None:
-    """Return the class names in the head file of an earlier command, if it is there."""
-    try:
-        stored = read_head(out / HEAD_FILE)
-    except HeadError:
-        return None
-    return stored.class_names if stored.num_classes == head.num_classes else None
 
 
 def refuse_other_backbone(out: Path, fingerprint: Fingerprint) -> None:

@@ -146,7 +146,7 @@ def largest_shard(split: CacheSplit) -> int:
 
 
 def _verified(split: CacheSplit, index: int) -> _File:
-    path = split.path / shard_name(index)
+    path = (split.path / shard_name(index)).absolute()  # whoever reads it may work elsewhere
     try:
         before = _mark(path.stat())
     except OSError:

@@ -61,6 +61,8 @@ class ShardWork:
     """Random crops instead of what `transform` shows."""
     workers: int
     strict: bool
+    may_be_invalid: frozenset[int] = frozenset()
+    """Rows whose images may be bad all the same."""
     max_pixels: int = MAX_PIXELS
     """Largest image that is decoded, in pixels; see `decode`."""
     timing: Timing = field(default_factory=Timing)
@@ -89,7 +91,7 @@ class ShardWork:
         is_first = True
         with closing(self._images(shards)) as batches:
             for first in batches:
-                shard = first.rows.start // self.plan.shard_rows
+                shard = first.rows[0] // self.plan.shard_rows
                 count = -(-len(self.plan.rows(shard)) // self.plan.batch_size)
                 arrivals = chain([first], islice(batches, count - 1))
                 found = self._compute_shard(shard, arrivals, compute, device, on_rows)
@@ -117,7 +119,7 @@ class ShardWork:
         # All features of a shard are back before it is written.
         with closing(features_of(batches, compute, device, self.timing)) as computed:
             for batch, found in computed:
-                first = batch.rows.start - rows.start
+                first = batch.rows[0] - rows.start
                 features[first : first + len(batch.rows)] = found.numpy()
                 reasons |= {row - rows.start: why for row, why in batch.reasons.items()}
                 on_rows(len(batch.rows))
@@ -157,8 +159,10 @@ class ShardWork:
         return self._content
 
     def _refuse_bad(self, batch: ImageBatch) -> None:
-        if self.strict and batch.reasons:
-            row, reason = min(batch.reasons.items())
+        bad = batch.reasons.keys() - self.may_be_invalid
+        if self.strict and bad:
+            row = min(bad)
+            reason = batch.reasons[row]
             raise ImageError(
                 f"{self.root / self.manifest.table['path'][row]} (row {row:,}): {reason}",
                 remedy="Replace the file, or leave out `--strict` to mark its row invalid.",

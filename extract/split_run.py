@@ -22,6 +22,7 @@ from clinit.extract.claims import Claims
 from clinit.extract.commit import flush_folder
 from clinit.extract.head import Head, Top1, store_head, tensors_sha256
 from clinit.extract.manifest import read_manifest, write_manifest
+from clinit.extract.named_rows import NAMED_EARLIER, HeadNames
 from clinit.extract.part import WHOLE, Part
 from clinit.extract.plan import FILE as PLAN_FILE
 from clinit.extract.plan import Plan, settle_plan, shard_name
@@ -29,11 +30,9 @@ from clinit.extract.progress import Meter, Progress
 from clinit.extract.shard import read_shard
 from clinit.extract.shard_work import ShardWork
 from clinit.extract.summary import FILE as SUMMARY_FILE
-from clinit.extract.summary import UNKNOWN, RunFacts, write_summary
+from clinit.extract.summary import UNKNOWN, RunFacts, names_sha256, write_summary
 
 MANIFEST_FILE = "manifest.parquet"
-NAMED_EARLIER = "named by an earlier command"
-"""Where the class names of a head are from, when another command has given them."""
 _State = tuple[int, int, int] | None
 """What changes when a file is written anew; None where there is none."""
 
@@ -103,8 +102,8 @@ class SplitRun:
     """The shards that this worker may compute."""
     head: Head | None
     """The pretrained head, stored beside the split (not a view) and judged on it."""
-    head_classes: str
-    """Where the class names of the head came from."""
+    head_names: HeadNames
+    """Its class names, and where they came from."""
     names_given: bool
     """Whether this command names the head's rows."""
     retry_invalid: bool = False
@@ -186,7 +185,7 @@ class SplitRun:
         with claims.holding(SUMMARY_FILE):
             is_told = _state(self.folder / SUMMARY_FILE) != before and not has_changed
             if not is_told or self._finished() is None:
-                self._summarise(self.head_classes, facts)
+                self._summarise(self.head_names.source, facts)
         claims.sweep()
 
     def _states(self) -> dict[int, _State]:
@@ -216,7 +215,8 @@ class SplitRun:
         if self.head is not None and self.work.view is None:
             stored = store_head(self.head, self.folder.parent / HEAD_FILE)
             if stored.class_names != self.head.class_names:
-                self.head, self.head_classes = stored, NAMED_EARLIER
+                self.head = stored
+                self.head_names = HeadNames(stored.class_names, NAMED_EARLIER)
         if not self._has_manifest():
             with claims.holding(MANIFEST_FILE):
                 write_manifest(self.work.manifest, self.folder / MANIFEST_FILE)
@@ -303,21 +303,33 @@ class SplitRun:
     def _judged_again(self, finished: CacheSplit, claims: Claims) -> CacheSplit:
         """Return a complete split whose summary is about this command's head and weights.
 
-        The head is judged again on what is stored where it differs from the one that was judged,
-        where this command names its rows or where they had no names; a summary of an earlier
-        version does not say which head was judged.
+        The head is judged again on what is stored where it or the names of its rows differ from
+        what was judged, and where this command names them; a summary of an earlier version does
+        not say all of that.
         """
         told = finished.summary
         run = replace(told.run, weights=self._weights)
+        if run.root is not None and not Path(run.root).is_absolute():  # of an earlier version
+            run = replace(run, root=self._root)
+        if self.head_names.source != NAMED_EARLIER:
+            run = replace(run, head_classes=self.head_names.file)
         tensors = None if self.head is None else tensors_sha256(self.head)
-        has_names = self.head is not None and self.head.class_names is not None
-        newly_named = has_names and told.head.class_names == UNKNOWN
-        is_judged = tensors == told.head.tensors and not newly_named and not self.names_given
+        names = None if self.head is None else self.head.class_names
+        has_names = names is not None
+        is_judged = (tensors, names_sha256(names)) == (
+            told.head.tensors,
+            told.head.names,
+        ) and not self.names_given
         if is_judged and run == told.run:
             return finished
         with claims.holding(SUMMARY_FILE):
-            self._summarise(self.head_classes if has_names else UNKNOWN, run)
+            self._summarise(self.head_names.source if has_names else UNKNOWN, run)
         return open_split(self.folder)
+
+    @property
+    def _root(self) -> str:
+        """Where the images are, from any working folder."""
+        return str(self.work.root.absolute())
 
     @property
     def _weights(self) -> str | None:
@@ -361,8 +373,9 @@ class SplitRun:
         # Seconds of several workers overlap, and those of one leave out that it waits for others.
         seconds = self.work.timing.busy if self.crew is None else elapsed_s
         return RunFacts(
-            root=str(self.work.root),
+            root=self._root,
             weights=self._weights,
+            head_classes=self.head_names.file,
             started=started.isoformat(timespec="seconds"),
             device=self.work.backbone.config.device if self.crew is None else self.plan.device,
             workers=self.work.workers,

@@ -1,4 +1,4 @@
-"""Rows of features that are read where they are asked for, instead of being held in memory."""
+"""A choice of rows of features that is read where it is asked for, instead of being copied."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredRows:
-    """A choice of rows, in any order; nothing of them is in memory but their numbers.
+    """A choice of rows of a disk or of an array, in any order; it holds their numbers alone.
 
     `rows[chosen]` reads rows, by a slice or by their numbers, into an array of their own.
     """
@@ -45,8 +45,8 @@ class StoredRows:
         return StoredRows(self.read, self.numbers[chosen], self.dim, self.dtype)
 
 
-def select_rows(
-    features: Float[Any, "rows dim"], chosen: slice | Int[np.ndarray, " chosen"]
-) -> Float[Any, "chosen dim"]:
-    """Choose rows of an array, or of `StoredRows`, which stay where they are."""
-    return features.select(chosen) if isinstance(features, StoredRows) else features[chosen]
+def select_rows(features: Float[Any, "rows dim"], chosen: Int[np.ndarray, " chosen"]) -> StoredRows:
+    """Choose rows of an array, or of `StoredRows`, without copying or reading them."""
+    if isinstance(features, StoredRows):
+        return features.select(chosen)
+    return StoredRows(features.__getitem__, chosen, features.shape[1], features.dtype)

@@ -16,7 +16,7 @@ import msgspec
 
 from clinit.errors import CacheError
 from clinit.extract.cache_folder import SUMMARY_FILE
-from clinit.extract.document import DocumentKind
+from clinit.extract.document import DocumentKind, content_sha256
 from clinit.extract.head import Head, Top1, head_rows, tensors_sha256, top1
 from clinit.extract.manifest import Manifest
 from clinit.extract.plan import WRITE_AGAIN, Plan, shard_name
@@ -75,6 +75,9 @@ class HeadFacts:
     """Valid rows whose class is among those of the head."""
     tensors: str | None = None
     """SHA-256 of the head's tensors; None without a head, and in caches of earlier versions."""
+    names: str | None = None
+    """That of the class names of its rows (`names_sha256`); None where it has none, and in caches
+    of earlier versions."""
 
     def __post_init__(self) -> None:
         if self.correct > self.total:
@@ -110,7 +113,8 @@ class RunFacts:
     """How the features came about; imported ones have neither a device nor a speed."""
 
     root: str | None = None
-    """The folder of the images; None for imported features."""
+    """The folder of the images, absolute unless an earlier version wrote it; None for imported
+    features."""
     weights: str | msgspec.UnsetType | None = msgspec.UNSET
     """The file of the weights; None for timm's own; unset where nobody knows."""
     started: str = ""
@@ -133,6 +137,8 @@ class RunFacts:
     classes: FileFacts | None = None
     """File of the class names, and of the head, where the import was given one."""
     head: FileFacts | None = None
+    head_classes: FileFacts | None = None
+    """File of the class names of the head's rows, where an extraction was given one."""
     merged: tuple[str, ...] = ()
     """The caches whose rows these are, for a merged one."""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -261,10 +267,16 @@ def write_summary(
             correct=accuracy.correct,
             total=accuracy.total,
             tensors=None if head is None else tensors_sha256(head),
+            names=None if head is None else names_sha256(head.class_names),
         ),
         run=run,
     )
     _DOCUMENT.write(folder / FILE, msgspec.to_builtins(summary))
+
+
+def names_sha256(names: tuple[str, ...] | None) -> str | None:
+    """Return the SHA-256 (hex) of the class names of a head; None without any."""
+    return None if names is None else content_sha256(names)
 
 
 def _describe(shard: Shard, path: Path) -> ShardFacts:

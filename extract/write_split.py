@@ -16,6 +16,7 @@ from clinit.extract.head import Head, read_head, store_head, tensors_sha256
 from clinit.extract.lock import claim_folder
 from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.plan import Plan, read_plan, settle_plan, shard_name
+from clinit.extract.same_cache import refuse_other_cache
 from clinit.extract.shard import Shard, write_shard
 from clinit.extract.summary import FILE as SUMMARY_FILE
 from clinit.extract.summary import RunFacts, write_summary
@@ -56,9 +57,11 @@ class SplitWriter:
         """Be the only writer of the folder.
 
         Raises:
-            CacheError: If the split is there and whole, or begun by something else.
+            CacheError: If the split is there and whole, or begun by something else, or the cache
+                holds another backbone, other classes or another head. Nothing is written then.
             ClinitError: If it is being written, or cannot be.
         """
+        refuse_other_cache(self.out, self.plan, self.manifest.class_names, self.head)
         with claim_folder(self.folder, within=self.out, on_unlocked=on_note):
             _refuse_complete(self.folder, self.plan, self.out / HEAD_FILE)
             _remove_unfinished(self.folder, self.plan)

@@ -97,13 +97,13 @@ class ClosedLearner:
         """Learn the classes of a task, those of the base before the first one, and evaluate."""
         self._observe(TaskStarted(task.number, len(self._scenario.learnt), 0))
         own = Stopwatch(self.device)
+        if not self.entries:
+            self._learn_base(own)
         with self.watch.phase("prepare"):
             rows = self._plan.rows(task)
             data = self._on_device(self._scenario.train, rows.rows)
             schedule = self._plan.schedule(rows)
         entry = TaskEntry.begin(self._scenario, task, rows, rows, schedule)
-        if not self.entries:
-            self._learn_base(own)
         self.entries.append(entry)
         with self.watch.phase("initialise"), torch_stream(self.device):
             arrival = Arrival(
@@ -113,6 +113,7 @@ class ClosedLearner:
         self._write_down(task, entry, solution, own)
         with self.watch.phase("evaluate"), torch_stream(self.device):
             self._evaluate(task, entry, data, rows)
+        del data, arrival  # a diagnosis copies all rows seen
         if self._diagnose is not None:
             with self.watch.phase("diagnose"), torch_stream(self.device):
                 diagnosis = self._diagnose(self._all_rows_seen(task), self._rows())
@@ -142,7 +143,7 @@ class ClosedLearner:
     def _learn_base(self, own: Stopwatch) -> None:
         train, stop = self._scenario.train, self._scenario.num_base
         with self.watch.phase("prepare"):
-            rows = train.rows_between(0, stop)
+            rows = self._plan.base_rows()
             data = self._on_device(train, rows)
         with self.watch.phase("initialise"), torch_stream(self.device):
             solution = self._form.learn(

@@ -20,7 +20,7 @@ from clinit.headtrain.array import beside, namespace
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamedRows:
-    """Features in host memory or on disk that are copied to a device block by block."""
+    """Features in host memory or on disk; blocks are copied to where they are computed on."""
 
     host: Float[Any, "rows dim"]
     """The features, in their stored type: an array, or `StoredRows`."""
@@ -58,6 +58,8 @@ def take(features: FeatureRows, rows: slice | Int[np.ndarray, " taken"]) -> Floa
 
 def select(features: FeatureRows, rows: Int[np.ndarray, " selected"]) -> FeatureRows:
     """Return some rows by their numbers; what is in host memory or on disk stays there."""
+    if isinstance(features, np.ndarray):
+        return StreamedRows(select_rows(features, rows), np.asarray)
     if isinstance(features, StreamedRows):
         return StreamedRows(select_rows(features.host, rows), features.send)
     return take(features, rows)

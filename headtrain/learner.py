@@ -104,12 +104,15 @@ class Learner:
         with self.watch.phase("prepare"):
             rows = self._plan.rows(task)
             schedule = self._plan.schedule(rows)
-            data = self._task_rows(rows)
-        seen = self._plan.start_rows(task, rows)
+            seen = self._plan.start_rows(task, rows)
+            data = self._task_rows(rows) if seen is rows else None
         entry = TaskEntry.begin(self._scenario, task, rows, seen, schedule)
         self.entries.append(entry)
         with self.watch.phase("initialise"), torch_stream(self.device):
-            self._initialise(task, seen, data if seen is rows else None, entry)
+            self._initialise(task, seen, data, entry)
+        if data is None:  # not sooner: beside the rows that heads start from
+            with self.watch.phase("prepare"):
+                data = self._task_rows(rows)
         entry.losses = train_task(
             self._bank,
             data,

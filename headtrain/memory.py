@@ -4,10 +4,13 @@ On a CUDA device rows are read fastest from its own memory. Features that would 
 a quarter of what is free there stay in host memory, and their batches are gathered by the CPU
 and copied; the bank, its gradients and its moments need the rest.
 
-Host memory holds the features of caches, and copies of the rows that a task looks at, that it
-starts from and that it is tested on: all together at most twice the features. Where that does not
+Host memory holds the features of caches, and copies of the rows that a task looks at and of those
+that it is tested on. A row is in at most one copy: rows to start from are let go of before others
+to train on are copied, and so are those of a task before the next one. All together are at most
+twice the features (2.1 times where numbers and labels are counted: measured). Where that does not
 fit, the largest splits stay on disk: what is loaded takes at most half of the limit, and a copy is
-made of rows that take at most a sixth; others are read when they are needed.
+made of rows that take at most a sixth (there are at most three: the rows of a task, those that it
+keeps aside, the test rows); others are read when they are needed.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ class StoredFeatures:
 class ArrayFile(Protocol):
     """A file of arrays."""
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of its arrays; () where it holds one without a name."""
+    def names(self) -> tuple[str, ...] | None:
+        """Return the names of its arrays; None where it holds one without a name."""
         ...
 
     def features(self, name: str) -> StoredFeatures:

@@ -27,9 +27,8 @@ class NpyFile:
 
     path: Path
 
-    def names(self) -> tuple[str, ...]:
-        """Return (): the array has no name."""
-        return ()
+    def names(self) -> None:
+        """Return None: the array has no name."""
 
     def features(self, name: str) -> StoredFeatures:
         """Return the array; its numbers stay on the disk until they are used."""

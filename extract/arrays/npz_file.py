@@ -64,13 +64,17 @@ class NpzFile:
 
     def labels(self, name: str) -> Labels:
         """Return an array: texts as a list."""
-        with self._member(name) as (file, header):
+        with self._member(name) as (_, header):
             check_labels(header, f"`{name}` of {self.path}")
+        return labels_of(self.array(name), f"`{name}` of {self.path}")
+
+    def array(self, name: str) -> np.ndarray:
+        """Return an array as it is, all of it in memory."""
+        with self._member(name) as (file, header):
             content = file.read(header.nbytes)
         if len(content) < header.nbytes:
             raise self._damaged(f"`{name}` is truncated")
-        array = np.frombuffer(content, dtype=header.dtype).reshape(header.shape)
-        return labels_of(array, f"`{name}` of {self.path}")
+        return np.frombuffer(content, dtype=header.dtype).reshape(header.shape)
 
     def class_names(self) -> None:
         """Return None: arrays alone are in the archive."""

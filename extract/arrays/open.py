@@ -58,10 +58,15 @@ def find_name(
         option: The option that names it.
 
     Raises:
-        CacheError: If there is none of that name; those that are there are listed.
+        CacheError: If there is none at all or none of that name; those that are there are listed.
     """
     names = file.names()
-    if not names:
+    if names == ():
+        raise CacheError(
+            f"{path} holds no array",
+            remedy="Save the features or the labels in it, or give another file.",
+        )
+    if names is None:
         if given is not None:
             raise CacheError(
                 f"{path} holds one array without a name, not {given!r}",

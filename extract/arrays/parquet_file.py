@@ -1,15 +1,14 @@
 """A Parquet file: a column of features (arrays or lists of one length) and one of labels.
 
-Single rows cannot be read from it: the features are copied, a row group at a time.
+Single rows cannot be read from it: the features are copied, some row groups at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
-from itertools import accumulate
+from functools import cached_property, partial
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
@@ -33,9 +32,12 @@ _REMEDY = (
     "Write one row per sample: a column of arrays of floats of one length, and one of labels that"
     " are integers or texts."
 )
+_BLOCK_BYTES = 2**24
+"""Features that are read at once, where row groups are smaller: every reading begins with the
+whole footer, which has an entry per row group."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ParquetFile:
     """A Parquet file."""
 
@@ -44,13 +46,15 @@ class ParquetFile:
     def names(self) -> tuple[str, ...]:
         """Return the names of the columns."""
         with self._failures():
-            self._row_groups()
+            assert self._row_groups, "a file without row groups is refused"
+            if not self._row_groups:  # what the file declares is looked at before polars reads it
+                raise ValueError("it holds no rows")
             return tuple(parquet_schema(self.path))
 
     def features(self, name: str) -> StoredFeatures:
         """Return a column of arrays; opening it copies it."""
         with self._failures():
-            rows, kind = sum(self._row_groups()), parquet_schema(self.path)[name]
+            rows, kind = sum(self._row_groups), parquet_schema(self.path)[name]
             dim = self._dim(name, rows)
             number = _FLOATS.get(getattr(kind, "inner", kind).base_type(), str(kind))
         shape = (rows, dim) if dim else (rows,)
@@ -74,9 +78,9 @@ class ParquetFile:
         return spooled(self._blocks(name, shape[1], number), shape, np.dtype(number), folder)
 
     def _blocks(self, name: str, dim: int, number: str) -> Iterator[memoryview]:
-        lengths = self._row_groups()
-        starts = accumulate(lengths, initial=0)
-        for start, length in zip(starts, lengths, strict=False):
+        row_bytes = dim * np.dtype(number).itemsize
+        start = 0
+        for length in _together(self._row_groups, row_bytes):
             with self._failures():
                 column = (
                     scan_parquet(self.path).select(name).slice(start, length).collect().to_series()
@@ -89,6 +93,7 @@ class ParquetFile:
             if block.shape != (length, dim):
                 raise self._refusal(f"`{name}` holds rows of different lengths")
             yield block.data.cast("B")
+            start += length
 
     def labels(self, name: str) -> Labels:
         """Return a column: integers, or texts as a list."""
@@ -108,6 +113,7 @@ class ParquetFile:
             text = pl.read_parquet_metadata(self.path).get("class_names")
         return None if text is None else parse_class_names(text, self.path)
 
+    @cached_property
     def _row_groups(self) -> tuple[int, ...]:
         """Return the rows of the row groups of the file, whose pages bear out what it declares."""
         with self.path.open("rb") as file:
@@ -128,3 +134,15 @@ class ParquetFile:
 
     def _refusal(self, why: str) -> CacheError:
         return CacheError(f"cannot read {self.path} as a table of features: {why}", remedy=_REMEDY)
+
+
+def _together(lengths: Sequence[int], row_bytes: int) -> Iterator[int]:
+    """Yield the rows of neighbouring row groups, as many as are read at once."""
+    rows = 0
+    for length in lengths:
+        if rows and (rows + length) * row_bytes > _BLOCK_BYTES:
+            yield rows
+            rows = 0
+        rows += length
+    if rows:
+        yield rows

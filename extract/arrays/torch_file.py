@@ -33,9 +33,9 @@ class TorchFile:
 
     path: Path
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the tensors; () for a file of a single one."""
-        return tuple(sorted(self._tensors.keys() - {""}))
+    def names(self) -> tuple[str, ...] | None:
+        """Return the names of the tensors; None for a file of a single one."""
+        return None if self._tensors.keys() == {""} else tuple(sorted(self._tensors))
 
     def features(self, name: str) -> StoredFeatures:
         """Return a tensor; its numbers stay on the disk until they are used."""
@@ -84,7 +84,8 @@ class TorchFile:
                     f"it holds {str(name)[:60]!r}, a {type(value).__name__}, beside tensors"
                 )
             self._check(name, value)
-        return found
+        # What was saved while it was trained on cannot be turned into an array.
+        return {name: value.detach() for name, value in found.items()}
 
     def _load(self) -> Any:
         import torch

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-
-import numpy as np
-from PIL import Image
+from typing import TYPE_CHECKING
 
 from clinit.extract.doctor.finding import Finding, fault, ok
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FORMATS = {"JPEG": 6.0, "PNG": 0.0, "WebP": 6.0}
 """Largest mean difference of a pixel, in steps of 255: what the compression loses."""
@@ -18,11 +19,10 @@ _REMEDY = "pip install --force-reinstall pillow torchcodec torch"
 
 def check_codecs() -> Iterator[Finding]:
     """Decode one image of each format."""
-    pixels = _gradient()
     good = []
     for name, tolerance in FORMATS.items():
         try:
-            error = decoding_error(pixels, name)
+            error = decoding_error(_gradient(), name)
         except Exception as problem:  # of a library that is missing, or built for another version
             told = f"{name} cannot be decoded: {str(problem).splitlines()[0][:200]}"
             yield fault("images", told, _REMEDY)
@@ -38,6 +38,9 @@ def check_codecs() -> Iterator[Finding]:
 
 def decoding_error(pixels: np.ndarray, format: str) -> float:
     """Return the mean difference of pixels that are encoded and decoded again, in 255 steps."""
+    import numpy as np
+    from PIL import Image
+
     from clinit.extract.decode import decode
     from clinit.extract.image_size import MAX_PIXELS
 
@@ -51,6 +54,8 @@ def decoding_error(pixels: np.ndarray, format: str) -> float:
 
 def _gradient() -> np.ndarray:
     """Return smooth pixels (height, width, 3): compression loses little of them."""
+    import numpy as np
+
     ramp = np.linspace(20, 230, _SIDE)
     red, green = np.meshgrid(ramp, ramp)
     return np.stack([red, green, np.full_like(red, 120)], axis=-1).astype(np.uint8)

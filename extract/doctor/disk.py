@@ -32,8 +32,13 @@ class PlannedCache:
 
 def check_disk(folder: Path, plan: PlannedCache | None) -> Iterator[Finding]:
     """Compare the free space of the nearest folder that exists with a planned cache."""
-    there = nearest(folder)
-    free = shutil.disk_usage(there).free
+    try:
+        there = nearest(folder)
+        free = shutil.disk_usage(there).free
+    except OSError as error:
+        told = f"the free space of {folder} cannot be asked for: {error.strerror or error}"
+        yield fault("disk", told, "Choose another folder with `--out`.")
+        return
     told = f"{_gigabytes(free)} free at {there}"
     if plan is None:
         if free < _LITTLE:
@@ -50,7 +55,12 @@ def check_disk(folder: Path, plan: PlannedCache | None) -> Iterator[Finding]:
 
 
 def nearest(folder: Path) -> Path:
-    """Return the folder itself, or the nearest above it that exists."""
+    """Return the folder itself, or the nearest above it that exists.
+
+    Raises:
+        OSError: If it cannot be looked at: its name is too long, or it is in a folder that may
+            not be read.
+    """
     folder = folder.absolute()
     return next(each for each in (folder, *folder.parents) if each.is_dir())
 

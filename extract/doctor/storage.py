@@ -14,9 +14,9 @@ from clinit.extract.lock import claim_file
 
 def check_storage(folder: Path) -> Iterator[Finding]:
     """Write, rename and lock a file in the nearest folder that exists; it is removed again."""
-    there = nearest(folder)
-    notes: list[str] = []
+    there, notes = folder, list[str]()
     try:
+        there = nearest(folder)
         with tempfile.TemporaryDirectory(prefix=".clinit-doctor-", dir=there) as draft:
             place = Path(draft) / "file"
             with claim_file(place, on_unlocked=notes.append):

@@ -57,10 +57,10 @@ class _Writer:
             written = pool.submit(sink)
             try:
                 written.result()
-            except pl.exceptions.PolarsError:
+            except pl.exceptions.PolarsError as error:
                 if self._error is not None:  # polars has wrapped it into one of its own
                     raise self._error from None
-                raise
+                raise OSError(str(error)) from error  # of the disk: polars knows no other
             finally:
                 self._stopped.set()
 

@@ -2,99 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from clinit.errors import CacheError
+from clinit.errors import CacheError, ImageError
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count
+from clinit.extract.named_rows import AsBefore
 from clinit.extract.plan import read_plan
 from clinit.extract.progress import Progress
-from clinit.extract.recorded import images_root, rebuild_network, weights_file
+from clinit.extract.recorded import Networks, images_root
+from clinit.extract.repair.head_names import recorded_names
 from clinit.extract.repair.parts import DamagedCache, Mended, RepairConfig
 from clinit.extract.run import ExtractConfig, Network, extract
-from clinit.extract.summary import RunFacts
 from clinit.extract.views import VIEWS_FOLDER
 
-_DATASET = "the classes of the data set"
-"""How a summary says that the head's rows are named after the classes of the data set."""
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ExtractionRepair:
+    """The extraction of a damaged cache, as the cache records it."""
 
-def extract_again(
-    cache: DamagedCache,
-    config: RepairConfig,
-    *,
-    on_progress: Callable[[Progress], None],
-) -> Iterator[Mended]:
-    """Run the extraction of each damaged split again; yield what has been written.
+    cache: DamagedCache
+    config: RepairConfig
+    on_progress: Callable[[Progress], None]
+    networks: Networks
 
-    Raises:
-        CacheError: If images, weights or manifest are not known any more, or the features here
-            would be others.
-        ClinitError: If the extraction fails.
-    """
-    names = list(cache.names)
-    if cache.views and "train" not in names:
-        names.append("train")
-    facts = next((cache.summaries[name].run for name in cache.summaries), RunFacts())
-    root = images_root(cache.path, config.root, facts)
-    plan = cache.plans[names[0]]
-    network = rebuild_network(
-        plan, weights_file(cache.path, config.weights, facts), config.device, origin=str(cache.path)
-    )
-    for name in names:
-        settings = _settings(cache, name, network, facts, config.workers)
-        manifests = {name: cache.manifest(name)}
-        for result in extract(
-            manifests,
-            root,
-            cache.path,
-            settings,
-            network=network,
-            on_progress=on_progress,
-        ):
-            if result.split.path in cache.damaged or result.computed_rows:
-                yield Mended(result.split.plan.title, result.computed_rows)
+    def extract_again(self, name: str) -> dict[Path, Mended]:
+        """Run the extraction of a split again; return what has been written, by its folder.
 
+        Raises:
+            CacheError: If images, weights, manifest or names of the head's rows are not known
+                any more, or the features here would be others.
+            ClinitError: If the extraction fails.
+        """
+        cache = self.cache
+        root = images_root(cache.path, self.config.root, cache.facts(name))
+        network = self.networks.of(cache.plans[name], cache.facts(name))
+        settings = self._settings(name, network)
+        written: dict[Path, Mended] = {}
+        try:
+            for result in extract(
+                {name: cache.manifest(name)},
+                root,
+                cache.path,
+                settings,
+                network=network,
+                on_progress=self.on_progress,
+            ):
+                if result.split.path in cache.damaged or result.computed_rows:
+                    mended = Mended(result.split.plan.title, result.computed_rows)
+                    written[result.split.path] = mended
+        except ImageError as error:
+            raise CacheError(
+                f"{error}; nothing whole in {cache.path} says that this row had no features",
+                remedy="Put the image back or say where all are with `--root DIR`, or run the"
+                " `clinit extract` command of this cache: it marks the row invalid.",
+            ) from error
+        return written
 
-def _settings(
-    cache: DamagedCache, name: str, network: Network, facts: RunFacts, workers: int | None
-) -> ExtractConfig:
-    """Return the settings that a split was extracted with."""
-    plan = cache.plans[name]
-    views = cache.views if name == "train" else ()
-    seed = None
-    if views:
-        view = read_plan(cache.path / VIEWS_FOLDER / str(views[0]))
-        seed = view.fingerprint.view_seed
-    return ExtractConfig(
-        backbone=network.backbone.config,
-        batch_size=plan.batch_size,
-        workers=workers or cpu_count(),
-        dtype=plan.dtype,
-        shard_rows=plan.shard_rows,
-        max_pixels=facts.max_pixels or MAX_PIXELS,
-        head_classes=_head_classes(cache),
-        views=max(views, default=-1) + 1,
-        view_seed=int(seed or 0),
-    )
-
-
-def _head_classes(cache: DamagedCache) -> str | None:
-    """Return what named the rows of the head, as `--head-classes` has it.
-
-    Raises:
-        CacheError: If it was a file that is gone.
-    """
-    told = next((summary.head.class_names for summary in cache.summaries.values()), None)
-    if told == _DATASET:
-        return "dataset"
-    if told is None or "/" not in told:
-        return None
-    if not Path(told).is_file():
-        raise CacheError(
-            f"the rows of the head in {cache.path} were named by {told}, where nothing is now",
-            remedy="Put the file back, or run the `clinit extract` command of this cache with"
-            " `--head-classes FILE`.",
+    def _settings(self, name: str, network: Network) -> ExtractConfig:
+        """Return the settings that a split was extracted with."""
+        cache, plan = self.cache, self.cache.plans[name]
+        views = cache.views if name == "train" else ()
+        seed = None
+        if views:
+            view = read_plan(cache.path / VIEWS_FOLDER / str(views[0]))
+            seed = view.fingerprint.view_seed
+        told = cache.summaries.get(cache.path / name)
+        invalid = () if told is None else told.invalid
+        return ExtractConfig(
+            backbone=network.backbone.config,
+            batch_size=plan.batch_size,
+            workers=self.config.workers or cpu_count(),
+            dtype=plan.dtype,
+            shard_rows=plan.shard_rows,
+            max_pixels=cache.facts(name).max_pixels or MAX_PIXELS,
+            views=max(views, default=-1) + 1,
+            view_seed=int(seed or 0),
+            as_before=AsBefore(
+                recorded_names(cache, name, network.backbone.head),
+                frozenset(entry.row for entry in invalid),
+            ),
         )
-    return told

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from clinit.errors import CacheError, HeadError
@@ -10,7 +10,7 @@ from clinit.extract.cache import HEAD_FILE
 from clinit.extract.contrast import DIGEST_LETTERS, contrast
 from clinit.extract.head import read_head
 from clinit.extract.import_features import ImportConfig, import_features
-from clinit.extract.repair.parts import DamagedCache, Mended
+from clinit.extract.repair.parts import DamagedCache
 from clinit.extract.shard import file_sha256
 from clinit.extract.summary import FileFacts, RunFacts
 
@@ -19,44 +19,43 @@ _IMPORT = "Run the `clinit cache import` command of this cache again: it writes 
 
 def import_again(
     cache: DamagedCache,
+    name: str,
     *,
     on_rows: Callable[[str, int, int], None],
     on_note: Callable[[str], None],
-) -> Iterator[Mended]:
-    """Import each damaged split again; yield what has been written.
+) -> None:
+    """Import a damaged split again.
 
     Raises:
         CacheError: If nothing says which files they were, or these are others now.
     """
-    for name in cache.names:
-        plan, facts = cache.plans[name], _facts(cache, name)
-        features, labels = _same(facts.features), _same(facts.labels)
-        assert facts.features is not None
-        assert facts.labels is not None
-        classes = None if facts.classes is None else _same(facts.classes)
-        config = ImportConfig(
-            backbone=plan.fingerprint.backbone or "",
-            split=name,
-            dataset=plan.dataset,
-            classes=classes,
-            class_names=_class_names(cache, name) if classes is None else None,
-            head=_head(cache.path, facts),
-            features_name=facts.features.name,
-            labels_name=facts.labels.name,
-        )
-        import_features(
-            features,
-            labels,
-            cache.path,
-            config,
-            on_rows=lambda done, total, title=name: on_rows(title, done, total),  # type: ignore[misc]
-            on_note=on_note,
-        )
-        yield Mended(name, None)
+    plan, facts = cache.plans[name], _facts(cache, name)
+    features, labels = _same(facts.features), _same(facts.labels)
+    assert facts.features is not None
+    assert facts.labels is not None
+    classes = None if facts.classes is None else _same(facts.classes)
+    config = ImportConfig(
+        backbone=plan.fingerprint.backbone or "",
+        split=name,
+        dataset=plan.dataset,
+        classes=classes,
+        class_names=_class_names(cache, name) if classes is None else None,
+        head=_head(cache),
+        features_name=facts.features.name,
+        labels_name=facts.labels.name,
+    )
+    import_features(
+        features,
+        labels,
+        cache.path,
+        config,
+        on_rows=lambda done, total: on_rows(name, done, total),
+        on_note=on_note,
+    )
 
 
 def _facts(cache: DamagedCache, name: str) -> RunFacts:
-    summary = cache.summaries.get(name)
+    summary = cache.summaries.get(cache.path / name)
     if summary is None or summary.run.features is None or summary.run.labels is None:
         raise CacheError(
             f"nothing whole in {cache.path / name} says which files were imported", remedy=_IMPORT
@@ -72,15 +71,20 @@ def _class_names(cache: DamagedCache, name: str) -> tuple[str, ...] | None:
         return None
 
 
-def _head(path: Path, facts: RunFacts) -> Path | None:
-    """Return the file of the head, where the one in the cache is not whole."""
+def _head(cache: DamagedCache) -> Path | None:
+    """Return the file of the head, where the one in the cache is not whole.
+
+    Whichever import has brought it: all splits share it.
+    """
     try:
-        if (path / HEAD_FILE).exists():
-            read_head(path / HEAD_FILE)
+        if (cache.path / HEAD_FILE).exists():
+            read_head(cache.path / HEAD_FILE)
             return None
     except HeadError:
         pass
-    return None if facts.head is None else _same(facts.head)
+    heads = (each.run.head for each in cache.summaries.values() if each.run.head is not None)
+    found = next(heads, None)
+    return None if found is None else _same(found)
 
 
 def _same(facts: FileFacts | None) -> Path:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from clinit.errors import CacheError, ClinitError, ManifestError
 from clinit.extract.manifest import Manifest, read_manifest
 from clinit.extract.plan import Plan, read_plan
-from clinit.extract.summary import Summary, read_summary
+from clinit.extract.summary import RunFacts, Summary, read_summary
 from clinit.extract.verify import Checked, verify
 from clinit.extract.views import view_folders
 
@@ -35,6 +36,8 @@ class Mended:
     title: str
     rows: int | None
     """Rows that were computed; None where they were read from other files."""
+    differences: tuple[str, ...] = ()
+    """What is not as it was written, or not known to be."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,8 +50,8 @@ class DamagedCache:
     """Folders of the splits and views that have problems of their own."""
     plans: Mapping[str, Plan]
     """By split."""
-    summaries: Mapping[str, Summary]
-    """Those that are whole, by split."""
+    summaries: Mapping[Path, Summary]
+    """Those that are whole, by the folder of the split or view."""
 
     @classmethod
     def of(cls, path: Path) -> DamagedCache:
@@ -59,10 +62,13 @@ class DamagedCache:
         """
         parts: list[Checked] = list(verify(path))
         plans: dict[str, Plan] = {}
-        summaries: dict[str, Summary] = {}
+        summaries: dict[Path, Summary] = {}
         for folder in (part.folder for part in parts if part.folder is not None):
-            if folder.parent == path:
-                _read_split(folder, plans, summaries)
+            with suppress(CacheError):  # it is among the problems
+                plan = read_plan(folder)
+                if folder.parent == path:
+                    plans[folder.name] = plan
+                summaries[folder] = read_summary(folder, plan)
         return cls(
             path,
             tuple(problem for part in parts for problem in part.problems),
@@ -82,8 +88,24 @@ class DamagedCache:
             read_plan(folder)
         found = [name for name in self.plans if self.path / name in self.damaged]
         if not found and len(self.damaged) < len(self.problems):
-            found = list(self.plans)[:1]
+            judged = [name for name in self.plans if self._has_judged_head(name)]
+            found = (judged or list(self.plans))[:1]
         return found
+
+    def _has_judged_head(self, name: str) -> bool:
+        told = self.summaries.get(self.path / name)
+        return told is not None and told.head.tensors is not None
+
+    def facts(self, name: str) -> RunFacts:
+        """Return how a split came about; where its summary is not whole, what its views say.
+
+        The last resort is the other split, extracted by the same command more often than not.
+        """
+        views = view_folders(self.path) if name == "train" else []
+        for folder in (self.path / name, *views, *self.summaries):
+            if folder in self.summaries:
+                return self.summaries[folder].run
+        return RunFacts()
 
     @property
     def views(self) -> Sequence[int]:
@@ -109,11 +131,3 @@ class DamagedCache:
             remedy="Run the command that wrote this cache again (`clinit extract` with its"
             " --dataset or --manifest): it finds the images again and keeps the shards.",
         )
-
-
-def _read_split(folder: Path, plans: dict[str, Plan], summaries: dict[str, Summary]) -> None:
-    try:
-        plans[folder.name] = read_plan(folder)
-        summaries[folder.name] = read_summary(folder, plans[folder.name])
-    except CacheError:  # it is among the problems
-        return

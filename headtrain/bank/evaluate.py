@@ -86,7 +86,7 @@ def _mistakes(
     found = []
     for head in range(bank.num_heads):
         wrong = (~right[:, head]).nonzero()[:, 0]
-        rows = test.take(wrong)
-        told = torch.stack([rows.labels, number[wrong], best_rivals(bank, head, rows)])
+        rivals = best_rivals(bank, head, test, wrong)
+        told = torch.stack([test.labels[wrong], number[wrong], rivals])
         found.append(told.to("cpu", torch.int32).numpy())
     return tuple(found)

@@ -51,7 +51,7 @@ def judge(bank: Bank, test: LabelledRows, ends: Sequence[int] = ()) -> Judgement
         torch.zeros(shape, dtype=torch.bool, device=bank.device) for _ in range(3)
     )
     look = first_look(bank)
-    groups = _groups(test, ends, bank.num_classes)
+    groups = _groups(test.labels, ends, bank.num_classes)
     for part, blocks in blocks_of(bank, len(test)):
         features, labels = test.widened(part), test.labels[part]
         inside = _inside(groups, part)
@@ -63,17 +63,20 @@ def judge(bank: Bank, test: LabelledRows, ends: Sequence[int] = ()) -> Judgement
     if close.any():  # one wait for a CUDA device where there is nothing to do, not one per head
         for head in range(bank.num_heads):
             rows = close[:, head].nonzero()[:, 0]
-            found = _by_logits(bank, head, test.take(rows), ends)
+            found = _by_logits(bank, head, test, rows, ends)
             right[rows, head], in_task[rows, head] = found.right[:, 0], found.right_in_task[:, 0]
     return Judgement(right, in_task)
 
 
-def best_rivals(bank: Bank, head: int, rows: LabelledRows) -> Int[Tensor, " rows"]:
-    """Return the class that one head prefers to all others but the label, for each row."""
+def best_rivals(
+    bank: Bank, head: int, test: LabelledRows, rows: Int[Tensor, " rows"]
+) -> Int[Tensor, " rows"]:
+    """Return the class that one head prefers to all others but the label, for each of `rows`."""
     found = torch.empty(len(rows), dtype=torch.int64, device=bank.device)
     for part, _ in blocks_of(bank, len(rows)):
-        logits = logits_of(bank, rows.widened(part), slice(head, head + 1))[:, 0]
-        logits.scatter_(1, rows.labels[part, None], -torch.inf)
+        block = test.take(rows[part])
+        logits = logits_of(bank, block.features.float(), slice(head, head + 1))[:, 0]
+        logits.scatter_(1, block.labels[:, None], -torch.inf)
         found[part] = logits.argmax(dim=1)
     return found
 
@@ -100,15 +103,18 @@ def blocks_of(bank: Bank, total: int) -> Iterator[tuple[slice, list[slice]]]:
         yield slice(start, min(start + rows, total)), split
 
 
-def _by_logits(bank: Bank, head: int, rows: LabelledRows, ends: Sequence[int]) -> Judgement:
-    """Judge rows by the float32 logits of one head."""
+def _by_logits(
+    bank: Bank, head: int, test: LabelledRows, rows: Int[Tensor, " rows"], ends: Sequence[int]
+) -> Judgement:
+    """Judge rows, ascending, by the float32 logits of one head."""
     right, in_task = (
         torch.zeros(len(rows), 1, dtype=torch.bool, device=bank.device) for _ in range(2)
     )
-    groups = _groups(rows, ends, bank.num_classes)
+    groups = _groups(test.labels[rows], ends, bank.num_classes)
     for part, _ in blocks_of(bank, len(rows)):
-        labels = rows.labels[part]
-        logits = logits_of(bank, rows.widened(part), slice(head, head + 1))
+        block = test.take(rows[part])
+        labels = block.labels
+        logits = logits_of(bank, block.features.float(), slice(head, head + 1))
         right[part] = logits.argmax(dim=2) == labels[:, None]
         for inside, classes in _inside(groups, part):
             chosen = logits[inside, :, classes].argmax(dim=2) + classes.start
@@ -116,12 +122,12 @@ def _by_logits(bank: Bank, head: int, rows: LabelledRows, ends: Sequence[int]) -
     return Judgement(right, in_task)
 
 
-def _groups(rows: LabelledRows, ends: Sequence[int], num_classes: int) -> list[Group]:
+def _groups(labels: Int[Tensor, " rows"], ends: Sequence[int], num_classes: int) -> list[Group]:
     """Return the rows and the classes of each task; all of them without `ends`."""
     if not ends:
-        return [(slice(0, len(rows)), slice(0, num_classes))]
-    bounds = torch.tensor(ends, device=rows.labels.device)
-    last = torch.searchsorted(rows.labels, bounds).tolist()
+        return [(slice(0, len(labels)), slice(0, num_classes))]
+    bounds = torch.tensor(ends, device=labels.device)
+    last = torch.searchsorted(labels, bounds).tolist()
     return [
         (slice(*between), slice(*classes))
         for between, classes in zip(pairwise((0, *last)), pairwise((0, *ends)), strict=True)

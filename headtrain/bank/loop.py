@@ -35,42 +35,44 @@ class CaptureWarning(UserWarning):
 
 
 class Replayed:
-    """Calls `step` a few times, then captures it and replays the capture.
+    """Does a step a few times, then captures it and replays the capture.
 
-    `step` must read and write the same device memory at each call and wait for nothing. Every
-    call is one step, those before the capture too: nothing has to be put back.
+    The step is handed over at each call, always the same, and not kept: its owner may hold this
+    object without a cycle, which would keep the rows of a task until the next is under way. It
+    must read and write the same device memory at each call and wait for nothing. Every call is
+    one step, those before the capture too: nothing has to be put back.
     """
 
-    def __init__(
-        self, step: Callable[[], None], optimizers: Iterable[torch.optim.Optimizer]
-    ) -> None:
-        self._step = step
+    def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
         self._optimizers = tuple(optimizers)
         self._steps = 0
-        self._next = self._warm_up
+        self._replay: Callable[[], None] | None = None
 
-    def __call__(self) -> None:
+    def __call__(self, step: Callable[[], None]) -> None:
         """Do one step."""
-        if self._steps == WARM_UP_STEPS:
-            self._next = self._captured()
+        if self._steps < WARM_UP_STEPS:
+            self._warm_up(step)
+        else:
+            if self._steps == WARM_UP_STEPS:
+                self._replay = self._captured(step)
+            (self._replay or step)()
         self._steps += 1
-        self._next()
 
-    def _warm_up(self) -> None:
+    def _warm_up(self, step: Callable[[], None]) -> None:
         """Do a step on a stream of its own, as a capture does."""
         stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
-            self._step()
+            step()
         current.wait_stream(stream)
 
-    def _captured(self) -> Callable[[], None]:
-        """Return what replays a step, or the step itself where it cannot be captured."""
+    def _captured(self, step: Callable[[], None]) -> Callable[[], None] | None:
+        """Return what replays a step; None where it cannot be captured."""
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["capturable"] = True
         try:
-            return _capture(self._step)
+            return _capture(step)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -83,7 +85,7 @@ class Replayed:
                 CaptureWarning,
                 stacklevel=2,
             )
-            return self._step
+            return None
 
 
 def _capture(step: Callable[[], None]) -> Callable[[], None]:
@@ -109,9 +111,7 @@ class TaskSteps:
         self._kind_rows = self._kinds.sum(2, dtype=torch.float32)
         self._zero = torch.zeros((), device=device)
         self._losses = torch.zeros(iterations, 2, heads, device=device)
-        self._step = (
-            Replayed(self._advance, updates.optimizers) if device.type == "cuda" else self._advance
-        )
+        self._replayed = Replayed(updates.optimizers) if device.type == "cuda" else None
 
     @property
     def losses(self) -> Float[np.ndarray, "iterations heads 2"]:
@@ -123,7 +123,10 @@ class TaskSteps:
         """Do the steps `start` to `stop` - 1, which follow those done before."""
         self._feed.prepare(start, stop)
         for _ in range(start, stop):
-            self._step()
+            if self._replayed is None:
+                self._advance()
+            else:
+                self._replayed(self._advance)
 
     def _advance(self) -> None:
         feed, updates, number = self._feed, self._updates, self._number

@@ -14,7 +14,7 @@ projections and pre-trained models for continual learning", NeurIPS 2023, Eqs. 4
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -123,10 +123,10 @@ class Ranpac:
         if len(fitted) and len(judged):
             with arrival.watch.phase("lambda"):
                 arrival.progress("choosing lambda", 0, 1)
-                rows = take(of_judged, slice(None))
                 if by_gram:
-                    path = RidgePath.of_moments(part, start, self._map(rows))
-                else:
+                    path = RidgePath.of_moments(part, start, self._mapped(of_judged))
+                else:  # rows are few: not many more than random features
+                    rows = take(of_judged, slice(None))
                     targets = np.eye(arrival.num_classes - start)[labels[fitted] - start]
                     path = RidgePath.of_rows(
                         self._map, take(of_fitted, slice(None)), beside(rows, targets), rows
@@ -137,6 +137,11 @@ class Ranpac:
                 self._moments.merge(part)
             self._add(self._moments, of_judged, arrival, labels[judged])
         return curve
+
+    def _mapped(self, features: FeatureRows) -> Iterator[Float[Any, "_ width"]]:
+        count, step = features.shape[0], self._map.block_rows
+        for start in range(0, count, step):
+            yield self._map(take(features, slice(start, min(start + step, count))))
 
     def _choice(self, task: int, curve: LambdaCurve | None) -> tuple[float, tuple[str, ...]]:
         """Return lambda, and what is to be said about it."""

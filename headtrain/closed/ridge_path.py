@@ -3,14 +3,14 @@
     W(lam) = (H^T H + lam I)^-1 H^T Y = H^T (H H^T + lam I)^-1 Y
 
 One eigendecomposition, of H^T H (width x width) or of H H^T (rows x rows), whichever is smaller,
-then gives the answers for other rows at any lambda for O(rows classes) per eigenvalue. In the
-second case the product is summed over blocks of columns, so that the mapped rows never exist as
-a whole.
+then gives the answers for other rows at any lambda for O(rows classes) per eigenvalue. Mapped rows
+never exist as a whole: in the first case rows are judged block by block, in the second the product
+is summed over blocks of columns, and rows are fewer than columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,25 +31,27 @@ LAMBDAS = tuple(float(f"1e{decade}") for decade in range(-8, 9))
 class RidgePath:
     """The answers for some rows are left (right / (eigenvalues + lam))."""
 
-    left: Float[Any, "judged rank"]
+    left: Iterable[Float[Any, "_ rank"]]
+    """Blocks of the rows that are judged, in their order; made as they are asked for."""
     right: Float[Any, "rank classes"]
     eigenvalues: Float[Any, " rank"]
 
     @classmethod
     def of_moments(
-        cls, moments: ClassMoments, start: int, judged: Float[Any, "judged width"]
+        cls, moments: ClassMoments, start: int, judged: Iterable[Float[Any, "_ width"]]
     ) -> RidgePath:
         """Decompose the Gram matrix, O(width^3).
 
         Args:
             moments: Of the rows to fit, each of a class from `start` on.
             start: First class that is regressed on.
-            judged: Mapped rows to answer for.
+            judged: Mapped rows to answer for, block by block.
         """
         xp = namespace(moments.lower)
         eigenvalues, basis = xp.linalg.eigh(symmetric(moments.lower))
         right = (moments.sums[start:, :] @ basis).T
-        return cls(xp.astype(judged, xp.float64) @ basis, right, _not_negative(eigenvalues))
+        left = (xp.astype(block, xp.float64) @ basis for block in judged)
+        return cls(left, right, _not_negative(eigenvalues))
 
     @classmethod
     def of_rows(
@@ -71,29 +73,30 @@ class RidgePath:
             products = products + one @ one.T
             cross = cross + other @ one.T
         eigenvalues, basis = xp.linalg.eigh(products)
-        return cls(cross @ basis, basis.T @ targets, _not_negative(eigenvalues))
-
-    def answers(self, lam: float) -> Float[Any, "judged classes"]:
-        """Return what the head of one lambda answers."""
-        return self.left @ (self.right / (self.eigenvalues + lam)[:, None])
+        return cls([cross @ basis], basis.T @ targets, _not_negative(eigenvalues))
 
     def curve(
         self, columns: Int[np.ndarray, " judged"], lams: Sequence[float] = LAMBDAS
     ) -> LambdaCurve:
-        """Return half the mean squared error, and the accuracy, at each lambda.
+        """Return half the mean squared error, and the accuracy, at each lambda; this can be once.
 
         Args:
             columns: Class of each row that is judged, as a column of the answers.
             lams: Ascending.
         """
-        errors, accuracies = [], []
-        for lam in lams:
-            answers = to_numpy(self.answers(lam))
-            right = answers.argmax(axis=1) == columns
-            answers[np.arange(len(columns)), columns] -= 1
-            errors.append(float((answers**2).sum() / (2 * len(columns))))
-            accuracies.append(float(right.mean()))
-        return LambdaCurve(tuple(lams), tuple(errors), accuracies=tuple(accuracies))
+        squares, hits, judged = np.zeros(len(lams)), np.zeros(len(lams), dtype=np.int64), 0
+        for left in self.left:
+            here = columns[judged : judged + left.shape[0]]
+            judged += left.shape[0]
+            for index, lam in enumerate(lams):
+                answers = to_numpy(left @ (self.right / (self.eigenvalues + lam)[:, None]))
+                hits[index] += (answers.argmax(axis=1) == here).sum()
+                answers[np.arange(len(here)), here] -= 1
+                squares[index] += (answers**2).sum()
+        errors, accuracies = squares / (2 * judged), hits / judged
+        return LambdaCurve(
+            tuple(lams), tuple(errors.tolist()), accuracies=tuple(accuracies.tolist())
+        )
 
 
 def _not_negative(eigenvalues: Float[Any, " rank"]) -> Float[Any, " rank"]:

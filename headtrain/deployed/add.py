@@ -29,6 +29,7 @@ from clinit.headtrain.export.model_file import ModelFacts
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Start, Stream, Study, Training
+from clinit.headtrain.temperature import Temperature, temperature_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,12 +102,13 @@ def add(
             *(_next_task(before.facts) for _ in arriving.train.class_names),
         ),
     )
-    grown = Classes(facts, head, memory)
     held = FeatureSet(
         arriving.held_out.features,
         arriving.held_out.labels + left.head.num_classes,
         facts.class_names,
     )
+    facts = replace(facts, temperature=_temperature(left.facts, head, tested, held))
+    grown = Classes(facts, head, memory)
     old_before = _accuracy(before.head, in_rows_of(before.head, tested))
     old_after = _accuracy(head, tested)
     new_after = _accuracy(head, held)
@@ -128,6 +130,24 @@ def add(
         old_kind=rows.kind,
         record=record,
     )
+
+
+def _temperature(
+    before: ModelFacts, head: Head, old: FeatureSet, new: FeatureSet
+) -> Temperature | None:
+    """Fit a temperature to held-out rows of old and new classes.
+
+    Without both, it is that of the model before: rows of one kind alone say little of the others.
+    """
+    if len(old.labels) and len(new.labels):
+        rows = FeatureSet(
+            np.concatenate([old.features, new.features]),
+            np.concatenate([old.labels, new.labels]),
+            new.class_names,
+        )
+        if (found := temperature_of(head, rows)) is not None:
+            return found
+    return None if before.temperature is None else before.temperature.unmeasured
 
 
 def replaced_rows(facts: ModelFacts, names: Sequence[str], *, allowed: bool) -> dict[int, str]:

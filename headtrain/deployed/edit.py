@@ -26,6 +26,9 @@ class Classes:
     head: Head
     memory: Memory | None
 
+    def __repr__(self) -> str:
+        return f"<Classes: {self.facts}, memory {self.memory}>"
+
     @classmethod
     def of(cls, model: Model) -> Classes:
         """Return the classes of a model as they are."""
@@ -96,6 +99,8 @@ def removed(classes: Classes, names: Sequence[str], *, data: Mapping[str, Any]) 
         ModelError: If there is no class of a name, or none would be left.
     """
     left = classes.without(names)
+    if (temperature := left.facts.temperature) is not None:
+        left = replace(left, facts=replace(left.facts, temperature=temperature.unmeasured))
     return left.after(Change.now("remove", tuple(dict.fromkeys(names)), data=data))
 
 

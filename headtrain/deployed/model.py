@@ -10,7 +10,8 @@ from clinit.errors import ModelError
 from clinit.extract.backbone import Backbone
 from clinit.extract.decode import decoder_version
 from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head, name_rows
+from clinit.extract.head import Head
+from clinit.extract.head_names import name_rows
 from clinit.extract.run import ExtractConfig, Network, load_network
 from clinit.headtrain.export.classifier import load_model
 from clinit.headtrain.export.memory import Memory, check_backbone
@@ -32,10 +33,19 @@ class Model:
     origin: str
     """Where it is from, for messages and its history."""
 
+    def __repr__(self) -> str:
+        return f"<Model {self.origin}: {self.facts}, memory {self.memory}>"
+
     @property
     def head(self) -> Head:
-        """The classifier, with the names of its classes."""
-        return replace(self.backbone.head, class_names=self.facts.class_names)
+        """The classifier as it was trained, with the names of its classes.
+
+        Its logits are those of the network times the temperature, so that rows of added classes
+        start at the scale that the training left the old ones at.
+        """
+        exported = replace(self.backbone.head, class_names=self.facts.class_names)
+        temperature = self.facts.temperature
+        return exported if temperature is None else temperature.multiplied(exported)
 
     @property
     def depends_on(self) -> dict[str, str]:

@@ -17,6 +17,7 @@ from clinit.headtrain.export.memory import check_backbone
 from clinit.headtrain.export.memory_file import write_memory
 from clinit.headtrain.export.model_file import ModelFacts, write_model
 from clinit.headtrain.export.model_folder import MEMORY_FILE, check_free, write_model_folder
+from clinit.headtrain.temperature import divided
 
 ExtraFiles = Mapping[str, Callable[[Path], object]]
 Extra = Callable[[nn.Module, ModelFacts], ExtraFiles]
@@ -54,7 +55,7 @@ def write_classes(
 
     Args:
         model: Whose network.
-        classes: Facts, rows and memory.
+        classes: Facts, rows as they were trained, and memory.
         out: The folder or the file; there must be nothing yet.
         extra: Given the network and the facts, returns writers of further files of a folder by
             their names.
@@ -65,8 +66,9 @@ def write_classes(
         ClinitError: If it cannot be written.
     """
     check_free(out)
-    network = assemble(model.backbone, classes.head)
-    check_same_logits(network, model.backbone, classes.head, classes.facts.transform)
+    head = divided(classes.head, classes.facts.temperature)
+    network = assemble(model.backbone, head)
+    check_same_logits(network, model.backbone, head, classes.facts.transform)
     facts = replace(classes.facts, weights=state_sha256(network.state_dict()))
     if out.suffix == ".safetensors":
         write_model(network, facts, out)

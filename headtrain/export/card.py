@@ -105,9 +105,15 @@ def _use(facts: ModelFacts) -> Iterator[str]:
         " clinit uint8 tensors: a value may differ by a grey level or two. `label_names` in"
         " `config.json` names the rows."
     )
-    if (warning := caution(facts.record, facts.history)) is not None:
+    if (warning := caution(facts)) is not None:
         yield ""
         yield f"{warning[0].upper()}{escaped(warning[1:])}."
+    if facts.temperature is not None:
+        yield ""
+        yield (
+            f"Probabilities: {facts.temperature.describe()}. The rows of the classifier are divided"
+            " by it already; the class that scores highest is the same without it."
+        )
 
 
 def _classes(facts: ModelFacts) -> Iterator[str]:

@@ -6,7 +6,6 @@ The network computes in the arithmetic of the extraction that the head was train
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,13 +13,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clinit.errors import ImageError, ModelError
+from clinit.errors import ModelError
 from clinit.extract.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.contrast import DIGEST_LETTERS, contrast
 from clinit.extract.device import choose_device
 from clinit.extract.loader import ImageBatch
 from clinit.extract.machine import out_of_memory
-from clinit.extract.tree import IMAGE_SUFFIXES, printable
 from clinit.headtrain.export.model_file import ModelFacts, read_facts
 from clinit.headtrain.export.model_folder import model_file_of
 from clinit.headtrain.export.prediction import Predictor
@@ -34,6 +32,9 @@ class Classifier(Predictor):
     facts: ModelFacts
     backbone: Backbone
     """The network on its device, its classifier included."""
+
+    def __repr__(self) -> str:
+        return f"<Classifier: {self.facts} on {self.backbone.config.device}>"
 
     def logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
         """Return the answers of the network to resized pixels.
@@ -63,7 +64,7 @@ class Classifier(Predictor):
     @property
     def caution(self) -> str | None:
         """Why the probabilities are not to be taken at their word, None where they are."""
-        return caution(self.facts.record, self.facts.history)
+        return caution(self.facts)
 
 
 def load_model(path: str | os.PathLike[str], *, device: str = "auto") -> Classifier:
@@ -103,46 +104,3 @@ def load_model(path: str | os.PathLike[str], *, device: str = "auto") -> Classif
             remedy="Export the run again; this file is damaged.",
         )
     return Classifier(facts, backbone)
-
-
-def find_images(paths: Iterable[Path]) -> list[Path]:
-    """Return the files among `paths`, and the images in the folders among them, sorted.
-
-    A file is taken whatever its name; in a folder and those below it, files whose names end as
-    those of images do and begin with no dot.
-
-    Raises:
-        ImageError: If a folder holds no image or cannot be read.
-    """
-    found: list[Path] = []
-    for path in paths:
-        if not path.is_dir():
-            found.append(path)
-        elif images := _images_in(path):
-            found += images
-        else:
-            raise ImageError(
-                f"no image in {printable(path)}",
-                remedy=f"Files that end in {', '.join(IMAGE_SUFFIXES)} are looked for; any other"
-                " file can be given by its name.",
-            )
-    return found
-
-
-def _images_in(folder: Path) -> list[Path]:
-    images: list[Path] = []
-    for name, below, files in os.walk(folder, onerror=_refuse):
-        below[:] = sorted(each for each in below if not each.startswith("."))
-        images += (
-            Path(name, file)
-            for file in sorted(files)
-            if file.lower().endswith(IMAGE_SUFFIXES) and not file.startswith(".")
-        )
-    return images
-
-
-def _refuse(error: OSError) -> None:
-    raise ImageError(
-        f"cannot read the folder {printable(error.filename)}: {error.strerror}",
-        remedy="Check that you may read it, or give the files by their names.",
-    ) from error

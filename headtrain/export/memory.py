@@ -69,6 +69,10 @@ class Memory:
             if rows.class_names != self.class_names or rows.dim != dim:
                 raise ValueError(f"{name} is not of these classes and this width")
 
+    def __repr__(self) -> str:
+        rows = f"{len(self.held_out.labels):,} held out, {len(self.kept.labels):,} kept"
+        return f"<Memory: {int(self.known.sum()):,} of {len(self.class_names):,} classes, {rows}>"
+
     @classmethod
     def of(
         cls,

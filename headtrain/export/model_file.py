@@ -28,11 +28,12 @@ from clinit.extract.readable import check_readable
 from clinit.extract.transform import Transform
 from clinit.headtrain.export.change import Change
 from clinit.headtrain.record.info import Settings
+from clinit.headtrain.temperature import Temperature
 
 _DOCUMENT = DocumentKind(
     title="the description of a model",
-    format="clinit-model/3",
-    older=("clinit-model/2", "clinit-model/1"),
+    format="clinit-model/4",
+    older=("clinit-model/3", "clinit-model/2", "clinit-model/1"),
     error=ModelError,
     remedy="Export the run again with this version of clinit.",
 )
@@ -62,6 +63,9 @@ class ModelFacts:
     """The run: its id, its configuration, the accuracies that it ended with."""
     history: tuple[Change, ...] = ()
     """How the classes came, the oldest first; empty in files of earlier versions."""
+    temperature: Temperature | None = None
+    """What the rows of the classifier were divided by after the training, and what that did to its
+    probabilities; None where they are as they were trained."""
 
     def __post_init__(self) -> None:
         if len(self.tasks) != len(self.class_names):
@@ -71,6 +75,11 @@ class ModelFacts:
     def num_classes(self) -> int:
         """Rows of the classifier."""
         return len(self.class_names)
+
+    def __repr__(self) -> str:
+        later = sum(task > 0 for task in self.tasks)
+        classes = f"{self.num_classes:,} classes, {later:,} of them added later"
+        return f"<ModelFacts: {self.backbone}, {classes}>"
 
     def after(self, change: Change) -> ModelFacts:
         """Return the facts with one more change in the history."""
@@ -101,6 +110,7 @@ class _Stored:
     fingerprint: dict[str, str]
     record: dict[str, Any]
     history: tuple[Change, ...] = ()
+    temperature: Temperature | None = None
 
 
 class _Record(TypedDict, total=False):

@@ -31,6 +31,9 @@ class OnnxClassifier(Predictor):
     facts: ModelFacts
     session: InferenceSession
 
+    def __repr__(self) -> str:
+        return f"<OnnxClassifier: {self.facts}>"
+
     def logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
         """Return the answers of the network to resized pixels.
 

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -21,8 +22,11 @@ from clinit.extract.images import ImageFiles
 from clinit.extract.loader import ImageBatch, load_batches
 from clinit.extract.machine import cpu_count
 from clinit.extract.wordnet import title
+from clinit.headtrain.export.image_files import find_images
 from clinit.headtrain.export.model_file import ModelFacts
 from clinit.headtrain.export.rejection import Rejection
+
+AnyPath = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +47,10 @@ class Guess:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a model says of one image."""
+    """What a model says of one image, or of one row of features."""
 
     path: Path
+    """The image, or the file of features."""
     guesses: tuple[Guess, ...]
     """The likeliest classes first; empty for a bad image."""
     reason: str | None = None
@@ -54,6 +59,26 @@ class Prediction:
     """How well the model knows what is in the image; None where nothing is rejected."""
     unknown: bool = False
     """Whether the score is below the threshold: the image is of none of the classes."""
+    row: int | None = None
+    """Row of features; None for an image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What the columns of logits stand for."""
+
+    class_names: tuple[str, ...]
+    tasks: tuple[int, ...]
+    """The task in which each class arrived."""
+    temperature: float = 1.0
+    """What the logits were divided by after the training."""
+
+    @classmethod
+    def of(cls, facts: ModelFacts) -> Named:
+        """Return what a model file says of them."""
+        temperature = facts.temperature
+        value = 1.0 if temperature is None else temperature.value
+        return cls(facts.class_names, facts.tasks, value)
 
 
 class Predictor(ABC):
@@ -74,7 +99,7 @@ class Predictor(ABC):
 
     def predict(
         self,
-        images: Sequence[str | os.PathLike[str]],
+        images: AnyPath | Sequence[AnyPath],
         *,
         top: int = 5,
         batch_size: int = 64,
@@ -82,11 +107,11 @@ class Predictor(ABC):
         max_pixels: int = MAX_PIXELS,
         reject: Rejection | None = None,
         on_images: Callable[[int], None] = lambda done: None,
-    ) -> Iterator[Prediction]:
-        """Yield a prediction per image, in order; a bad image does not stop the others.
+    ) -> list[Prediction]:
+        """Return a prediction per image, in order; a bad image does not stop the others.
 
         Args:
-            images: Files.
+            images: Files; or one file, or one folder, which is searched for images.
             top: Classes per image; all of them where there are fewer.
             batch_size: Images per forward pass.
             workers: Threads that read and decode; default: the CPUs that the process may use.
@@ -95,6 +120,7 @@ class Predictor(ABC):
             on_images: Called after every batch with the number of images done.
 
         Raises:
+            ImageError: If the folder holds no image or cannot be read.
             MachineError: If the memory does not suffice, or the storage fails.
         """
         if min(top, batch_size, max_pixels) < 1:
@@ -102,7 +128,10 @@ class Predictor(ABC):
                 "top, batch_size and max_pixels must be positive, got"
                 f" {top}, {batch_size} and {max_pixels}"
             )
-        paths = [Path(image) for image in images]
+        if isinstance(images, str | os.PathLike):
+            paths = find_images([Path(images)])
+        else:
+            paths = [Path(image) for image in images]
         there = [row for row, path in enumerate(paths) if _exists(path)]
         batches = load_files(
             [paths[row] for row in there],
@@ -112,18 +141,17 @@ class Predictor(ABC):
             max_pixels=max_pixels,
             pin_memory=self.pins_memory,
         )
-        done = 0
+        found: list[Prediction] = []
         for batch in batches:
-            told = _told(self.facts, self.logits(batch), top, reject)
-            for row, found in zip(batch.rows, told, strict=True):
-                yield from (Prediction(path, (), MISSING) for path in paths[done : there[row]])
-                reason = batch.reasons.get(row)
-                path = paths[there[row]]
-                yield Prediction(path, (), reason) if reason else Prediction(path, *found)
-                done = there[row] + 1
-            on_images(done)
-        yield from (Prediction(path, (), MISSING) for path in paths[done:])
+            answers = told(Named.of(self.facts), self.logits(batch), top, reject)
+            for row, answer in zip(batch.rows, answers, strict=True):
+                found += (Prediction(each, (), MISSING) for each in paths[len(found) : there[row]])
+                reason, path = batch.reasons.get(row), paths[there[row]]
+                found.append(Prediction(path, (), reason) if reason else Prediction(path, *answer))
+            on_images(len(found))
+        found += (Prediction(path, (), MISSING) for path in paths[len(found) :])
         on_images(len(paths))
+        return found
 
 
 def load_files(
@@ -152,30 +180,32 @@ def load_files(
     )
 
 
-_Told = tuple[tuple[Guess, ...], None, float | None, bool]
+Told = tuple[tuple[Guess, ...], None, float | None, bool]
 """The fields of a prediction behind its path."""
 
 
-def _told(
-    facts: ModelFacts,
+def told(
+    named: Named,
     logits: Float[Tensor, "images classes"],
     top: int,
     reject: Rejection | None,
-) -> Iterator[_Told]:
-    """Yield what is said of each image of a batch."""
-    found = logits.softmax(dim=1).topk(min(top, facts.num_classes), dim=1)
-    scores = [None] * len(logits) if reject is None else reject.scores(logits).tolist()
+) -> Iterator[Told]:
+    """Yield what is said of each image of a batch, or of each row of features."""
+    found = logits.softmax(dim=1).topk(min(top, len(named.class_names)), dim=1)
+    scores: list[Any] = [None] * len(logits)
+    if reject is not None:
+        scores = reject.scores(logits * named.temperature).tolist()
     for probabilities, rows, score in zip(
         found.values.tolist(), found.indices.tolist(), scores, strict=True
     ):
         pairs = zip(probabilities, rows, strict=True)
-        guesses = tuple(_guess(facts, probability, row) for probability, row in pairs)
+        guesses = tuple(_guess(named, probability, row) for probability, row in pairs)
         yield guesses, None, score, reject is not None and not score >= reject.threshold
 
 
-def _guess(facts: ModelFacts, probability: float, row: int) -> Guess:
-    name = facts.class_names[row]
-    return Guess(name, title(name), probability, row, facts.tasks[row])
+def _guess(named: Named, probability: float, row: int) -> Guess:
+    name = named.class_names[row]
+    return Guess(name, title(name), probability, row, named.tasks[row])
 
 
 def _exists(path: Path) -> bool:

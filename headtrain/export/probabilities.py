@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from clinit.headtrain.export.change import Change
+from clinit.headtrain.export.model_file import ModelFacts
 
 NOT_PROBABILISTIC = frozenset({"ncm", "ridge", "simplecil"})
 """Methods whose logits are scores: their order counts, not their softmax."""
 
 
-def caution(record: Mapping[str, Any], history: Sequence[Change] = ()) -> str | None:
+def caution(facts: ModelFacts) -> str | None:
     """Return why probabilities are not to be taken at their word, None where they are.
 
-    Args:
-        record: What a model file holds of its run.
-        history: What became of its classes; the last change that trained the head counts.
+    The last change that trained the head counts; a temperature makes probabilities of any scores.
     """
-    trained = (each for each in reversed(history) if each.settings.get("iterations"))
+    if facts.temperature is not None:
+        return None
+    trained = (each for each in reversed(facts.history) if each.settings.get("iterations"))
     last = next((each for each in trained if each.action in ("add", "replace")), None)
-    config = (record.get("config") or {}) if last is None else last.settings
+    config = (facts.record.get("config") or {}) if last is None else last.settings
     if config.get("method") in NOT_PROBABILISTIC:
         origin = f"solved ({config['method']})"
     elif config.get("loss") == "mse":

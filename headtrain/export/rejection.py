@@ -1,8 +1,8 @@
 """Images of none of the classes: a score of the logits, and the threshold that it has to reach.
 
-`energy` is the negative free energy, log sum_k exp z_k; `max-logit` is max_k z_k. Both grow with
-how well a model knows what it sees. The threshold turns away a given share of held-out images of
-known classes.
+`energy` is the negative free energy, log sum_k exp z_k; `max-logit` is max_k z_k, with the logits z
+of the head as it was trained. Both grow with how well a model knows what it sees. The threshold
+turns away a given share of held-out images of known classes.
 
 Sources: W. Liu, X. Wang, J. Owens, Y. Li, "Energy-based Out-of-distribution Detection", NeurIPS
 2020. D. Hendrycks, S. Basart, M. Mazeika and others, "Scaling Out-of-Distribution Detection for
@@ -44,7 +44,11 @@ class Rejection:
             raise ValueError(f"threshold must be finite, got {self.threshold}")
 
     def scores(self, logits: Float[Tensor, "images classes"]) -> Float[Tensor, " images"]:
-        """Return how well each image is known."""
+        """Return how well each image is known.
+
+        Args:
+            logits: Of the head as it was trained: those of a model times its temperature.
+        """
         found: Tensor = SCORES[self.rule](logits)
         return found
 
@@ -55,7 +59,7 @@ class Rejection:
         Args:
             rule: One of `SCORES`.
             rate: The share, in [0, 1).
-            head: The classifier.
+            head: The classifier, as it was trained.
             memory: Of the same classes and features.
 
         Raises:
@@ -69,7 +73,8 @@ class Rejection:
         rows = torch.from_numpy(memory.held_out.features).float()
         if not len(rows):
             raise ModelError("the model remembers no held-out image of its classes", remedy=remedy)
-        logits = rows @ torch.from_numpy(head.weight).T + torch.from_numpy(head.bias)
+        weight, bias = torch.from_numpy(head.weight).float(), torch.from_numpy(head.bias).float()
+        logits = rows @ weight.T + bias
         scores = SCORES[rule](logits).sort().values
         # As many scores as the share allows are below this one.
         return cls(rule, float(scores[math.floor(rate * len(scores))]))

@@ -7,7 +7,7 @@ the head) and only then written.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from clinit.errors import CacheError, RecordError, StorageError
 from clinit.extract.backbone import Backbone, body_sha256, state_sha256
 from clinit.extract.cache import open_split
 from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head, Top1
+from clinit.extract.head import Top1
 from clinit.extract.reload import rebuild, stored_weights
 from clinit.extract.transform import Transform
 from clinit.headtrain.export.assemble import assemble, check_same_logits, model_args
@@ -36,14 +36,11 @@ from clinit.headtrain.export.model_folder import (
 )
 from clinit.headtrain.export.onnx_file import OnnxCheck, check_installed, write_onnx
 from clinit.headtrain.export.run_change import accuracies, change_of
+from clinit.headtrain.export.run_head import learnt_head, read_run
 from clinit.headtrain.export.run_memory import memory_of_run
-from clinit.headtrain.record.format import (
-    RunRecord,
-    changed_parameters,
-    final_head,
-    find_records,
-    read_record,
-)
+from clinit.headtrain.export.run_temperature import temperature_of_run
+from clinit.headtrain.record.format import RunRecord, changed_parameters
+from clinit.headtrain.temperature import divided
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +71,7 @@ def export_run(
     weights: Path | None = None,
     onnx: bool = False,
     remembers: bool = True,
+    calibrated: bool = True,
     check_with: Sequence[Path] = (),
 ) -> Export:
     """Write the backbone and the final head of a run record as one network that timm loads.
@@ -85,6 +83,8 @@ def export_run(
         weights: The weights of the backbone, where they are not where the cache says.
         remembers: Whether a folder holds what the model remembers of the images of the run, where
             its backbone was frozen and its caches are still there.
+        calibrated: Whether the rows of the head are divided by a temperature, which is fitted on
+            rows that the run was evaluated on, where its backbone was frozen and they are enough.
         onnx: Whether the folder holds the network as ONNX too.
         check_with: Images to compare the two forms on; default: test images of the run.
 
@@ -103,11 +103,15 @@ def export_run(
         raise ValueError(f"ONNX needs a folder, got {out}")
     if onnx:
         check_installed()
-    record = _read(run)
-    head = _final_head(run, record)
+    record = read_run(run)
+    trained = learnt_head(run, record)
     backbone, transform = _backbone(record, base, weights)
     changed = changed_parameters(record)
     _change(backbone.network, changed, run)
+    temperature, why = (
+        temperature_of_run(record, trained, frozen=not changed) if calibrated else (None, ())
+    )
+    head = divided(trained, temperature)
     network = assemble(backbone, head)
     check_same_logits(network, backbone, head, transform)
     ended = accuracies(record)
@@ -126,9 +130,10 @@ def export_run(
             "test_images": {name: part.total for name, part in ended.items()},
         },
         history=(change_of(record, head.num_classes, ended),),
+        temperature=temperature,
     )
     checks: list[OnnxCheck] = []
-    memory, notes = None, _notes(facts)
+    memory, notes = None, (*_notes(facts), *why)
     if onnx and not check_with:
         notes += tuple(map(_not_looked_in, in_containers(record)))
 
@@ -141,8 +146,8 @@ def export_run(
     else:
         extra: dict[str, Callable[[Path], object]] = {ONNX_FILE: write_onnx_form} if onnx else {}
         if remembers:
-            memory, why = _memory(record, facts, backbone, frozen=not changed)
-            notes += why
+            memory, forgets = _memory(record, facts, backbone, frozen=not changed)
+            notes += forgets
             if memory is not None:
                 extra[MEMORY_FILE] = partial(write_memory, memory)
         write_model_folder(out, network, facts, extra=extra)
@@ -188,47 +193,20 @@ def _memory(
         return None, (f"the model remembers nothing: {error}; {later}",)
 
 
-def _read(run: Path) -> RunRecord:
-    if run.is_dir() and not (run / "run.json").exists() and (found := find_records(run)):
-        names = ", ".join(str(folder.relative_to(run)) for folder in found[:5])
-        raise RecordError(
-            f"{run} is no run record, but holds {len(found)} of them:"
-            f" {names}{', …' if len(found) > 5 else ''}",
-            remedy=f"Give one: `clinit export {found[0]} --out FILE`.",
-        )
-    return read_record(run)
-
-
-def _final_head(run: Path, record: RunRecord) -> Head:
-    head = final_head(record)
-    names, num_learnt = tuple(record.classes["name"]), _num_learnt(record)
-    expected = {names, names[:num_learnt]}  # where it was stopped, a head may have rows beyond
-    if head.class_names not in (None, *expected) or head.num_classes not in map(len, expected):
-        raise RecordError(
-            f"the head in {run} is not of the {len(names):,} classes of the record",
-            remedy="The record is damaged: remove its folder and run `clinit train-head` again.",
-        )
-    return replace(
-        head,
-        weight=head.weight[:num_learnt],
-        bias=head.bias[:num_learnt],
-        class_names=None if head.class_names is None else names[:num_learnt],
-    )
-
-
-def _num_learnt(record: RunRecord) -> int:
-    """Return the number of classes that the run has learnt, those of the base included."""
-    last = max(task["task"] for task in record.info["tasks"])
-    return int((record.classes["task"] <= last).sum())
-
-
 def _backbone(
     record: RunRecord, base: Path | None, weights: Path | None
 ) -> tuple[Backbone, Transform]:
     """Load the backbone of the record; the cache is asked only for the place of its weights."""
     recorded = Fingerprint(record.info["base"]["fingerprint"]).without_rows
     origin = f"the run {record.info['id']}"
-    if base is None and (weights is not None or recorded.weights is None):
+    if recorded.weights is None:
+        raise CacheError(
+            f"no network is known for the features of {origin}: they were imported from"
+            f" {recorded.backbone or 'elsewhere'!r}",
+            remedy="Export the head alone, `clinit export RUN --out FILE.npz`, and name rows of"
+            " features with it: `clinit predict FILE.npz FEATURES`.",
+        )
+    if base is None and weights is not None:
         return rebuild(recorded, weights, origin=origin)
     folder = Path(record.info["base"]["path"]) if base is None else base
     if base is None and not folder.is_dir():

@@ -27,7 +27,9 @@ from clinit.headtrain.least_squares.solve import LambdaPath
 from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting, count
 from clinit.headtrain.rows import Rows
 
-Measure = Literal["held-out error", "leave-one-out loss"]
+Measure = Literal[
+    "held-out error", "leave-one-out loss", "leave-one-out error", "generalised cross-validation"
+]
 HELD_OUT = 0.2
 ALL = slice(None)
 

@@ -52,6 +52,11 @@ class Probe:
     facts: Mapping[str, Any]
     """The data and the versions."""
 
+    def __repr__(self) -> str:
+        top1 = "not measured" if self.top1 is None else f"{self.top1:.2f} %"
+        chosen = ", ".join(f"{name} {value:g}" for name, value in self.chosen.items())
+        return f"<Probe: top-1 {top1}, {self.classes:,} classes, {self.config.by} with {chosen}>"
+
     @property
     def held_out_top1(self) -> float | None:
         """Top-1 of the chosen point on the rows it was chosen by; an upper estimate."""

@@ -84,6 +84,13 @@ class RunRecord:
     strangers: tuple[str, ...] = ()
     """Files in its folder that are not of the record."""
 
+    def __repr__(self) -> str:
+        tasks = len(self.info["tasks"])
+        place = self.path or "not written"
+        return (
+            f"<RunRecord {self.info['id']}: {tasks} tasks, {len(self.classes):,} classes, {place}>"
+        )
+
 
 def check_free(folders: Iterable[Path]) -> None:
     """Check, before anything is trained, that records can be written to `folders`.

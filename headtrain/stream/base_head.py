@@ -177,8 +177,8 @@ def starting_head(base: Source, given: Head | Path | None = None) -> tuple[Head,
     if head is None:
         raise ExperimentError(
             f"{base.path} holds no pretrained head to start from",
-            remedy="Extract the base classes with a backbone that has a classifier, or give a head"
-            " (--head FILE; in Python, head=).",
+            remedy="Give one (--head FILE; in Python, head=), extract the base classes with a"
+            " backbone that has a classifier, or import their features with `--fit-head logistic`.",
         )
     return head, {}
 

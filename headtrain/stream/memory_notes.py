@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from clinit.errors import MachineError
 from clinit.extract.byte_size import size_text
 from clinit.extract.device import choose_device
@@ -11,9 +9,12 @@ from clinit.headtrain.memory import STEPS_AT_ONCE, HostMemory, peak_note, reside
 from clinit.headtrain.stream.pool import LOSS_SAMPLE_ROWS
 from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.stream.source import Source
+from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study import Study
 
 LARGEST = "the rows of the largest task"
+LARGEST_OR_BASE = "the rows of the base, or of the largest task,"
+"""Closed forms see the rows of the base in a pass of their own."""
 
 
 def memory_notes(scenario: Scenario, base: Source, new: Source, study: Study) -> list[str]:
@@ -24,7 +25,7 @@ def memory_notes(scenario: Scenario, base: Source, new: Source, study: Study) ->
     """
     rows = {
         "the test rows": int(scenario.val_counts.sum()),
-        LARGEST: most_rows(scenario, study),
+        _largest(study): TaskPlan(scenario, study).most_rows(),
     }
     sizes = {what: count * scenario.train.row_bytes for what, count in rows.items()}
     notes = residency_notes(sizes, choose_device(study.training.device))
@@ -38,7 +39,7 @@ def _disk_notes(
     row_bytes, batch = scenario.train.row_bytes, study.stream.rows_per_batch
     held = {what: size for what, size in sizes.items() if size <= memory.copied_bytes}
     gathered = 0
-    if study.stream.iterations and LARGEST not in held:
+    if study.stream.iterations and _largest(study) not in held:
         gathered = 2 * STEPS_AT_ONCE * batch * row_bytes
     if gathered > memory.size_bytes:
         raise MachineError(
@@ -57,16 +58,5 @@ def _disk_notes(
     ]
 
 
-def most_rows(scenario: Scenario, study: Study) -> int:
-    """Return the rows of the largest task, those of earlier classes included."""
-    stored = np.cumsum(scenario.train_counts)
-    most = 0
-    for task in scenario.learnt:
-        new = int(scenario.train_counts[task.rows].sum())
-        old = int(stored[task.stop - 1]) - new
-        if study.stream.method == "naive" and not study.keeps_buffer:
-            old = 0
-        elif study.stream.buffer is not None:
-            old = min(old, study.stream.buffer)
-        most = max(most, old + new)
-    return most
+def _largest(study: Study) -> str:
+    return LARGEST_OR_BASE if study.is_closed else LARGEST

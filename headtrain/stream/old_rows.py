@@ -3,7 +3,7 @@
 rehearsal, derpp          the rows of a buffer
 naive, ewc                none
 closed forms              none: they keep statistics
-joint, ncm, ridge, lda    all rows of all classes seen so far
+joint, solved heads       all rows of all classes seen so far
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from clinit.headtrain.stream.batches import Share, mixed
 from clinit.headtrain.stream.buffer import Buffer
 from clinit.headtrain.stream.pool import Pool, TaskRows
 from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.study import CLOSED_METHODS, SOLVED_METHODS
 
 
 @runtime_checkable
@@ -84,8 +85,12 @@ def old_rows_of(method: str, mix: str = "text") -> OldRows:
     match method:
         case "rehearsal" | "derpp":
             return BufferedRows(mix)
-        case "naive" | "ewc" | "slda" | "simplecil" | "fecam" | "klda" | "ranpac":
+        case "naive" | "ewc":
             return NoOldRows()
-        case "joint" | "ncm" | "ridge" | "lda":
+        case "joint":
             return AllOldRows()
+    if method in CLOSED_METHODS:
+        return NoOldRows()
+    if method in SOLVED_METHODS:
+        return AllOldRows()
     raise ValueError(f"there is no method {method!r}")

@@ -95,6 +95,18 @@ class TaskPlan:
             return self._task_rows(task, self._buffer.rows(task.start))
         return rows
 
+    def base_rows(self) -> Int[np.ndarray, " rows"]:
+        """Return the rows of the base classes, which closed forms see before the first task."""
+        return self._scenario.train.rows_between(0, self._scenario.num_base)
+
+    def most_rows(self) -> int:
+        """Return the most rows that are looked at together, in one task or as those of the base."""
+        counts = [len(self.base_rows())] if self._study.is_closed else []
+        for task in self._scenario.learnt:
+            rows = self.rows(task)
+            counts += [len(rows.labels), len(self.start_rows(task, rows).labels)]
+        return max(counts)
+
     def kept(self, task: Task) -> Int[np.ndarray, " kept"]:
         """Return the rows of the task's classes that the buffer holds once they are seen."""
         rows = self._buffer.rows(task.stop)

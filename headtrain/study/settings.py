@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from functools import cache
+from typing import get_args, get_type_hints
 
 from clinit.headtrain.setting import Field, fields_of
 from clinit.headtrain.study.closed import Closed
-from clinit.headtrain.study.start import Start
-from clinit.headtrain.study.stream import Stream
-from clinit.headtrain.study.top import DerppConfig, EwcConfig, Top
-from clinit.headtrain.study.training import Training
+from clinit.headtrain.study.parts import Parts
+from clinit.headtrain.study.top import DerppConfig, EwcConfig
 
-PARTS = {"stream": Stream, "start": Start, "training": Training, "closed": Closed, "top": Top}
+PARTS: Mapping[str, type] = {
+    name: kind
+    for name, hint in get_type_hints(Parts).items()
+    for kind in (hint, *get_args(hint))  # Top | None
+    if isinstance(kind, type) and is_dataclass(kind)
+}
 PER_HEAD = (
     *("init", "scale", "calibration", "lam", "fit_ridge", "weighting", "class_mean", "bias"),
     *("loss", "lr", "weight_decay"),

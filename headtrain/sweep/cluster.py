@@ -2,22 +2,29 @@
 
 The data goes through Ray's object store, once per node, and the records come back through it: no
 folder needs to be shared, and every node reads the same features that the sweep was planned
-with. The sweep's folder is written by the process that started it; Ray retries tasks of nodes
-that are lost.
+with. Features that stay on disk are the exception: every node reads the files themselves, in a
+folder that all of them share. The sweep's folder is written by the process that started it; Ray
+retries tasks of nodes that are lost.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from clinit.errors import ClinitError
+from clinit.errors import CacheError, ClinitError, StorageError
 from clinit.extract.ray_cluster import Refusal, connected
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.sweep.folder import SweepData
 from clinit.headtrain.sweep.plan import BankPlan
 from clinit.headtrain.sweep.runner import SweepEvent, Train, Trained, train_here
+
+SHARED = (
+    "features that stay on disk are read by every node: the caches must be in a folder that all"
+    " nodes share, under the same path"
+)
 
 
 @contextmanager
@@ -57,12 +64,24 @@ def _train(
     try:
         trained = list(train_here(data, _ignore, command=command)([bank]))
     except ClinitError as error:
-        return Refusal.of(error)
+        return _told(error, data)
     node = ray.get_runtime_context().get_node_id()
     return [
         (part, [replace(record, info={**record.info, "ray_node": node}) for record in records])
         for part, records in trained
     ]
+
+
+def _told(error: ClinitError, data: SweepData) -> Refusal:
+    """Return what is carried of an error; of files that a node reads itself, which node it is."""
+    if data.is_loaded or not isinstance(error, CacheError | StorageError):
+        return Refusal.of(error)
+    return Refusal(
+        type(error).__name__,
+        f"{error} (on the node {socket.gethostname()}); {SHARED}; a copy is another file",
+        "Give more --memory, so that features are loaded and travel through Ray, or share the"
+        " folder of the caches.",
+    )
 
 
 def _ignore(event: SweepEvent) -> None:

@@ -86,6 +86,12 @@ class SweepData:
         return self.head.num_classes + len(self.new.class_names)
 
     @property
+    def is_loaded(self) -> bool:
+        """Whether all features are in memory."""
+        parts = (self.base.train, self.base.val, self.new.train, self.new.val)
+        return all(part.is_loaded for part in parts)
+
+    @property
     def sides(self) -> dict[str, dict[str, Any]]:
         """The fingerprints of both sides, without the paths of their caches."""
         return {"base": _side(self.base.description), "new": _side(self.new.description)}

@@ -34,6 +34,13 @@ def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
             remedy="Extract the images with `clinit extract`; imported features are"
             " for `clinit train-head` alone.",
         )
+    if root is None and not Path(stored or "").is_absolute():
+        raise ExperimentError(
+            f"the images of {cache} were in {stored}, seen from a folder that an earlier version of"
+            " clinit has not recorded",
+            remedy=f"Say where they are with {option}, or run the `clinit extract` command of this"
+            " cache again: it records it and computes nothing.",
+        )
     found = root if root is not None else Path(stored or "")
     # Not simply the first image: a bad image may have been missing from the start.
     first = found / train.manifest.file_of(int(train.valid.argmax()))

@@ -14,15 +14,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from clinit.analysis.runs import Runs as Runs
     from clinit.analysis.runs import load_runs as load_runs
-    from clinit.api import add_classes as add_classes
-    from clinit.api import diagnose as diagnose
-    from clinit.api import extract_features as extract_features
-    from clinit.api import load_cache as load_cache
-    from clinit.api import probe as probe
-    from clinit.api import train_heads as train_heads
-    from clinit.api import train_top as train_top
+    from clinit.api.caches import extract_features as extract_features
+    from clinit.api.caches import load_cache as load_cache
+    from clinit.api.heads import diagnose as diagnose
+    from clinit.api.heads import load_head as load_head
+    from clinit.api.heads import probe as probe
+    from clinit.api.heads import save_head as save_head
+    from clinit.api.models import add_classes as add_classes
+    from clinit.api.training import train_heads as train_heads
+    from clinit.api.training import train_top as train_top
     from clinit.headtrain.export.classifier import load_model as load_model
+    from clinit.headtrain.export.feature_prediction import predict_features as predict_features
     from clinit.headtrain.least_squares.api import least_squares as least_squares
+    from clinit.headtrain.least_squares.classifier import (
+        LeastSquaresClassifier as LeastSquaresClassifier,
+    )
     from clinit.headtrain.study import DerppConfig as DerppConfig
     from clinit.headtrain.study import EwcConfig as EwcConfig
     from clinit.headtrain.study import Start as Start
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DerppConfig",
     "EwcConfig",
+    "LeastSquaresClassifier",
     "Runs",
     "Start",
     "Stream",
@@ -48,9 +55,12 @@ __all__ = [
     "extract_features",
     "least_squares",
     "load_cache",
+    "load_head",
     "load_model",
     "load_runs",
+    "predict_features",
     "probe",
+    "save_head",
     "train_heads",
     "train_top",
 ]
@@ -60,17 +70,14 @@ _PLACES = {
         *("DerppConfig", "EwcConfig", "Start", "Stream", "Study", "Top", "Training"),
     ),
     "clinit.headtrain.export.classifier": ("load_model",),
+    "clinit.headtrain.export.feature_prediction": ("predict_features",),
     "clinit.headtrain.least_squares.api": ("least_squares",),
+    "clinit.headtrain.least_squares.classifier": ("LeastSquaresClassifier",),
     "clinit.analysis.runs": ("Runs", "load_runs"),
-    "clinit.api": (
-        "add_classes",
-        "diagnose",
-        "extract_features",
-        "load_cache",
-        "probe",
-        "train_heads",
-        "train_top",
-    ),
+    "clinit.api.caches": ("extract_features", "load_cache"),
+    "clinit.api.heads": ("diagnose", "load_head", "probe", "save_head"),
+    "clinit.api.models": ("add_classes",),
+    "clinit.api.training": ("train_heads", "train_top"),
 }
 """The public names, by the module that defines them."""
 

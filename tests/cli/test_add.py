@@ -1,3 +1,4 @@
+import inspect
 import json
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from clinit.cli.remove import remove
 from clinit.cli.rename import rename
 from clinit.errors import CacheError, ManifestError, ModelError
 from clinit.extract.head import Head
+from clinit.extract.run import ExtractConfig
 from clinit.headtrain.deployed.model import open_model
 from clinit.headtrain.export.memory_file import read_memory
 from clinit.headtrain.export.model_file import read_facts
@@ -610,3 +612,10 @@ def test_the_table_fits_into_80_columns(remembering: Path, images: Path, tmp_pat
     start = next(i for i, line in enumerate(lines) if line.startswith("top-1 on held-out"))
     assert all(len(line) <= 80 for line in lines[start : start + 4])
     assert lines[start + 3].startswith("added classes")
+
+
+def test_batches_are_as_large_as_those_of_an_extraction(tmp_path: Path) -> None:
+    """The numbers are then those of `clinit.add_classes`, and its cache goes on with the other."""
+    default = inspect.signature(add).parameters["batch_size"].default
+    assert default is None
+    assert default == inspect.signature(ExtractConfig).parameters["batch_size"].default

@@ -69,7 +69,7 @@ def test_it_says_what_was_exported_and_how_good_the_run_was(tiny_run: Path, tmp_
     out = tmp_path / "model.safetensors"
     result = invoke(tiny_run, "--out", out)
     assert result.exit_code == 0, result.output
-    lines = result.output.splitlines()
+    lines = result.stdout.splitlines()
     last = read_record(tiny_run).evaluations.filter(task=2, iteration=8)
     assert last["total"].sum() == 20
     percent = 5 * int(last["correct"].sum())

@@ -11,14 +11,15 @@ from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from clinit.cli import predict as command
+from clinit.cli import predict_table
 from clinit.cli.predict import predict
 from clinit.cli.predict_output import COLUMNS, OF_REJECTION
 from clinit.errors import ImageError, ModelError
 from clinit.extract.cache import open_cache
 from clinit.extract.features import FeatureSet
 from clinit.headtrain.deployed.model import open_model
-from clinit.headtrain.export.classifier import find_images, load_model
+from clinit.headtrain.export.classifier import load_model
+from clinit.headtrain.export.image_files import find_images
 from clinit.headtrain.export.memory import Memory
 from clinit.headtrain.export.memory_file import write_memory
 from clinit.headtrain.export.model_file import ModelFacts, write_model
@@ -65,7 +66,7 @@ def test_one_image_has_its_path_above_a_table_of_its_classes(
 def test_several_images_fit_the_width_and_lose_nothing(
     model: Path, images: list[Path], monkeypatch: pytest.MonkeyPatch, width: int, top: int
 ) -> None:
-    monkeypatch.setattr(command, "out", Console(width=width, highlight=False))
+    monkeypatch.setattr(predict_table, "out", Console(width=width, highlight=False))
     result = invoke(model, *images, images[0].parents[2] / "train" / "d" / "0.png", "--top", top)
     lines = result.output.splitlines()
     assert max(map(len, lines[1:])) <= width
@@ -233,7 +234,7 @@ def test_unknown_images_are_marked_with_score_and_threshold(
     width: int,
     top: int,
 ) -> None:
-    monkeypatch.setattr(command, "out", Console(width=width, highlight=False))
+    monkeypatch.setattr(predict_table, "out", Console(width=width, highlight=False))
     scores = scores_of(remembering, images)
     threshold = sorted(scores)[3] - 1e-4
     options = ("--reject", "energy", "--threshold", threshold, "--top", top)

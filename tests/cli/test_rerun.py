@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from typer.testing import CliRunner, Result
 from clinit.cli import top_inputs
 from clinit.cli.main import app
 from clinit.headtrain.record.format import read_info, read_record
+from clinit.headtrain.top.activations.trunk import Trunk
 
 
 def rerun(run: Path, *words: str | Path) -> Result:
@@ -36,7 +39,6 @@ def test_a_run_of_top_blocks_gives_the_same_bits_and_is_recorded(
         read.append(images)
         return read_inputs(images, *rest)
 
-    monkeypatch.setattr(top_inputs, "read_inputs", watched)
     caches = tiny_run.parent / "caches"
     words = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "runs"]
     small = [
@@ -52,12 +54,53 @@ def test_a_run_of_top_blocks_gives_the_same_bits_and_is_recorded(
     )
     assert made.exit_code == 0, made.output
     run = tmp_path / "runs" / "least-square-calibrated"
+    monkeypatch.setattr(top_inputs, "read_inputs", watched)
     result = rerun(run, "--out", tmp_path / "again", "--workers=1", "--max-pixels=5000")
     assert result.exit_code == 0, result.output
     assert "The same bits" in result.output
     assert [(each.workers, each.max_pixels) for each in read] == [(1, 5000)]
     assert read_record(tmp_path / "again").evaluations.equals(read_record(run).evaluations)
     assert (tmp_path / "again" / "study.toml").read_text() == (run / "study.toml").read_text()
+
+
+@pytest.fixture
+def top_run(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of top blocks, of a network whose numbers depend on the size of the batch."""
+    features = Trunk.features
+    monkeypatch.setattr(
+        Trunk, "features", lambda self, batch: (1 + len(batch) / 1e3) * features(self, batch)
+    )
+    caches = tiny_run.parent / "caches"
+    words = ["--base", caches / "base", "--new", caches / "new", "--out", tmp_path / "runs"]
+    small = ["--iterations=2", "--batch-size=6", "--buffer=9", "--no-probe", "--init=random"]
+    result = CliRunner().invoke(
+        app, ["train-top", *map(str, words), *small, "--tasks=2", "--device=cpu"]
+    )
+    assert result.exit_code == 0, result.output
+    return tmp_path / "runs" / "random"
+
+
+def test_stored_activations_are_stored_again_and_nothing_is_left(
+    top_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = sorted(tmp_path.iterdir())
+    result = rerun(top_run)
+    assert result.exit_code == 0, result.output
+    assert "The same bits" in result.output
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_activations_that_do_not_fit_are_computed_each_time_which_is_said(
+    top_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=100))
+    result = rerun(top_run)
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert "kB of activations, more than is free in" in said
+    assert "in other batches, and last bits may differ" in said
+    assert "Not the same bits" in said
 
 
 def test_what_differs_is_said_with_what_may_be_the_reason(

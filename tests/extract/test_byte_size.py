@@ -17,6 +17,17 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         byte_count(text)
 
 
+@pytest.mark.parametrize("text", ["9" * 19, "9" * 309, "9" * 5000 + "TB"])
+def test_a_size_that_nothing_has_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"takes a size of at most 9 EB, got '9{19,40}'$"):
+        byte_count(text)
+
+
+def test_the_largest_size_and_decimals_lose_no_byte() -> None:
+    assert byte_count(f"{9 * 10**18}") == 9 * 10**18
+    assert byte_count("1.001001001GB") == 1_001_001_001
+
+
 @pytest.mark.parametrize(
     ("size", "text"),
     [

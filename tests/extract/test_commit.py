@@ -1,7 +1,6 @@
 """Commits: whole or not at all, under names that nobody else has."""
 
 import errno
-import json
 import os
 import re
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clinit.errors import ClinitError
-from clinit.extract.commit import commit_file, commit_json, draft_of, hidden_stem
+from clinit.extract.commit import commit_file, draft_of, hidden_stem
 
 
 def test_two_drafts_of_one_process_have_different_names(tmp_path: Path) -> None:
@@ -72,14 +71,6 @@ def test_a_pipe_or_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["link", "pipe"]  # noqa: PTH208
     write_a(tmp_path / "file")
     write_a(tmp_path / "file")
-
-
-def test_a_path_that_is_no_text_is_kept_in_json(tmp_path: Path) -> None:
-    content = {"path": os.fsdecode(b"caf\xe9"), "name": "caf\u00e9"}
-    commit_json(tmp_path / "facts.json", content)
-    text = (tmp_path / "facts.json").read_text(encoding="utf-8")
-    assert json.loads(text) == content
-    assert "caf\u00e9" in text
 
 
 @pytest.mark.parametrize("letter", ["n", "\u00e9", "\u4e16", "\udce9"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -197,7 +198,7 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path: Path, cache: Cache) -> No
     (tmp_path / "file").touch()
     with pytest.raises(CacheError, match="is a file, expected a folder"):
         exported(cache, tmp_path / "file")
-    with pytest.raises(CacheError, match="is the cache itself"):
+    with pytest.raises(CacheError, match="lies in the cache itself"):
         exported(cache, cache.path)
     with pytest.raises(ValueError, match="format must be one of npy, safetensors, parquet"):
         exported(cache, tmp_path / "out", "csv")
@@ -234,3 +235,69 @@ def test_the_command_says_what_it_has_left_out(tmp_path: Path, cache: Cache) -> 
     assert kept.stderr == ""
     refused = CliRunner().invoke(app, words[:4])
     assert isinstance(refused.exception, ClinitError)
+
+
+@pytest.mark.parametrize(
+    ("target", "format", "split"),
+    [
+        ("head.safetensors", None, "train"),
+        ("train/manifest.parquet", None, "train"),
+        ("views/0/x.parquet", None, "val"),
+        ("", "npy", None),
+        ("", "safetensors", None),
+        ("train", "npy", None),
+        ("../link", "npy", None),
+        ("../link/head.safetensors", None, "val"),
+    ],
+)
+def test_an_export_into_the_cache_is_refused_by_whatever_name(
+    tmp_path: Path,
+    cache: Cache,
+    monkeypatch: pytest.MonkeyPatch,
+    target: str,
+    format: str | None,
+    split: str | None,
+) -> None:
+    (tmp_path / "link").symlink_to(cache.path)
+    before = {path: path.read_bytes() for path in cache.path.rglob("*") if path.is_file()}
+    monkeypatch.chdir(tmp_path)
+    relative = open_cache(Path("cache"))  # as typed, beside an absolute target
+    splits = [relative.split(split)] if split else list(relative.splits.values())
+    with pytest.raises(CacheError, match="lies in the cache itself") as caught:
+        list(export_features(splits, cache.path / target, format))
+    assert caught.value.remedy == "Export into another folder."
+    assert {p: p.read_bytes() for p in cache.path.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.pt", "x.csv", "x.H5"])
+def test_a_file_of_a_kind_that_is_not_written_is_no_folder(
+    tmp_path: Path, cache: Cache, name: str
+) -> None:
+    with pytest.raises(CacheError, match=rf"{name} is named like a file that is not") as caught:
+        exported(cache, tmp_path / name)
+    assert ".safetensors or .parquet" in caught.value.remedy
+    assert not (tmp_path / name).exists()
+
+
+def test_a_suffix_in_capitals_is_that_of_a_file(tmp_path: Path, cache: Cache) -> None:
+    out = tmp_path / "X.PARQUET"
+    (found,) = export_features([cache.split("val")], out)
+    assert found.path == out
+    assert pl.read_parquet(out).height == 23
+    same(imported(out, tmp_path / "again"), cache.split("val"))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_full_disk_is_told_in_every_format(
+    tmp_path: Path, features: np.ndarray, format: str
+) -> None:
+    write(tmp_path / "cache", "train", np.tile(features, 500))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, hard))  # a write beyond it fails
+    try:
+        with pytest.raises(ClinitError, match=r"cannot write .*train") as caught:
+            exported(open_cache(tmp_path / "cache"), tmp_path / "out", format)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.remedy.startswith("Free space")
+    assert not [path for path in (tmp_path / "out").rglob("*") if "tmp-" in path.name]

@@ -15,13 +15,13 @@ from clinit.extract.head import (
     Head,
     Top1,
     head_rows,
-    name_rows,
     read_head,
     store_head,
     tensors_sha256,
     top1,
     write_head,
 )
+from clinit.extract.head_names import name_rows
 
 
 @pytest.fixture
@@ -318,3 +318,97 @@ def test_a_file_of_names_that_is_no_list_of_names_is_not_read_whole(
         file.truncate(2**40)  # takes no space
     with pytest.raises(CacheError, match="it is larger than 16 MiB"):
         name_rows(head, (), str(tmp_path / "names.txt"))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_a_head_survives_in_both_kinds_of_file_with_its_origin(
+    head: Head, tmp_path: Path, suffix: str
+) -> None:
+    written = replace(head, origin={"fitted": "ridge", "lam": 0.3, "tasks": [0, 0, 1]})
+    write_head(written, tmp_path / f"head{suffix}")
+    found = read_head(tmp_path / f"head{suffix}")
+    np.testing.assert_array_equal(found.weight, head.weight)
+    np.testing.assert_array_equal(found.bias, head.bias)
+    assert (found.class_names, found.origin) == (head.class_names, written.origin)
+    assert found.weight.flags.writeable
+
+
+def test_numpy_alone_reads_a_head(head: Head, tmp_path: Path) -> None:
+    write_head(head, tmp_path / "head.npz")
+    with np.load(tmp_path / "head.npz") as arrays:
+        assert sorted(arrays) == ["bias", "class_names", "weight"]
+        assert arrays["class_names"].tolist() == ["a", "b", "ç"]
+    np.savez(tmp_path / "own.npz", weight=np.ones((2, 3)), bias=np.zeros(2))
+    assert read_head(tmp_path / "own.npz").class_names is None
+
+
+def test_a_head_from_elsewhere_brings_its_class_names(tmp_path: Path) -> None:
+    tensors = {"weight": np.ones((2, 3), np.float32), "bias": np.zeros(2, np.float32)}
+    path = tmp_path / "head.safetensors"
+    save_file(tensors, path, metadata={"class_names": '["cat", "dog"]', "author": "somebody"})
+    assert read_head(path).class_names == ("cat", "dog")
+    for wrong in ('["cat", "cat"]', "cat, dog", '["cat", 3]'):
+        save_file(tensors, path, metadata={"class_names": wrong})
+        with pytest.raises(HeadError, match="are no JSON list of different texts") as caught:
+            read_head(path)
+        assert "clinit.save_head(path, weight, bias, class_names)" in caught.value.remedy
+    save_file(tensors, path, metadata={"class_names": '["cat"]'})
+    with pytest.raises(HeadError, match="names 1 classes but holds 2 rows"):
+        read_head(path)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"weight": np.ones((2, 3))}, "holds no `bias`; it holds weight"),
+        ({"weight": np.ones((2, 3)), "bias": np.ones(3)}, r"weight \(2, 3\) and bias \(3,\)"),
+        ({"weight": np.ones((2, 3), int), "bias": np.ones(2)}, "`weight` of .* holds int64"),
+        ({"weight": np.full((2, 3), np.nan), "bias": np.ones(2)}, "weights that are not finite"),
+        ({"weight": np.full((2, 3), 1e300), "bias": np.ones(2)}, "weights that are not finite"),
+        (
+            {"weight": np.ones((2, 3)), "bias": np.ones(2), "class_names": np.arange(2)},
+            "`class_names` of .* are no texts",
+        ),
+        (
+            {"weight": np.ones((2, 3)), "bias": np.ones(2), "origin": np.array(["{"])},
+            "`origin` of .* is no JSON",
+        ),
+        (
+            {"weight": np.ones((2, 3)), "bias": np.ones(2), "origin": np.array(["3"])},
+            "`origin` of .* is no JSON object",
+        ),
+    ],
+)
+def test_npz_files_that_are_no_heads_are_refused(
+    tmp_path: Path, arrays: dict[str, np.ndarray], message: str
+) -> None:
+    np.savez(tmp_path / "head.npz", **arrays)  # type: ignore[arg-type]
+    with pytest.raises(HeadError, match=message):
+        read_head(tmp_path / "head.npz")
+
+
+def test_a_damaged_npz_file_is_no_head(head: Head, tmp_path: Path) -> None:
+    path = tmp_path / "head.npz"
+    write_head(head, path)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(HeadError, match=r"cannot read .* as a \.npz file"):
+        read_head(path)
+
+
+def test_a_changed_byte_of_an_npz_file_is_an_error_or_changes_nothing(
+    head: Head, tmp_path: Path
+) -> None:
+    path = tmp_path / "head.npz"
+    write_head(replace(head, origin={"fitted": "lda"}), path)
+    content, stored = path.read_bytes(), read_head(path)
+    for place in range(len(content)):
+        changed = bytearray(content)
+        changed[place] ^= 0x41
+        path.write_bytes(changed)
+        try:
+            found = read_head(path)
+        except HeadError:
+            continue
+        np.testing.assert_array_equal(found.weight, stored.weight)
+        np.testing.assert_array_equal(found.bias, stored.bias)
+        assert found.class_names in (stored.class_names, None)

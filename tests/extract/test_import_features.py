@@ -174,7 +174,7 @@ def test_splits_of_different_extractors_are_not_mixed(
 ) -> None:
     paths = save(tmp_path, *arrays)
     import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip"))
-    message = r"another backbone \(clip, 6 x float16\) than this import \(dino, 6 x float16\)"
+    message = r"another backbone \(clip, 6 x float16\) than this split \(dino, 6 x float16\)"
     with pytest.raises(CacheError, match=message):
         import_features(*paths, tmp_path / "c", ImportConfig(backbone="dino", split="val"))
 
@@ -357,7 +357,10 @@ def test_another_head_is_refused_even_where_the_first_is_damaged_or_missing(tmp_
         HeadError, match=r"that was stored with the features in .*, is missing"
     ) as e:
         import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip", split="val"))
-    assert e.value.remedy == "Give it with `--head FILE`."
+    assert e.value.remedy == (
+        "Give it with `--head FILE`; one that was fitted comes with another import into a new"
+        " folder."
+    )
 
 
 def test_equal_labels_do_not_make_equal_plans(

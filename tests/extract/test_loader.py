@@ -132,3 +132,12 @@ def test_an_error_of_the_program_is_not_the_machines(
     monkeypatch.setattr("clinit.extract.loader.decode", broken)
     with pytest.raises(RuntimeError, match="must match the size"):
         load(root)
+
+
+def test_a_batch_may_be_any_rows(root: Path) -> None:
+    images = ImageFiles(root, [f"{number}.png" for number in range(5)])
+    batches = [[4, 1], range(2, 3)]
+    first, second = load_batches(images, batches, TRANSFORM, workers=2)
+    assert [list(first.rows), list(second.rows)] == [[4, 1], [2]]
+    whole = torch.cat([batch.pixels for batch in load(root)])
+    assert torch.equal(torch.cat([first.pixels, second.pixels]), whole[[4, 1, 2]])

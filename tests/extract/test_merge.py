@@ -14,10 +14,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from clinit.cli.main import app
-from clinit.errors import CacheError
+from clinit.errors import CacheError, ClinitError
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import CacheSplit, open_cache
-from clinit.extract.head import read_head, write_head
+from clinit.extract.head import Head, read_head, write_head
 from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.manifest import Manifest, read_manifest
 from clinit.extract.merge import merge
@@ -214,7 +214,9 @@ def test_a_killed_merge_goes_on_and_is_not_replaced_by_another(
     halves: tuple[Path, Path, Path],
     config: ExtractConfig,
 ) -> None:
-    list(extract({"train": of_classes(manifests["train"], "db")}, root, tmp_path / "db", config))
+    fewer = of_classes(manifests["train"], "bd")
+    fewer = replace(fewer, table=fewer.table[1:])
+    list(extract({"train": fewer}, root, tmp_path / "fewer", config))
 
     class KilledError(Exception):
         pass
@@ -235,7 +237,7 @@ def test_a_killed_merge_goes_on_and_is_not_replaced_by_another(
     assert [split.plan.split for split in merge(halves[:2], out)] == ["train", "val"]
     assert {path: path.stat().st_mtime_ns for path in again} == again
     with pytest.raises(CacheError, match="holds a complete split already"):
-        list(merge((halves[0], tmp_path / "db"), out))
+        list(merge((halves[0], tmp_path / "fewer"), out))
 
 
 def imported(folder: Path, name: str, labels: list[str], *, backbone: str = "clip") -> Path:
@@ -281,3 +283,74 @@ def test_views_are_left_out_and_the_command_says_so(
         f"train: 15 rows of 3 classes, 12 x float16, at {tmp_path}/out/train",
         "  without features: 1",
     ]
+
+
+def vals_to_merge(folder: Path) -> list[Path]:
+    caches: list[Path] = []
+    for name in ("one", "two"):
+        features = np.random.default_rng(len(caches)).normal(size=(2, 3)).astype(np.float16)
+        np.savez(folder / f"{name}.npz", features=features, labels=np.array(["a", "b"]))
+        config = ImportConfig(backbone="clip", split="val")
+        caches.append(folder / name)
+        import_features(folder / f"{name}.npz", None, caches[-1], config)
+    return caches
+
+
+@pytest.mark.parametrize(
+    ("backbone", "labels", "head", "message"),
+    [
+        ("dino", ["a", "b"], True, r"holds features of another backbone \(dino, 3 x float16\)"),
+        ("clip", ["a", "c"], True, "the classes of this split are not those of .*out/train"),
+        ("clip", ["a", "b"], True, r"head.safetensors belongs to .*out, these have no head"),
+        ("clip", ["a", "b"], False, ""),
+    ],
+)
+def test_a_merge_into_a_cache_leaves_its_head_classes_and_backbone(
+    tmp_path: Path, backbone: str, labels: list[str], head: bool, message: str
+) -> None:
+    np.savez(tmp_path / "t.npz", features=np.eye(2, 3, dtype=np.float16), labels=np.array(labels))
+    write_head(Head(np.eye(2, 3), np.zeros(2)), tmp_path / "h.safetensors")
+    given = tmp_path / "h.safetensors" if head else None
+    out = tmp_path / "out"
+    import_features(tmp_path / "t.npz", None, out, ImportConfig(backbone=backbone, head=given))
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    parts = vals_to_merge(tmp_path)
+    if not message:
+        list(merge(parts, out))
+        assert set(open_cache(out).splits) == {"train", "val"}
+        return
+    with pytest.raises(ClinitError, match=message):
+        list(merge(parts, out))
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_a_merge_does_not_replace_the_head_of_a_cache(tmp_path: Path) -> None:
+    write_head(Head(np.eye(2, 3), np.zeros(2)), tmp_path / "h.safetensors")
+    write_head(Head(2 * np.eye(2, 3), np.zeros(2)), tmp_path / "other.safetensors")
+    labels = np.array(["a", "b"])
+    for name, split, head in (("t", "train", "h"), ("v", "val", "other"), ("w", "val", "other")):
+        features = np.random.default_rng(ord(name)).normal(size=(2, 3)).astype(np.float16)
+        np.savez(tmp_path / f"{name}.npz", features=features, labels=labels)
+        config = ImportConfig(backbone="clip", split=split, head=tmp_path / f"{head}.safetensors")
+        import_features(tmp_path / f"{name}.npz", None, tmp_path / name, config)
+    before = (tmp_path / "t" / "head.safetensors").read_bytes()
+    with pytest.raises(ClinitError, match="holds another head than") as caught:
+        list(merge((tmp_path / "v", tmp_path / "w"), tmp_path / "t"))
+    assert "another folder" in caught.value.remedy
+    assert (tmp_path / "t" / "head.safetensors").read_bytes() == before
+    assert not (tmp_path / "t" / "val").exists()
+    open_cache(tmp_path / "t")
+
+
+def test_folders_that_an_earlier_version_recorded_as_typed_are_not_taken_for_one(
+    tmp_path: Path, halves: tuple[Path, Path, Path], edit_document: Callable[..., None]
+) -> None:
+    for name, cache in zip("xy", halves[:2], strict=True):
+        shutil.copytree(cache, tmp_path / name)
+        for split in ("train", "val"):
+            run = {"root": "images", "weights": None}
+            edit_document(tmp_path / name / split / "cache.json", run=run)
+    with pytest.raises(CacheError, match=r"/x were in images, seen from a folder that") as caught:
+        list(merge((tmp_path / "x", tmp_path / "y"), tmp_path / "out"))
+    assert "`clinit extract` command of" in caught.value.remedy
+    assert not (tmp_path / "out").exists()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +18,14 @@ from clinit.cli.main import app
 from clinit.errors import ClinitError
 from clinit.extract import recheck as module
 from clinit.extract.backbone import BackboneConfig
-from clinit.extract.cache import Cache, open_cache
+from clinit.extract.cache import Cache, CacheSplit, open_cache
+from clinit.extract.images import ImageFiles
 from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.recheck import Rechecked, recheck, sample_rows
 from clinit.extract.recorded import rebuild_network
 from clinit.extract.run import ExtractConfig, Network, extract
 from clinit.extract.scan import scan
+from clinit.extract.shard import Shard
 
 
 @pytest.fixture
@@ -147,3 +151,43 @@ def test_imported_features_have_no_images(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["cache", "verify", str(tmp_path / "c"), "--deep", "1"])
     assert isinstance(done.exception, ClinitError)
     assert "were imported: no image can be extracted again" in str(done.exception)
+
+
+def test_as_many_images_are_decoded_at_a_time_as_there_are_workers(
+    cache: Cache, tiny_weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together, first = threading.Barrier(4), itertools.count()
+    read = ImageFiles.read
+
+    def wait_for_others(self: ImageFiles, row: int) -> bytes:
+        if next(first) < 4:
+            together.wait(timeout=20)
+        return read(self, row)
+
+    monkeypatch.setattr(ImageFiles, "read", wait_for_others)
+    split, root = cache.split("train"), cache.path.parent / "images"
+    network = network_of(cache, tiny_weights)
+    assert recheck(split, network, root, sample_rows(split, 99, 0), workers=4).is_same
+
+
+def test_stored_rows_are_read_a_shard_at_a_time(
+    cache: Cache, tiny_weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    shard = CacheSplit.shard
+
+    def told(self: CacheSplit, index: int) -> Shard:
+        events.append(f"shard {index}")
+        return shard(self, index)
+
+    monkeypatch.setattr(CacheSplit, "shard", told)
+    split, root = cache.split("train"), cache.path.parent / "images"
+    recheck(
+        split,
+        network_of(cache, tiny_weights),
+        root,
+        sample_rows(split, 99, 0),
+        workers=1,
+        on_rows=lambda title, done, total: events.append(f"{done} rows"),
+    )
+    assert events == ["shard 0", "4 rows", "shard 1", "8 rows", "shard 2", "12 rows", "14 rows"]

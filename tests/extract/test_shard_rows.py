@@ -12,7 +12,7 @@ from clinit.extract import shard, shard_rows
 from clinit.extract.cache import CacheSplit, open_split
 from clinit.extract.features import FeatureSet
 from clinit.extract.shard_rows import largest_shard, stored_features
-from clinit.extract.stored_rows import StoredRows
+from clinit.extract.stored_rows import StoredRows, select_rows
 from tests.headtrain.stream.made_caches import write_split
 
 CENTRES = np.random.default_rng(0).normal(size=(5, 16))
@@ -58,15 +58,21 @@ def test_a_choice_of_a_choice_reads_the_rows_of_both(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.select(slice(5, 50))[slice(2, 4)], expected[7:9])
 
 
-def test_a_part_of_a_set_stays_where_it_is(tmp_path: Path) -> None:
+def test_a_choice_of_the_rows_of_an_array_copies_none_of_them() -> None:
+    features, some = np.arange(12.0).reshape(6, 2), np.array([4, 0, 4])
+    found = select_rows(features, some)
+    features[4] = 7
+    np.testing.assert_array_equal(found[:], [[7, 7], [0, 1], [7, 7]])
+    np.testing.assert_array_equal(select_rows(found, np.array([1]))[:], [[0, 1]])
+    assert (found.shape, found.dtype, found.nbytes) == ((3, 2), features.dtype, 48)
+
+
+def test_a_set_says_whether_it_is_in_memory(tmp_path: Path) -> None:
     split = made(tmp_path / "a")
-    chosen = np.random.default_rng(0).random(144) < 0.3
-    on_disk, loaded = stored_features(split).part(chosen), split.load().part(chosen)
+    on_disk, loaded = stored_features(split), split.load()
     assert loaded.is_loaded
     assert not on_disk.is_loaded
     assert repr(on_disk) == repr(loaded)[:-1] + ", on disk>"
-    np.testing.assert_array_equal(on_disk.features[:], loaded.features)
-    np.testing.assert_array_equal(on_disk.labels, loaded.labels)
     np.testing.assert_array_equal(on_disk.dataset().tensors[0], loaded.dataset().tensors[0])
 
 

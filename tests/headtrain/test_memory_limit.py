@@ -171,7 +171,7 @@ def test_rows_that_a_search_holds_out_stay_on_disk(caches: Caches) -> None:
         for part in ("train", "val"):
             left, right = (getattr(getattr(data, side), part) for data in (one, other))
             np.testing.assert_array_equal(left.labels, right.labels)
-            np.testing.assert_array_equal(left.features, right.features[:])
+            np.testing.assert_array_equal(left.features[:], right.features[:])
 
 
 def test_the_largest_splits_stay_on_disk_until_the_others_fit(caches: Caches) -> None:

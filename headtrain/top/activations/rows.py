@@ -1,6 +1,7 @@
 """Activations in front of the first plastic block, by row: stored, or computed from the images.
 
-Both kinds give the same numbers, rounded to float16; see `Trunk.of_pixels`.
+Both kinds round to float16 in the same way, see `Trunk.of_pixels`. They are the same numbers up to
+the last bits: some kernels sum in another order in a small batch, or where threads share one.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Trunk:
         """Return the activations of decoded images as a cache would give them back.
 
         They are rounded to float16, or left alone where that would overflow or round an image to
-        zeros (`fits_float16`): training must not depend on whether they were stored in between.
+        zeros (`fits_float16`), so that whether they were stored in between changes last bits only.
         """
         there = pixels.to(self.config.device, non_blocking=True)
         activations = self.features(self.transform.normalise(there))

@@ -25,6 +25,7 @@ from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.lock import claim_folder
 from clinit.extract.machine import free_memory
 from clinit.extract.manifest import Manifest
+from clinit.extract.named_rows import HeadNames
 from clinit.extract.plan import Plan
 from clinit.extract.progress import Progress
 from clinit.extract.shard_work import ShardWork
@@ -209,7 +210,7 @@ class TrunkCache:
             result = SplitRun(
                 work=work,
                 head=None,
-                head_classes="unknown",
+                head_names=HeadNames(),
                 names_given=False,
                 on_progress=on_progress,
             ).run()

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from clinit.cli.main import app
 from clinit.errors import CacheError
 from clinit.extract import import_features as module
+from clinit.extract.arrays import parquet_file as parquet_module
 from clinit.extract.cache import CacheSplit
 from clinit.extract.import_features import ImportConfig, import_features
 
@@ -316,3 +317,59 @@ def test_the_command_takes_one_file_of_everything(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.exception
     assert done.stdout.startswith("23 rows of 3 classes, 5 x float16")
+
+
+def test_tensors_that_require_a_gradient_are_read_like_others(tmp_path: Path) -> None:
+    features = torch.nn.Parameter(torch.from_numpy(FEATURES))
+    torch.save({"features": features, "labels": torch.from_numpy(LABELS)}, tmp_path / "a.pt")
+    check(imported(tmp_path / "a.pt"))
+    alone = torch.from_numpy(FEATURES).requires_grad_()
+    folder = tmp_path / "alone"
+    folder.mkdir()
+    torch.save(alone, folder / "x.pt")
+    np.save(folder / "y.npy", LABELS)
+    check(imported(folder / "x.pt", folder / "y.npy"))
+
+
+EMPTY: dict[str, Callable[[Path], object]] = {
+    "a.npz": lambda path: np.savez(path),
+    "a.pt": lambda path: torch.save({}, path),
+    "a.safetensors": lambda path: save_file({}, path),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_file_without_any_array_is_refused_beside_another(tmp_path: Path, name: str) -> None:
+    EMPTY[name](tmp_path / name)
+    np.save(tmp_path / "x.npy", FEATURES)
+    np.save(tmp_path / "y.npy", LABELS)
+    files = ((tmp_path / name, tmp_path / "y.npy"), (tmp_path / "x.npy", tmp_path / name))
+    for features, labels in files:
+        with pytest.raises(CacheError, match=f"{name} holds no array") as caught:
+            imported(features, labels)
+        assert "Save the" in caught.value.remedy
+
+
+@pytest.mark.parametrize("block_bytes", [1, 100, 2**24])
+def test_row_groups_are_read_together_and_their_pages_walked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    calls = {"scan_parquet": 0, "parquet_size": 0}
+
+    def counted(name: str) -> Callable[..., Any]:
+        called = getattr(parquet_module, name)
+
+        def count(*args: Any, **settings: Any) -> Any:
+            calls[name] += 1
+            return called(*args, **settings)
+
+        return count
+
+    for name in calls:
+        monkeypatch.setattr(parquet_module, name, counted(name))
+    monkeypatch.setattr(parquet_module, "_BLOCK_BYTES", block_bytes)
+    parquet(tmp_path / "a.parquet", FEATURES, LABELS)  # 6 groups of 4 rows, each of 10 bytes
+    check(imported(tmp_path / "a.parquet"))
+    assert calls["parquet_size"] == 1
+    blocks = {1: 6, 100: 3, 2**24: 1}[block_bytes]
+    assert calls["scan_parquet"] == blocks + 1  # and the labels

@@ -8,6 +8,8 @@ import json
 import os
 import resource
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
@@ -172,6 +174,39 @@ def test_a_codec_that_fails_or_gives_other_pixels_is_a_fault(
     assert found[0].told == "JPEG is decoded to other pixels: 40.0 of 255 steps on average"
     assert found[1].told == "WebP cannot be decoded: libwebp.so: cannot open"
     assert found[2].told == "PNG are decoded as they were written"
+
+
+@pytest.mark.parametrize("missing", ["PIL", "numpy"])
+def test_a_package_that_cannot_be_imported_is_a_fault_of_what_needs_it(missing: str) -> None:
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None; sys.argv = ['clinit', 'doctor', '--json']\n"
+        "from clinit.cli.main import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    found = [each for each in json.loads(done.stdout) if each["subject"] == "images"]
+    assert [each["state"] for each in found] == ["fault"] * len(codecs.FORMATS)
+    assert f"JPEG cannot be decoded: import of {missing} halted" in found[0]["told"]
+
+
+def long_name(folder: Path) -> Path:
+    return folder / ("x" * 300)
+
+
+def test_a_folder_that_cannot_be_looked_at_is_not_the_fault_of_clinit(tmp_path: Path) -> None:
+    place, remedy = long_name(tmp_path), "Choose another folder with `--out`."
+    told = f"the free space of {place} cannot be asked for: File name too long"
+    only(check_disk(place, None), "fault", told, remedy)
+    told = f"nothing can be written at {place}: File name too long"
+    only(storage.check_storage(place), "fault", told, "Choose a folder that you can write to")
+
+
+@pytest.mark.parametrize("option", [["--dim", "7"], ["--dtype", "float16"]])
+def test_what_is_of_a_planned_cache_is_refused_without_one(option: list[str]) -> None:
+    refused = CliRunner().invoke(app, ["doctor", *option], env={"COLUMNS": "200"})
+    assert refused.exit_code == 2
+    told = f"{option[0]} is of a cache to be extracted: give --dataset or --rows too"
+    assert told in refused.stderr
 
 
 def test_a_planned_cache_is_compared_with_the_free_space(

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from clinit.extract.stored_rows import StoredRows
 from clinit.headtrain.bank import judge as judgement
 from clinit.headtrain.bank.evaluate import count_correct, evaluate, mean_losses
 from clinit.headtrain.bank.heads import Bank
@@ -168,3 +169,34 @@ def test_a_cuda_device_counts_as_the_cpu_does(name: str) -> None:
         test = LabelledRows.on(device, features.numpy(), labels.numpy())
         counts.append(count_correct(bank, test))
     np.testing.assert_array_equal(counts[0], counts[1])
+
+
+@pytest.mark.parametrize("kind", ["float32", "bf16"])
+def test_rows_on_disk_are_read_block_by_block_whatever_is_asked_of_them(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All rows labelled wrong, or too close to call, are as many as there are rows on disk."""
+    monkeypatch.setattr(judgement, "BLOCK_VALUES", 1)
+    monkeypatch.setattr(judgement, "MIN_BLOCK_ROWS", 7)
+    bank = bank_in(kind, Rows(np.zeros((CLASSES, DIM)), np.zeros(CLASSES)), [Training()] * 2, CPU)
+    features = np.random.default_rng(3).normal(size=(100, DIM)).astype(np.float16)
+    labels = np.sort(np.random.default_rng(4).integers(CLASSES, size=100))
+    read = []
+
+    def reading(rows: np.ndarray) -> np.ndarray:
+        read.append(len(rows))
+        chosen: np.ndarray = features[rows]
+        return chosen
+
+    stored = StoredRows(reading, np.arange(100), DIM, features.dtype)
+    expected, found = (
+        evaluate(bank, LabelledRows.on(CPU, rows, labels), [10, CLASSES], list_mistakes=True)
+        for rows in (features, stored)
+    )
+    assert expected.mistakes is not None
+    assert found.mistakes is not None
+    for one, other in zip(expected.mistakes, found.mistakes, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert len(found.mistakes[0][0]) == 100 - (labels == 0).sum()
+    np.testing.assert_array_equal(found.correct_in_task, expected.correct_in_task)
+    assert max(read) == 7

@@ -41,7 +41,7 @@ HEADS = [
 @pytest.fixture(autouse=True)
 def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A device whose memory is large, whose steps are not captured, and which computes in all."""
-    monkeypatch.setattr(task_steps, "Replayed", lambda step, optimizers: step)
+    monkeypatch.setattr(task_steps, "Replayed", lambda optimizers: lambda step: step())
     monkeypatch.setattr(labelled_rows, "is_resident", lambda size, device: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
@@ -126,9 +126,10 @@ def test_an_evaluation_stays_on_the_device_until_its_counts_come_back(precision:
         for heads in blocks:
             lead = look(test.widened(part), test.labels[part], heads, groups)
             assert on_cuda(lead.overall, lead.doubt, lead.in_task, lead.doubt_in_task)
-    few = test.take(torch.arange(4))
+    few = torch.arange(4)
     assert on_cuda(
-        best_rivals(bank, 0, few), logits_of(bank, few.widened(slice(0, 4)), slice(0, 1))
+        best_rivals(bank, 0, test, few),
+        logits_of(bank, test.take(few).features.float(), slice(0, 1)),
     )
     with pytest.raises(RuntimeError, match=r"numpy\(\)|FakeTensor"):
         mean_losses(bank, test)  # all but the numbers themselves, which a fake does not have

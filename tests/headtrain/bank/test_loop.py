@@ -99,16 +99,16 @@ class Device:
         self.optimizer = torch.optim.AdamW([parameter])
         self.launched = self.captures = self.replayed = 0
         self._error = error
-        monkeypatch.setattr(Replayed, "_warm_up", lambda replayed: replayed._step())
+        monkeypatch.setattr(Replayed, "_warm_up", lambda replayed, step: step())
         monkeypatch.setattr(cuda_graph, "_capture", self._capture)
 
     def launch(self) -> None:
         self.launched += 1
 
     def steps(self, count: int) -> None:
-        replayed = Replayed(self.launch, [self.optimizer])
+        replayed = Replayed([self.optimizer])
         for _ in range(count):
-            replayed()
+            replayed(self.launch)
 
     @property
     def capturable(self) -> bool:

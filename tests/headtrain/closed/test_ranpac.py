@@ -175,3 +175,26 @@ def test_a_single_row_leaves_nothing_to_judge_by() -> None:
 
 def test_a_class_without_rows_has_a_row_of_zeros() -> None:
     assert (learnt().head().rows.weight[2] == 0).all()
+
+
+def test_rows_that_are_held_out_are_mapped_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Ranpac(RanpacConfig(width=5), np.zeros(DIM), seed=SEED)
+    expected = [solution.curve for solution in stream(whole)]
+    monkeypatch.setattr(FeatureMap, "block_rows", property(lambda self: 2))
+    mapped_rows = []
+    of = FeatureMap.__call__
+
+    def counted(self: FeatureMap, features: Any, *columns: slice) -> Any:
+        mapped_rows.append(len(features))
+        return of(self, features, *columns)
+
+    monkeypatch.setattr(FeatureMap, "__call__", counted)
+    blockwise = Ranpac(RanpacConfig(width=5), np.zeros(DIM), seed=SEED)
+    found = [solution.curve for solution in stream(blockwise)]
+    assert max(mapped_rows) == 2
+    assert expected[0] is found[0] is None
+    for one, other in zip(expected[1:], found[1:], strict=True):
+        assert one is not None
+        assert other is not None
+        np.testing.assert_allclose(other.errors, one.errors, rtol=1e-9)
+        assert other.accuracies == one.accuracies

@@ -15,7 +15,8 @@ from PIL import Image
 
 from clinit.errors import ClinitError, ModelError
 from clinit.extract.transform import Transform, make_transform
-from clinit.headtrain.export.classifier import Classifier, find_images, load_model
+from clinit.headtrain.export.classifier import Classifier, load_model
+from clinit.headtrain.export.image_files import find_images
 from clinit.headtrain.export.model_file import read_facts
 from clinit.headtrain.export.model_folder import (
     TRANSFORM_LINE,

@@ -16,7 +16,8 @@ from clinit.extract.backbone import BackboneConfig
 from clinit.extract.run import ExtractConfig, extract
 from clinit.extract.scan import scan
 from clinit.headtrain.export import onnx_file
-from clinit.headtrain.export.classifier import Classifier, find_images, load_model
+from clinit.headtrain.export.classifier import Classifier, load_model
+from clinit.headtrain.export.image_files import find_images
 from clinit.headtrain.export.model_file import METADATA
 from clinit.headtrain.export.onnx_classifier import load_onnx
 from clinit.headtrain.export.onnx_file import OnnxCheck, write_onnx

@@ -96,7 +96,7 @@ def test_the_metadata_says_all_that_a_user_needs(tiny_run: Path, tmp_path: Path)
         metadata = file.metadata()
     assert list(metadata) == ["clinit_model"]
     content = json.loads(metadata["clinit_model"])
-    assert content["format"] == "clinit-model/3"
+    assert content["format"] == "clinit-model/4"
     assert content["class_names"][:3] == ["a", "b", "c"]
     assert sorted(content["class_names"][3:]) == ["d", "e"]
     assert content["tasks"] == [0, 0, 0, 1, 2]

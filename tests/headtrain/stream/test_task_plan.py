@@ -156,3 +156,22 @@ def test_the_entry_of_a_task_counts_what_it_was_learnt_from() -> None:
         "init_old_rows": 15,
     }
     np.testing.assert_array_equal(entry.new_share, np.ones(6))
+
+
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [
+        ({"method": "joint"}, 86),
+        ({"method": "naive"}, 21),
+        ({"method": "rehearsal", "buffer": 15}, 36),
+        ({"method": "rehearsal", "buffer": 15, "correct": "bic"}, 33),
+        ({"method": "naive", "init_rows": "buffer", "buffer": 30}, 51),
+        ({"method": "slda"}, 45),
+        ({"method": "ridge"}, 86),
+    ],
+)
+def test_the_most_rows_are_those_of_a_task_or_of_the_base(
+    settings: dict[str, Any], most: int
+) -> None:
+    assert TRAIN == [12, 3, 9, 20, 1, 15, 6, 9, 11]
+    assert plan(**settings).most_rows() == most

@@ -7,14 +7,21 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from clinit.errors import CacheError, ClusterError
+from clinit.extract.cache import open_cache
 from clinit.extract.ray_cluster import Refusal
 from clinit.headtrain.record.format import find_records, read_record
-from clinit.headtrain.sweep.cluster import train_on_ray
+from clinit.headtrain.stream.source import read_sources
+from clinit.headtrain.study import Study
+from clinit.headtrain.sweep.cluster import _train, train_on_ray
 from clinit.headtrain.sweep.folder import SweepData
+from clinit.headtrain.sweep.plan import compile_banks
+from tests.headtrain.stream.made_caches import write_base, write_new
 
 
 def no_namespace() -> str | None:
@@ -101,3 +108,51 @@ def test_an_address_where_nobody_listens_is_reported_at_once() -> None:
     )
     assert "cannot connect to a Ray cluster at 127.0.0.1:1: " in shown.stdout
     assert "ray start --head" in shown.stdout
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SweepData:
+    """Features that stay on disk, of caches that were named from the folder above them."""
+    write_base(tmp_path / "base")
+    write_new(tmp_path / "new")
+    monkeypatch.chdir(tmp_path)
+    base, new = read_sources(Path("base"), Path("new"), memory=16_000)
+    assert base.head is not None
+    return SweepData(base, new, base.head)
+
+
+def test_features_on_disk_are_read_from_any_working_folder(
+    on_disk: SweepData, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = pickle.dumps(on_disk)
+    features = open_cache(Path("base")).split("train").load().features
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    there: SweepData = pickle.loads(sent)
+    assert not there.is_loaded
+    np.testing.assert_array_equal(there.base.train.features[:], features)
+
+
+@pytest.mark.parametrize("way", ["missing", "a copy"])
+def test_a_node_that_does_not_share_the_caches_is_named_with_its_remedy(
+    on_disk: SweepData, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = Path("base/train/shard-00000.h5")
+    content = shard.read_bytes()
+    shard.unlink()
+    if way == "a copy":
+        shard.write_bytes(content)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
+    monkeypatch.setattr("socket.gethostname", lambda: "node7")
+    study = Study.of({"tasks": 2, "iterations": 2, "batch_size": 2, "device": "cpu"}).resolved()
+    (bank,) = compile_banks([study], num_classes=10, dim=64)
+    found = _train(on_disk, bank, ())
+    assert isinstance(found, Refusal)
+    what = "is missing" if way == "missing" else "has changed since this command has verified it"
+    assert found.message == (
+        f"{shard.absolute()} {what} (on the node node7); features that stay on disk are read by"
+        " every node: the caches must be in a folder that all nodes share, under the same path;"
+        " a copy is another file"
+    )
+    assert found.remedy.startswith("Give more --memory, so that features are loaded and travel")
+    with pytest.raises(CacheError, match="on the node node7"):
+        found.raise_again()

@@ -89,15 +89,15 @@ def test_held_out_rows_come_from_the_training_rows_and_the_test_rows_are_gone(
 ) -> None:
     held = hold_out(data, 0.25, seed=0)
     for before, after in ((data.base, held.base), (data.new, held.new)):
-        parts = np.concatenate([after.train.features, after.val.features])
+        parts = np.concatenate([after.train.features[:], after.val.features[:]])
         assert len(after.val.labels) == len(before.train.labels) // 4
         np.testing.assert_array_equal(
             np.sort(parts, axis=0), np.sort(before.train.features, axis=0)
         )
         assert after.val_manifest == "held-out:0.25:0"
     again, other = hold_out(data, 0.25, seed=0), hold_out(data, 0.25, seed=1)
-    np.testing.assert_array_equal(held.base.val.features, again.base.val.features)
-    assert not np.array_equal(held.base.val.features, other.base.val.features)
+    np.testing.assert_array_equal(held.base.val.features[:], again.base.val.features[:])
+    assert not np.array_equal(held.base.val.features[:], other.base.val.features[:])
 
 
 def test_a_fraction_outside_of_0_and_1_is_refused(data: SweepData) -> None:

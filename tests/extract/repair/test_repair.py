@@ -5,67 +5,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 from typer.testing import CliRunner
 
 from clinit.cli.main import app
 from clinit.errors import ClinitError
-from clinit.extract.backbone import BackboneConfig
 from clinit.extract.head import Head, write_head
 from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.merge import merge
-from clinit.extract.repair.parts import DamagedCache, Mended, RepairConfig
-from clinit.extract.repair.repair import repair
-from clinit.extract.run import ExtractConfig, extract
-from clinit.extract.scan import scan
-
-
-@pytest.fixture(scope="module")
-def whole(tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache of two splits and two views, beside its images."""
-    folder = tmp_path_factory.mktemp("whole")
-    rng = np.random.default_rng(0)
-    for split, count in (("train", 5), ("val", 2)):
-        for name in "abc":
-            (folder / "images" / split / name).mkdir(parents=True)
-            for number in range(count):
-                pixels = rng.integers(0, 256, (36, 40, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(folder / "images" / split / name / f"{number}.png")
-    args = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
-    backbone = BackboneConfig(name="convnextv2_atto", weights=tiny_weights, model_args=args)
-    config = ExtractConfig(backbone=backbone, input_size=32, batch_size=4, shard_rows=6, views=2)
-    manifests = {
-        split: scan("folder", folder / "images", split).manifest for split in ("train", "val")
-    }
-    list(extract(manifests, folder / "images", folder / "cache", config))
-    return folder / "cache"
-
-
-@pytest.fixture
-def cache(whole: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(whole, tmp_path / "cache"))
-
-
-def contents(folder: Path) -> dict[Path, tuple[int, bytes]]:
-    return {
-        path.relative_to(folder): (path.stat().st_mtime_ns, path.read_bytes())
-        for path in folder.rglob("*")
-        if path.is_file() and path.name != ".lock"
-    }
-
-
-def halve(*paths: Path) -> None:
-    for path in paths:
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def mend(cache: Path, **config: Any) -> list[Mended]:
-    return list(repair(DamagedCache.of(cache), RepairConfig(**config)))
-
+from clinit.extract.repair.parts import DamagedCache, Mended
+from tests.extract.repair.damage import contents, halve, mend
 
 DAMAGES = [
     ("train/shard-00001.h5", [Mended("train", 6)]),
@@ -109,8 +60,9 @@ def test_all_damages_at_once_are_mended(cache: Path) -> None:
     names = ["train/shard-00000.h5", "train/cache.json", "val/shard-00000.h5"]
     names += ["views/0/shard-00002.h5", "head.safetensors"]
     halve(*(cache / name for name in names))
+    unknown = "its cache.json was damaged too: nothing says whether the bits are those of before"
     assert mend(cache) == [
-        Mended("train", 6),
+        Mended("train", 6, (unknown,)),
         Mended("train, view 0", 3),
         Mended("val", 6),
     ]
@@ -169,6 +121,15 @@ def test_the_command_lists_what_is_wrong_and_what_is_mended(cache: Path) -> None
     assert lines[1:] == ["train: mended, 6 rows computed", "Everything is as it was written."]
 
 
+def test_damaged_views_without_their_split_are_told_and_nothing_is_written(cache: Path) -> None:
+    halve(cache / "views" / "0" / "shard-00000.h5")
+    shutil.rmtree(cache / "train")
+    before = contents(cache)
+    with pytest.raises(ClinitError, match=r"views/0/shard-00000\.h5"):
+        mend(cache)
+    assert contents(cache) == before
+
+
 @pytest.fixture
 def imported(tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
@@ -221,3 +182,31 @@ def test_a_merged_cache_is_merged_again(imported: Path, tmp_path: Path) -> None:
     assert mend(tmp_path / "both") == [Mended("train", None)]
     path = Path("train/shard-00000.h5")
     assert contents(tmp_path / "both")[path][1] == before[path][1]
+
+
+def test_a_part_of_a_merged_import_that_is_gone_is_named(imported: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "b.npz", features=np.ones((9, 4), np.float16), labels=np.arange(9))
+    import_features(tmp_path / "b.npz", None, tmp_path / "b", ImportConfig(backbone="clip"))
+    (split,) = merge((imported, tmp_path / "b"), tmp_path / "both")
+    halve(split.path / "shard-00000.h5")
+    shutil.rmtree(tmp_path / "b")
+    with pytest.raises(ClinitError, match=f"from 2 caches, and nothing is at {tmp_path}/b") as e:
+        mend(tmp_path / "both")
+    assert "`clinit cache merge" in e.value.remedy
+
+
+def test_a_head_that_came_with_the_second_split_is_imported_again(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", features=np.eye(3, 4, dtype=np.float16), labels=np.arange(3))
+    np.savez(tmp_path / "b.npz", features=np.ones((3, 4), np.float16), labels=np.arange(3))
+    write_head(Head(np.eye(3, 4), np.zeros(3)), tmp_path / "h.safetensors")
+    out = tmp_path / "imported"
+    import_features(tmp_path / "a.npz", None, out, ImportConfig(backbone="clip"))
+    config = ImportConfig(backbone="clip", split="val", head=tmp_path / "h.safetensors")
+    import_features(tmp_path / "b.npz", None, out, config)
+    before = contents(out)
+    halve(out / "head.safetensors")
+    assert mend(out) == [Mended("val", None)]
+    assert contents(out)[Path("head.safetensors")][1] == before[Path("head.safetensors")][1]
+    halve(out / "train" / "shard-00000.h5", out / "head.safetensors")
+    assert mend(out) == [Mended("train", None)]
+    assert contents(out)[Path("head.safetensors")][1] == before[Path("head.safetensors")][1]

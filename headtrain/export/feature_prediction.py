@@ -1,0 +1,154 @@
+"""What a head says of features: names with probabilities, and whether a row is of none of them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from clinit.errors import CacheError, HeadError
+from clinit.extract.arrays.array_file import StoredFeatures
+from clinit.extract.arrays.open import FEATURES, find_name, open_array_file
+from clinit.extract.head import Head, read_head
+from clinit.headtrain.array import as_array, to_numpy
+from clinit.headtrain.export.prediction import Named, Prediction, told
+from clinit.headtrain.export.rejection import Rejection
+
+BLOCK_ROWS = 4096
+NOT_FINITE = "its features are not finite"
+
+
+def predict_features(
+    head: Head | str | Path,
+    features: Float[Any, "rows dim"] | str | Path,
+    *,
+    top: int = 5,
+    features_name: str | None = None,
+    reject: Rejection | None = None,
+    on_rows: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Prediction]:
+    """Name rows of features with a head: the likeliest classes of each.
+
+    Args:
+        head: With class names, or its file: of `clinit export`, or from elsewhere.
+        features: An array of NumPy, torch or CuPy, or a file: .npy, .npz, .safetensors, .parquet,
+            .pt that holds tensors only.
+        top: Classes per row; all of them where there are fewer.
+        features_name: Which array of a file; default: `features`.
+        reject: When a row is of none of the classes; None for never.
+        on_rows: Called after every block with the number of rows done, and of all rows.
+
+    Raises:
+        ValueError: If `top` is not positive, or an array has another width than the head.
+        HeadError: If there is no such head, it has no class names, or reads features of another
+            width.
+        CacheError: If the file is not as described.
+    """
+    if top < 1:
+        raise ValueError(f"top must be positive, got {top}")
+    head = head if isinstance(head, Head) else read_head(Path(head))
+    named = named_head(head)
+    if not isinstance(features, str | Path):
+        array = to_numpy(as_array(features))
+        if array.ndim != 2 or array.shape[1] != head.dim:
+            raise ValueError(f"features have shape {array.shape}, expected (rows, {head.dim})")
+        blocks = (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
+        return [
+            each for block in _numbered(blocks) for each in _of(head, named, *block, top, reject)
+        ]
+    path = Path(features)
+    stored = _stored(path, features_name)
+    if len(stored.shape) != 2 or stored.shape[1] != head.dim:
+        raise HeadError(
+            f"{stored.origin} holds an array of shape {stored.shape}, the head reads (rows,"
+            f" {head.dim})",
+            remedy="Give features of the backbone that the head was trained on.",
+        )
+    found: list[Prediction] = []
+    for start, block in _numbered(_blocks(stored)):
+        found += _of(head, named, start, block, top, reject, path)
+        on_rows(len(found), stored.shape[0])
+    return found
+
+
+def named_head(head: Head) -> Named:
+    """Return what the rows of a head stand for.
+
+    Raises:
+        HeadError: If nothing says it.
+    """
+    if head.class_names is None:
+        raise HeadError(
+            f"the {head.num_classes:,} rows of the head have no class names",
+            remedy="Write it again with `clinit.save_head(path, weight, bias, class_names)`.",
+        )
+    origin = head.origin or {}
+    tasks, temperature = origin.get("tasks"), origin.get("temperature")
+    value = temperature.get("value") if isinstance(temperature, dict) else temperature
+    return Named(
+        head.class_names,
+        tuple(tasks or ()) if _are_tasks(tasks, head.num_classes) else (0,) * head.num_classes,
+        float(value) if isinstance(value, int | float) and 0 < value < np.inf else 1.0,
+    )
+
+
+def _are_tasks(tasks: Any, count: int) -> bool:
+    if not isinstance(tasks, list | tuple) or len(tasks) != count:
+        return False
+    return all(isinstance(task, int) and task >= 0 for task in tasks)
+
+
+def _stored(path: Path, name: str | None) -> StoredFeatures:
+    if path.is_dir():
+        raise CacheError(
+            f"{path} is a folder, not a file of features",
+            remedy="Give a file; of a feature cache, `clinit cache export CACHE FOLDER` writes"
+            " some.",
+        )
+    file = open_array_file(path)
+    stored = file.features(find_name(file, path, name, FEATURES, "--features-name"))
+    if stored.dtype not in ("float16", "bfloat16", "float32", "float64"):
+        raise CacheError(
+            f"{stored.origin} holds {stored.dtype}, expected floats (rows, dim)",
+            remedy="Save one feature vector per row: `numpy.save(path, features)`.",
+        )
+    return stored
+
+
+def _blocks(stored: StoredFeatures) -> Iterator[np.ndarray]:
+    with tempfile.TemporaryDirectory() as folder, stored.open(Path(folder)) as take:
+        for start in range(0, stored.shape[0], BLOCK_ROWS):
+            yield take(np.arange(start, min(start + BLOCK_ROWS, stored.shape[0])))
+
+
+def _numbered(blocks: Iterator[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
+    start = 0
+    for block in blocks:
+        yield start, block
+        start += len(block)
+
+
+def _of(
+    head: Head,
+    named: Named,
+    start: int,
+    block: np.ndarray,
+    top: int,
+    reject: Rejection | None,
+    path: Path = Path(),
+) -> Iterator[Prediction]:
+    """Yield what is said of each row of a block."""
+    rows = np.asarray(block, dtype=np.float32)
+    finite = np.asarray(np.isfinite(rows).all(axis=1))
+    logits = np.where(finite[:, None], rows, 0) @ head.weight.T + head.bias
+    answers = told(named, torch.from_numpy(logits.astype(np.float32)), top, reject)
+    for number, (answer, good) in enumerate(zip(answers, finite, strict=True), start):
+        if good:
+            yield Prediction(path, *answer, row=number)
+        else:
+            yield Prediction(path, (), NOT_FINITE, row=number)

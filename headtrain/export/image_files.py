@@ -1,0 +1,53 @@
+"""The images that files and folders name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from clinit.errors import ImageError
+from clinit.extract.tree import IMAGE_SUFFIXES, printable
+
+
+def find_images(paths: Iterable[Path]) -> list[Path]:
+    """Return the files among `paths`, and the images in the folders among them, sorted.
+
+    A file is taken whatever its name; in a folder and those below it, files whose names end as
+    those of images do and begin with no dot.
+
+    Raises:
+        ImageError: If a folder holds no image or cannot be read.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if not os.path.isdir(path):  # noqa: PTH112  (False for a name that is too long, too)
+            found.append(path)
+        elif images := _images_in(path):
+            found += images
+        else:
+            raise ImageError(
+                f"no image in {printable(path)}",
+                remedy=f"Files that end in {', '.join(IMAGE_SUFFIXES)} are looked for; any other"
+                " file can be given by its name.",
+            )
+    return found
+
+
+def _images_in(folder: Path) -> list[Path]:
+    images: list[Path] = []
+    for name, below, files in os.walk(folder, onerror=_refuse):
+        below[:] = sorted(each for each in below if not each.startswith("."))
+        images += (
+            Path(name, file)
+            for file in sorted(files)
+            if file.lower().endswith(IMAGE_SUFFIXES) and not file.startswith(".")
+        )
+    return images
+
+
+def _refuse(error: OSError) -> None:
+    raise ImageError(
+        f"cannot read the folder {printable(error.filename)}: {error.strerror}",
+        remedy="Check that you may read it, or give the files by their names.",
+    ) from error

@@ -1,0 +1,191 @@
+"""One temperature for all logits of a model, so that its probabilities say how often it is right.
+
+A head trained to a small loss is surer than it is right. Dividing its logits z by one T > 0 changes
+no answer, and softmax(z / T) has the least mean negative log-likelihood of held-out rows at the T
+where, with b = 1 / T,
+
+    d/db Ave[-log softmax(b z)_y] = Ave[sum_k softmax(b z)_k z_k - z_y] = 0.
+
+The likelihood is convex in b: there is one such T, or none (every row is labelled right: the larger
+b the better; or the logits tell nothing: b = 0). Half of the held-out rows of each class fit T, the
+others measure it by the expected calibration error over 15 bins B_m of equal width of the largest
+probability,
+
+    ECE = sum_m |B_m| / n |accuracy(B_m) - mean probability(B_m)|.
+
+Source: C. Guo, G. Pleiss, Y. Sun, K. Q. Weinberger, "On calibration of modern neural networks",
+ICML 2017, Sections 2 and 4.2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from msgspec import Meta
+from scipy.optimize import brentq
+
+from clinit.extract.document import Count
+from clinit.extract.features import FeatureSet
+from clinit.extract.head import Head
+
+BINS = 15
+LEAST_ROWS = 100
+"""Held-out rows below which nothing is fitted: half of them would say little of one number, and
+less of an error over 15 bins."""
+MOST_ROWS = 20_000
+"""Held-out rows that are looked at: 220 MB of logits of 1,365 classes."""
+_MOST_STEPS = 100
+"""Doublings of b on the way to a bracket."""
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Temperature:
+    """What the logits of a head are divided by, and what that does to its probabilities."""
+
+    value: Annotated[float, Meta(gt=0)]
+    """T; above 1, the head as it was trained was too sure."""
+    fitted_rows: Count
+    """Held-out rows that T has the least negative log-likelihood of."""
+    measured_rows: Count
+    """Other held-out rows, of which the errors are; 0 where nothing was measured."""
+    ece_before: Share | None = None
+    """Expected calibration error of the head as it was trained, in [0, 1]."""
+    ece_after: Share | None = None
+    """The same with the logits divided by T."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.value) and self.value > 0):
+            raise ValueError(f"the temperature is {self.value}, expected a finite number above 0")
+
+    @property
+    def unmeasured(self) -> Temperature:
+        """The same for other classes, of which no row was measured."""
+        return replace(self, measured_rows=0, ece_before=None, ece_after=None)
+
+    def divided(self, head: Head) -> Head:
+        """Return a head as trained with its logits divided by T: as it is exported."""
+        weight, bias = (_wide(part) / self.value for part in (head.weight, head.bias))
+        return replace(head, weight=weight.astype(np.float32), bias=bias.astype(np.float32))
+
+    def multiplied(self, head: Head) -> Head:
+        """Return an exported head as it was trained, up to the rounding at its export.
+
+        In float64: divided again, it has the bits of the exported one.
+        """
+        weight, bias = (_wide(part) * self.value for part in (head.weight, head.bias))
+        return replace(head, weight=weight, bias=bias)
+
+    def describe(self) -> str:
+        """Return what is known of the probabilities, in words."""
+        text = f"temperature {self.value:.3g}, fitted on {self.fitted_rows:,} held-out rows"
+        if self.ece_before is None or self.ece_after is None:
+            return f"{text} before the classes last changed"
+        return (
+            f"{text}; expected calibration error on {self.measured_rows:,} others"
+            f" {100 * self.ece_before:.1f} % without it, {100 * self.ece_after:.1f} % with it"
+        )
+
+
+def divided(head: Head, temperature: Temperature | None) -> Head:
+    """Return a head as trained as it is exported: without a temperature, as it is."""
+    return head if temperature is None else temperature.divided(head)
+
+
+def temperature_of(head: Head, rows: FeatureSet) -> Temperature | None:
+    """Fit a temperature to half of some held-out rows, and measure it on the others.
+
+    Args:
+        head: As trained.
+        rows: Features of images that it was not trained on; labels are rows of the head.
+
+    Returns:
+        None where there are fewer than `LEAST_ROWS` rows, or there is no such temperature.
+    """
+    if len(rows.labels) < LEAST_ROWS:
+        return None
+    order = np.argsort(rows.labels, kind="stable")
+    spaced = np.linspace(0, len(order) - 1, num=min(len(order), MOST_ROWS)).astype(np.int64)
+    # In halves of each class: every other row of those sorted by class.
+    halves = (order[spaced[::2]], order[spaced[1::2]])
+    (fit, of_fit), (judge, of_judge) = (
+        (logits_of(head, rows, np.sort(half)), rows.labels[np.sort(half)]) for half in halves
+    )
+    value = fit_temperature(fit, of_fit)
+    if value is None:
+        return None
+    return Temperature(
+        value=value,
+        fitted_rows=len(of_fit),
+        measured_rows=len(of_judge),
+        ece_before=expected_calibration_error(judge, of_judge),
+        ece_after=expected_calibration_error(judge / value, of_judge),
+    )
+
+
+def fit_temperature(
+    logits: Float[np.ndarray, "rows classes"], labels: Int[np.ndarray, " rows"]
+) -> float | None:
+    """Return the temperature of the least mean negative log-likelihood, None where there is none.
+
+    Args:
+        logits: In float64.
+        labels: The column of the class of each row.
+    """
+    truth = logits[np.arange(len(labels)), labels]
+
+    def slope(b: float) -> float:
+        return float((_softmax(b * logits) * logits).sum(axis=1).mean() - truth.mean())
+
+    if not len(labels) or bool((truth >= logits.max(axis=1)).all()):
+        return None
+    low = high = 1.0
+    for _ in range(_MOST_STEPS):
+        if slope(low) > 0:
+            low /= 2
+        elif slope(high) < 0:
+            high *= 2
+        else:
+            return 1.0 / high if low == high else 1.0 / float(brentq(slope, low, high, rtol=1e-10))
+    return None
+
+
+def expected_calibration_error(
+    logits: Float[np.ndarray, "rows classes"], labels: Int[np.ndarray, " rows"], *, bins: int = BINS
+) -> float:
+    """Return the expected calibration error of softmax(logits), in [0, 1].
+
+    Bin m holds the rows whose largest probability lies in ((m - 1) / bins, m / bins].
+    """
+    probabilities = _softmax(logits)
+    sure = probabilities.max(axis=1)
+    right: Bool[np.ndarray, " rows"] = probabilities.argmax(axis=1) == labels
+    place = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)
+    gap = np.bincount(place, weights=right - sure, minlength=bins)
+    return float(np.abs(gap).sum() / max(1, len(labels)))
+
+
+def _softmax(logits: Float[np.ndarray, "rows classes"]) -> Float[np.ndarray, "rows classes"]:
+    found: np.ndarray = logits - logits.max(axis=1, keepdims=True)
+    np.exp(found, out=found)
+    found /= found.sum(axis=1, keepdims=True)
+    return found
+
+
+def logits_of(
+    head: Head, rows: FeatureSet, chosen: Int[np.ndarray, " chosen"]
+) -> Float[np.ndarray, "chosen classes"]:
+    """Return the logits of a head for some rows, in float64."""
+    features = np.asarray(rows.features[chosen], dtype=np.float32)
+    logits: np.ndarray = features @ head.weight.T + head.bias
+    return logits.astype(np.float64)
+
+
+def _wide(array: Float[np.ndarray, ...]) -> Float[np.ndarray, ...]:
+    wide: np.ndarray = array.astype(np.float64)
+    return wide

@@ -1,0 +1,70 @@
+"""Models in use from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from clinit.api.caches import Cache
+from clinit.extract.lock import claim_file
+from clinit.extract.run import ExtractConfig
+from clinit.headtrain.deployed.add import Addition
+from clinit.headtrain.deployed.add_images import AddRequest, add_images
+from clinit.headtrain.deployed.listener import Listener
+from clinit.headtrain.deployed.model import open_model
+from clinit.headtrain.deployed.settings import AddConfig
+from clinit.headtrain.events import Observer, ignore
+from clinit.headtrain.export.model_folder import check_free
+
+
+def add_classes(
+    model: str | Path,
+    images: str | Path,
+    out: str | Path,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    old: Cache | None = None,
+    replace: bool = False,
+    features: str | Path | None = None,
+    device: str = "auto",
+    observer: Observer = ignore,
+) -> Addition:
+    """Add the classes of a folder of images to a model, and write the new model to `out`.
+
+    The numbers are those of `clinit add`. What is there of the features is kept: a call that was
+    interrupted goes on.
+
+    Args:
+        model: Folder or file of a model; it is not changed.
+        images: A folder of images for each class, or `train` and `val` with such folders.
+        out: Folder of the new model, or a file that ends in .safetensors.
+        settings: Those of `clinit.headtrain.deployed.settings.AddConfig`, by name.
+        old: Features of old classes, in place of what the model remembers.
+        replace: Whether classes that the model has are replaced.
+        features: Folder of the features of the images; default: `out` with `-features`.
+        device: `auto`, `cuda` or `cpu`.
+        observer: Called with each event of the training.
+
+    Raises:
+        ValueError: If a setting is wrong.
+        ClinitError: If the model, the images or the features cannot be used, or there is
+            something at `out`.
+    """
+    config, path = AddConfig(**(settings or {})), Path(out)
+    listener = Listener(training=lambda: nullcontext(observer))
+    with claim_file(path, on_busy=lambda: None):
+        check_free(path)
+        opened = open_model(model, device=device)
+        request = AddRequest(
+            images=Path(images),
+            out=path,
+            config=config,
+            extraction=ExtractConfig(backbone=opened.backbone.config),
+            replacing=replace,
+            old=Path(old) if isinstance(old, str) else old,
+            features=None if features is None else Path(features),
+        )
+        added, _ = add_images(opened, request, listener=listener)
+    return added

@@ -1,0 +1,280 @@
+"""From features of somebody else's network to named rows: import, train, export, predict."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner, Result
+
+from clinit.cli.main import app
+from clinit.errors import CacheError, ClinitError, ExperimentError, HeadError, ModelError
+from clinit.extract import judge_head
+from clinit.extract.cache import open_cache
+from clinit.extract.head import read_head
+from clinit.headtrain.export.feature_prediction import predict_features
+
+BASE, NEW = ("ant", "bee", "cat"), ("dog", "elk")
+TRAIN = ("--init", "least-square", "--tasks", "2", "--iterations", "3", "--buffer", "30")
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def done(*arguments: object) -> str:
+    result = invoke(*arguments)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output
+
+
+def failed(*arguments: object) -> ClinitError:
+    result = invoke(*arguments)
+    assert isinstance(result.exception, ClinitError), (result.output, result.exception)
+    return result.exception
+
+
+def unframed(result: Result) -> str:
+    return " ".join(result.output.replace("│", " ").split())
+
+
+def write(folder: Path, name: str, classes: tuple[str, ...], count: int, seed: int) -> list[Path]:
+    """Write features and text labels, rows in any order."""
+    rng = np.random.default_rng(seed)
+    every = BASE + NEW
+    names = rng.permutation(np.repeat(classes, count))
+    centres = 2 * np.eye(8)[[every.index(each) for each in names]]
+    files = [folder / f"{name}.npy", folder / f"{name}-labels.npy"]
+    np.save(files[0], (centres + rng.standard_normal((len(names), 8))).astype(np.float32))
+    np.save(files[1], names)
+    return files
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Caches of imported base and new classes, a run on them, and its head."""
+    folder = tmp_path_factory.mktemp("work")
+    for side, classes in (("base", BASE), ("new", NEW)):
+        for split, count in (("train", 40), ("val", 30)):
+            files = write(folder, f"{side}-{split}", classes, count, seed=len(side) + count)
+            fit = ["--fit-head", "ridge"] if (side, split) == ("base", "train") else []
+            given = ["--backbone", "own", "--split", split, "--out", folder / side]
+            (folder / f"{side}.log").write_text(done("cache", "import", *files, *given, *fit))
+            if fit:
+                (folder / "fit.log").write_text((folder / f"{side}.log").read_text())
+    done("train-head", "--base", folder / "base", "--new", folder / "new", *TRAIN,
+         "--out", folder / "runs", "--device", "cpu")  # fmt: skip
+    run = folder / "runs" / "least-square-calibrated"
+    (folder / "export.log").write_text(done("export", run, "--out", folder / "head.npz"))
+    return folder
+
+
+def test_the_import_fits_a_head_and_says_how_good_it_is(work: Path) -> None:
+    lines = (work / "fit.log").read_text().splitlines()
+    assert lines[1].startswith("Head of 3 classes: ridge, lambda 0.")
+    assert lines[2].startswith("top-1 of the head on the 120 rows that it was fitted to: ")
+    assert lines[2].endswith(" %; `--split val` measures it on others")
+    (top1,) = [line for line in (work / "base.log").read_text().splitlines() if "top-1" in line]
+    assert top1.startswith("top-1 of the head on these features: ")
+    cache = open_cache(work / "base")
+    assert cache.head is not None
+    assert cache.head.class_names == BASE
+    for split in cache.splits.values():
+        assert split.summary.head.total == split.num_rows
+        assert split.summary.head.tensors is not None
+
+
+def test_a_head_alone_is_exported_and_says_how_sure_it_is(work: Path) -> None:
+    text = (work / "export.log").read_text()
+    assert "A head of 5 classes, 2 of which arrived later, on 8 features of own" in text
+    assert "Probabilities: temperature " in text
+    assert f"clinit predict {work / 'head.npz'} FEATURES.npy" in text
+
+
+def test_rows_are_named_with_their_probabilities(work: Path) -> None:
+    told = json.loads(done("predict", work / "head.npz", work / "new-val.npy", "--json"))
+    features = np.load(work / "new-val.npy")
+    head = read_head(work / "head.npz")
+    logits = features @ head.weight.T + head.bias
+    expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    assert [each["row"] for each in told] == list(range(60))
+    assert {each["features"] for each in told} == {str(work / "new-val.npy")}
+    for row, each in zip(expected, told, strict=True):
+        assert head.class_names is not None
+        assert each["classes"][0]["class"] == head.class_names[row.argmax()]
+        assert each["classes"][0]["probability"] == pytest.approx(row.max(), rel=1e-5)
+    labels = np.load(work / "new-val-labels.npy")
+    right = [each["classes"][0]["class"] for each in told] == labels
+    assert right.mean() > 0.6
+    assert {c["task"] for each in told for c in each["classes"]} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors", "parquet"])
+def test_every_kind_of_file_gives_the_same_names(work: Path, tmp_path: Path, kind: str) -> None:
+    done("cache", "export", work / "new", tmp_path / "out", "--format",
+         {"npz": "npy"}.get(kind, kind))  # fmt: skip
+    file = tmp_path / "out" / f"val.{kind}"
+    if kind == "npz":
+        file = tmp_path / "val.npz"
+        np.savez(file, embedding=np.load(tmp_path / "out" / "val" / "features.npy"))
+    name = ["--features-name", "embedding"] if kind == "npz" else []
+    done("predict", work / "head.npz", file, *name, "--csv", tmp_path / "found.csv")
+    with (tmp_path / "found.csv").open() as text:
+        rows = list(csv.DictReader(text))
+    stored = open_cache(work / "new").split("val").load()
+    expected = predict_features(work / "head.npz", stored.features)
+    assert [row["class"] for row in rows] == [g.name for each in expected for g in each.guesses]
+    assert rows[0].keys() >= {"features", "row", "rank", "class", "probability"}
+
+
+def test_the_table_shows_the_first_rows_and_says_how_many_there_are(work: Path) -> None:
+    text = done("predict", work / "head.npz", work / "new-val.npy", "--top", "1")
+    assert text.splitlines()[0] == str(work / "new-val.npy")
+    assert sum(line.startswith("row ") for line in text.splitlines()) == 1 + 20
+    assert "40 more rows: --csv FILE, --parquet FILE or --json have all of them" in text
+
+
+def test_rows_that_are_not_finite_are_named_and_do_not_affect_others(
+    work: Path, tmp_path: Path
+) -> None:
+    features = np.load(work / "new-val.npy")[:4]
+    features[2, 3] = np.nan
+    np.save(tmp_path / "some.npy", features)
+    result = invoke(
+        *("predict", work / "head.npz", tmp_path / "some.npy"),
+        *("--parquet", tmp_path / "found.parquet"),
+    )
+    assert result.exit_code == 1
+    assert "1 of 4 rows cannot be read:" in result.output
+    assert f"{tmp_path / 'some.npy'}, row 2: its features are not finite" in result.output
+    found = pl.read_parquet(tmp_path / "found.parquet")
+    assert found.filter(pl.col("error").is_not_null())["row"].to_list() == [2]
+    whole = predict_features(work / "head.npz", features[[0, 1, 3]])
+    first = found.filter(pl.col("rank") == 1)
+    assert first["class"].to_list() == [each.guesses[0].name for each in whole]
+
+
+def test_rows_of_none_of_the_classes_are_unknown_below_a_threshold(work: Path) -> None:
+    given = ("predict", work / "head.npz", work / "new-val.npy", "--reject", "max-logit")
+    text = done(*given, "--threshold", "1e9")
+    assert "60 of 60 rows unknown: their score is below 1e+09" in text
+    error = failed(*given)
+    assert isinstance(error, ModelError)
+    assert "is a head, which remembers no image of its classes" in str(error)
+
+
+def test_features_of_another_width_are_refused(work: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "wide.npy", np.ones((2, 9), np.float32))
+    error = failed("predict", work / "head.npz", tmp_path / "wide.npy")
+    assert "holds an array of shape (2, 9), the head reads (rows, 8)" in str(error)
+    np.save(tmp_path / "ints.npy", np.ones((2, 8), int))
+    error = failed("predict", work / "head.npz", tmp_path / "ints.npy")
+    assert "holds int64, expected floats (rows, dim)" in str(error)
+    error = failed("predict", work / "head.npz", work / "new")
+    assert isinstance(error, CacheError)
+    assert "clinit cache export CACHE FOLDER" in error.remedy
+
+
+def test_options_of_images_mean_nothing_for_a_head(work: Path) -> None:
+    result = invoke("predict", work / "head.npz", work / "new-val.npy", "--device", "cpu")
+    assert result.exit_code == 2
+    assert "--device means nothing here" in unframed(result)
+    result = invoke("predict", work, work / "a.jpg", "--features-name", "emb")
+    assert result.exit_code == 2
+    assert "is a model of images" in unframed(result)
+
+
+def test_a_run_on_imported_features_has_no_network_to_export(work: Path, tmp_path: Path) -> None:
+    run = work / "runs" / "least-square-calibrated"
+    error = failed("export", run, "--out", tmp_path / "model")
+    assert "no network is known for the features" in str(error)
+    assert "`clinit export RUN --out FILE.npz`" in error.remedy
+    result = invoke("export", run, "--out", tmp_path / "model", "--head-only")
+    assert result.exit_code == 2
+    assert "a file that ends in .npz or .safetensors with --head-only" in unframed(result)
+    result = invoke("export", run, "--out", tmp_path / "head.npz", "--onnx")
+    assert result.exit_code == 2
+    assert "--onnx means nothing where the head alone is written" in unframed(result)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_head_of_a_run_starts_another_one(work: Path, tmp_path: Path) -> None:
+    run = work / "runs" / "least-square-calibrated"
+    head = tmp_path / "head.safetensors"
+    done("export", run, "--out", head, "--head-only", "--no-temperature")
+    assert read_head(head).weight.tobytes() == read_head(run / "head.safetensors").weight.tobytes()
+    everything = [
+        np.concatenate([np.load(work / f"{side}-train{end}.npy") for side in ("base", "new")])
+        for end in ("", "-labels")
+    ]
+    np.savez(tmp_path / "old.npz", features=everything[0], labels=everything[1])
+    done("cache", "import", tmp_path / "old.npz", "--backbone", "own", "--out", tmp_path / "old",
+         "--head", head)  # fmt: skip
+    assert open_cache(tmp_path / "old").split("train").summary.head.top1.total == 200
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--split", "val"), "--fit-head fits to training rows: give it with --split train"),
+        (("--head", "head.npz"), "--head and --fit-head exclude one another"),
+    ],
+)
+def test_fitting_goes_with_training_rows_and_no_other_head(
+    work: Path, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    files = work / "base-train.npy", work / "base-train-labels.npy"
+    out = ("--backbone", "own", "--out", tmp_path / "cache", "--fit-head", "lda")
+    result = invoke("cache", "import", *files, *out, *options)
+    assert result.exit_code == 2
+    assert message in unframed(result)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_an_import_that_was_killed_before_its_head_was_stored_goes_on(
+    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = work / "base-train.npy", work / "base-train-labels.npy"
+    command = ("cache", "import", *files, "--backbone", "own", "--out", tmp_path / "cache")
+
+    def kill(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(judge_head, "store_head", kill)
+        assert invoke(*command, "--fit-head", "lda").exit_code != 0
+    assert open_cache(tmp_path / "cache").head is None
+    assert "Head of 3 classes: lda, shrinkage 0.0001" in done(*command, "--fit-head", "lda")
+    error = failed(*command, "--fit-head", "lda")
+    assert isinstance(error, HeadError)
+    assert "is there already: the cache has a head" in str(error)
+
+
+def test_base_classes_without_a_head_say_how_to_get_one(work: Path, tmp_path: Path) -> None:
+    error = failed(
+        *("train-head", "--base", work / "new", "--new", work / "base"),
+        *("--out", tmp_path / "runs", *TRAIN),
+    )
+    assert isinstance(error, ExperimentError)
+    assert "import their features with `--fit-head logistic`" in error.remedy
+
+
+@pytest.mark.parametrize(("suffix", "labels"), [(".npz", ""), (".npy", " LABELS.npy")])
+def test_a_file_in_place_of_a_cache_is_told_the_command(
+    work: Path, tmp_path: Path, suffix: str, labels: str
+) -> None:
+    file = tmp_path / f"my features{suffix}"
+    file.write_bytes(b"")
+    error = failed(
+        "train-head", "--base", file, "--new", work / "new", "--out", tmp_path / "runs", *TRAIN
+    )
+    assert str(error) == f"no feature cache at {file}"
+    assert error.remedy == (
+        f"It is a file: `clinit cache import '{file}'{labels} --backbone NAME --out"
+        f" '{tmp_path / 'my features'}'` makes a cache of it, with `--fit-head logistic` for base"
+        " classes that have no head."
+    )

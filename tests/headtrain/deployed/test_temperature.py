@@ -1,0 +1,59 @@
+"""Classes that are added to a model whose rows were divided by a temperature."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clinit.extract.features import FeatureSet
+from clinit.headtrain.deployed.add import add
+from clinit.headtrain.deployed.model import open_model
+from clinit.headtrain.deployed.settings import AddConfig
+from clinit.headtrain.export.run import export_run
+from clinit.headtrain.stream.source import Source
+from clinit.headtrain.temperature import temperature_of
+
+
+def arriving(dim: int) -> Source:
+    """Return features of two new classes, with some held out."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1], 12)
+    rows = (rng.standard_normal((24, dim)) + np.eye(dim)[labels]).astype(np.float16)
+    train = np.arange(24) % 3 > 0
+    parts = [FeatureSet(rows[each], labels[each], ("x", "y")) for each in (train, ~train)]
+    return Source(train=parts[0], val=parts[1])
+
+
+@pytest.mark.parametrize("iterations", [0, 3])
+def test_added_rows_are_those_beside_the_rows_as_trained(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, iterations: int
+) -> None:
+    monkeypatch.setattr("clinit.headtrain.temperature.LEAST_ROWS", 10)
+    plain = export_run(tiny_run, tmp_path / "plain", calibrated=False)
+    divided = export_run(tiny_run, tmp_path / "divided")
+    config = AddConfig(iterations=iterations)
+    one, other = (
+        add(open_model(each.path, device="cpu"), arriving(12), config) for each in (plain, divided)
+    )
+    np.testing.assert_allclose(
+        other.classes.head.weight, one.classes.head.weight, rtol=1e-3, atol=1e-5
+    )
+    np.testing.assert_allclose(other.classes.head.bias, one.classes.head.bias, rtol=1e-3, atol=1e-5)
+    head, memory = other.classes.head, other.classes.memory
+    assert memory is not None
+    held_out = memory.held_out
+    assert len(held_out.labels) == 20 + 8
+    assert other.classes.facts.temperature == temperature_of(head, held_out)
+    assert other.classes.facts.temperature != divided.facts.temperature
+
+
+def test_without_held_out_rows_of_both_kinds_the_temperature_stays(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clinit.headtrain.temperature.LEAST_ROWS", 10)
+    model = export_run(tiny_run, tmp_path / "model", remembers=False)
+    found = add(open_model(model.path, device="cpu"), arriving(12), AddConfig())
+    assert model.facts.temperature is not None
+    assert found.classes.facts.temperature == model.facts.temperature.unmeasured

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clinit.headtrain.least_squares.cross_validation import generalised_curve, leave_one_out_curve
+from clinit.headtrain.least_squares.pooled import pooled
+from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
+
+LAMS = (1e-4, 1e-2, 1.0)
+
+
+def rows(seed: int = 0, count: int = 41, dim: int = 6) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, count)
+    return rng.standard_normal((count, dim)) + 2 + labels[:, None] * 0.7, labels
+
+
+def solved(features: np.ndarray, truth: np.ndarray, weights: np.ndarray, lam: float) -> np.ndarray:
+    """Ave[y z^T] (Ave[z z^T] + lam I)^-1."""
+    extended = np.c_[features, np.ones(len(features))]
+    gram = extended.T @ (weights[:, None] * extended) + lam * np.eye(extended.shape[1])
+    return np.linalg.solve(gram, extended.T @ (weights[:, None] * truth)).T
+
+
+def naive_leave_one_out(
+    features: np.ndarray, labels: np.ndarray, lam: float, weighting: Weighting
+) -> float:
+    """Solve anew without each row; in averages over classes the others of its class share 1 / C."""
+    truth, counts = np.eye(3)[labels], np.bincount(labels)
+    full = (
+        1 / (3 * counts[labels]) if weighting == "class" else np.full(len(labels), 1 / len(labels))
+    )
+    total = 0.0
+    for left in range(len(labels)):
+        weights = full.copy()
+        if weighting == "class":
+            weights[labels == labels[left]] *= counts[labels[left]] / (counts[labels[left]] - 1)
+        weights[left] = 0.0
+        head = solved(features, truth, weights, lam)
+        gap = head @ np.append(features[left], 1.0) - truth[left]
+        total += full[left] * float(gap @ gap) / 2
+    return total
+
+
+@pytest.mark.parametrize("weighting", ["sample", "class"])
+def test_the_curve_is_that_of_a_solve_without_each_row(weighting: Weighting) -> None:
+    features, labels = rows()
+    statistics = ClassStatistics.of(features, labels, weighting=weighting)
+    found = leave_one_out_curve(features, labels, statistics, LAMS)
+    expected = [naive_leave_one_out(features, labels, lam, weighting) for lam in LAMS]
+    np.testing.assert_allclose(found.errors, expected, rtol=1e-9)
+    assert found.measure == "leave-one-out error"
+
+
+def test_generalised_cross_validation_is_that_of_the_hat_matrix() -> None:
+    features, labels = rows()
+    found = generalised_curve(ClassStatistics.of(features, labels, weighting="sample"), LAMS)
+    extended, truth, count = np.c_[features, np.ones(len(labels))], np.eye(3)[labels], len(labels)
+    for lam, error in zip(LAMS, found.errors, strict=True):
+        gram = extended.T @ extended / count + lam * np.eye(extended.shape[1])
+        hat = extended @ np.linalg.solve(gram, extended.T) / count
+        residual = truth - hat @ truth
+        expected = (residual**2).sum() / (2 * count) / (1 - np.trace(hat) / count) ** 2
+        assert error == pytest.approx(expected, rel=1e-9)
+
+
+def test_generalised_cross_validation_needs_averages_over_rows() -> None:
+    features, labels = rows()
+    with pytest.raises(ValueError, match="needs averages over rows"):
+        generalised_curve(ClassStatistics.of(features, labels))
+
+
+@pytest.mark.parametrize("cut", [1, 7, 40])
+def test_pooled_statistics_are_those_of_all_rows(cut: int) -> None:
+    features, labels = rows()
+    whole = ClassStatistics.of(features, labels, num_classes=3, weighting="sample")
+    parts = [
+        ClassStatistics.of(features[part], labels[part], num_classes=3, weighting="sample")
+        for part in (slice(cut), slice(cut, None))
+    ]
+    found = pooled(*parts)
+    np.testing.assert_allclose(found.mean, whole.mean, rtol=1e-12)
+    np.testing.assert_allclose(found.total_covariance, whole.total_covariance, atol=1e-12)
+    np.testing.assert_allclose(found.class_means, whole.class_means, rtol=1e-12)
+    np.testing.assert_array_equal(found.totals, whole.totals)
+
+
+def test_averages_over_classes_are_not_pooled() -> None:
+    features, labels = rows()
+    one = ClassStatistics.of(features, labels)
+    with pytest.raises(ValueError, match="both must have averages over rows"):
+        pooled(one, one)

@@ -1,0 +1,170 @@
+"""How many copies of rows a run holds at a time, with the cyclic collector switched off."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clinit.extract.features import FeatureSet
+from clinit.extract.fingerprint import Fingerprint
+from clinit.extract.head import Head
+from clinit.extract.stored_rows import StoredRows
+from clinit.headtrain.bank import loop
+from clinit.headtrain.bank.loop import TaskSteps
+from clinit.headtrain.experiment import run_experiment
+from clinit.headtrain.feature_rows import StreamedRows, select, take
+from clinit.headtrain.stream import pool as pool_module
+from clinit.headtrain.stream.pool import Pool
+from clinit.headtrain.stream.source import Source
+from clinit.headtrain.study import Study
+from clinit.headtrain.sweep.folder import SweepData
+from clinit.headtrain.sweep.held_out import hold_out
+from tests.headtrain.bank.test_loop import STEPS, make_steps
+
+DIM, CLASSES = 8, 4
+STREAM = {"tasks": 2, "device": "cpu"}
+TRAINED = {**STREAM, "iterations": 2, "eval_every": 2, "batch_size": 8}
+RUNS = {
+    "joint": {**TRAINED, "method": "joint"},
+    "new rows to start from": {
+        **{**TRAINED, "method": "joint"},
+        **{"init": "least-square", "init_rows": "new"},
+    },
+    "a buffer to start from": {
+        **{**TRAINED, "method": "naive", "buffer": 1000},
+        **{"init": "least-square", "init_rows": "buffer"},
+    },
+    "bias correction": {**TRAINED, "method": "joint", "correct": "bic"},
+    "ridge": {**STREAM, "method": "ridge"},
+    "lambda": {**STREAM, "method": "ridge", "lam": "auto"},
+    "slda": {**STREAM, "method": "slda"},
+    "ranpac": {**STREAM, "method": "ranpac", "ranpac_width": 64},
+}
+
+
+@contextmanager
+def without_cyclic_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def side(name: str, rows: int) -> Source:
+    random = np.random.default_rng(len(name))
+    names = tuple(f"{name}{number}" for number in range(CLASSES))
+
+    def part(count: int) -> FeatureSet:
+        features = random.standard_normal((count, DIM), dtype=np.float32).astype(np.float16)
+        return FeatureSet(features, np.arange(count) % CLASSES, names)
+
+    return Source(part(rows), part(40), fingerprint=Fingerprint({"backbone": "made"}))
+
+
+@pytest.fixture(scope="module")
+def data() -> SweepData:
+    base, new = side("base", 300), side("new", 200)
+    weight = np.zeros((CLASSES, DIM), np.float32)
+    identifier = base.fingerprint.backbone_identifier
+    return SweepData(base, new, Head(weight, weight[:, 0], base.class_names, identifier))
+
+
+def most_copies(
+    data: SweepData, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> float:
+    """Return the most that is copied at a time, as a share of the features."""
+    parts = (data.base.train, data.base.val, data.new.train, data.new.val)
+    size: int = sum(part.features.nbytes for part in parts)
+    copies: list[weakref.ref[np.ndarray]] = []
+    sizes = [0]
+    taken = Pool.take
+
+    def counted(pool: Pool, rows: np.ndarray) -> np.ndarray:
+        copy = taken(pool, rows)
+        copies.append(weakref.ref(copy))
+        there = [reference() for reference in copies]
+        sizes.append(sum(each.nbytes for each in there if each is not None))
+        return copy
+
+    monkeypatch.setattr(Pool, "take", counted)
+    with without_cyclic_collector():
+        run_experiment(data.base, data.new, data.head, [Study.of(settings)], **options)
+    return max(sizes) / size
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_copies_that_a_run_holds_are_no_more_than_the_features(
+    data: SweepData, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert 0.3 < most_copies(data, RUNS[run], monkeypatch) <= 1
+
+
+def test_they_are_no_more_where_a_head_is_diagnosed(
+    data: SweepData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = most_copies(data, RUNS["slda"], monkeypatch, diagnose=lambda statistics, head: {})
+    assert found <= 1
+
+
+def test_copying_rows_needs_a_block_beside_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "TAKEN_AT_ONCE", 512)
+    features = np.zeros((16_384, 128), np.float16)
+    pool = Pool((features, np.zeros(16_384, np.int64)))
+    rows = np.arange(16_384)[::-1].copy()
+    tracemalloc.start()
+    try:
+        assert len(pool.take(rows)) == 16_384
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.25 * features.nbytes
+
+
+def test_held_out_rows_are_not_copied(data: SweepData) -> None:
+    held = hold_out(data, 0.2, seed=0)
+    for part in (held.base.train, held.base.val, held.new.train, held.new.val):
+        assert isinstance(part.features, StoredRows)
+
+
+@pytest.mark.parametrize("place", [np.asarray, partial(StreamedRows, send=np.asarray)])
+def test_a_choice_of_rows_in_host_memory_copies_none(place: Callable[[np.ndarray], Any]) -> None:
+    features = np.arange(12.0).reshape(6, 2)
+    chosen = select(place(features), np.array([4, 0]))
+    features[4] = 7
+    assert take(chosen, slice(None)).tolist() == [[7, 7], [0, 1]]
+
+
+@torch.no_grad()
+def test_the_steps_of_a_task_are_let_go_of_with_their_last_name() -> None:
+    with without_cyclic_collector():
+        bank, steps = make_steps()
+        steps.run(0, STEPS)
+        gone = weakref.ref(steps)
+        del steps
+        assert gone() is None
+        assert bank.num_heads == 2
+
+
+@torch.no_grad()
+def test_so_are_those_of_a_cuda_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop.Replayed, "_warm_up", lambda replayed, step: step())
+    monkeypatch.setattr(loop, "_capture", lambda step: lambda: None)
+    with without_cyclic_collector():
+        _, steps = make_steps()
+        steps._replayed = loop.Replayed(steps._updates.optimizers)
+        steps.run(0, STEPS)
+        assert steps._number.item() == loop.WARM_UP_STEPS
+        gone: weakref.ref[TaskSteps] = weakref.ref(steps)
+        del steps
+        assert gone() is None

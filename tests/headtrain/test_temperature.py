@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+
+from clinit.extract.features import FeatureSet
+from clinit.extract.head import Head
+from clinit.headtrain.init.solved import NEVER
+from clinit.headtrain.temperature import (
+    LEAST_ROWS,
+    Temperature,
+    expected_calibration_error,
+    fit_temperature,
+    temperature_of,
+)
+
+
+def drawn(
+    rows: int = 4000, classes: int = 7, sure: float = 1.0, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return logits, and labels drawn from the softmax of these divided by `sure`."""
+    rng = np.random.default_rng(seed)
+    logits = 2 * rng.standard_normal((rows, classes))
+    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    labels = np.array([rng.choice(classes, p=row) for row in chances])
+    return sure * logits, labels
+
+
+def naive_loss(logits: np.ndarray, labels: np.ndarray) -> float:
+    total = 0.0
+    for row, label in zip(logits, labels, strict=True):
+        total -= row[label] - np.log(np.exp(row - row.max()).sum()) - row.max()
+    return total / len(labels)
+
+
+def naive_error(logits: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
+    """C. Guo and others, ICML 2017: bins ((m - 1) / M, m / M] of the largest probability."""
+    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities = exponentials / exponentials.sum(axis=1, keepdims=True)
+    total = 0.0
+    for m in range(1, bins + 1):
+        inside = [
+            (row.max(), row.argmax() == label)
+            for row, label in zip(probabilities, labels, strict=True)
+            if (m - 1) / bins < row.max() <= m / bins
+        ]
+        if inside:
+            confidence = np.mean([sure for sure, _ in inside])
+            accuracy = np.mean([right for _, right in inside])
+            total += len(inside) / len(labels) * abs(accuracy - confidence)
+    return total
+
+
+@pytest.mark.parametrize("sure", [0.02, 0.5, 1.0, 8.0])
+def test_the_temperature_has_the_least_loss_that_scipy_finds(sure: float) -> None:
+    logits, labels = drawn(rows=500, sure=sure)
+    found = fit_temperature(logits, labels)
+    assert found is not None
+    reference = minimize_scalar(
+        lambda t: naive_loss(logits / np.exp(t), labels), bounds=(-7, 7), method="bounded",
+        options={"xatol": 1e-9},
+    )  # fmt: skip
+    assert found == pytest.approx(np.exp(reference.x), rel=1e-4)
+
+
+def test_labels_drawn_from_the_softmax_of_a_third_of_the_logits_give_three() -> None:
+    found = fit_temperature(*drawn(rows=20_000, sure=3.0))
+    assert found == pytest.approx(3.0, rel=0.03)
+
+
+@pytest.mark.parametrize("sure", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("bins", [1, 15])
+def test_the_calibration_error_is_that_of_a_loop_over_bins(sure: float, bins: int) -> None:
+    logits, labels = drawn(rows=700, sure=sure)
+    found = expected_calibration_error(logits, labels, bins=bins)
+    assert found == pytest.approx(naive_error(logits, labels, bins), rel=1e-12)
+
+
+def test_a_probability_on_the_edge_of_a_bin_belongs_to_the_one_below() -> None:
+    halves = np.log(np.array([[0.8, 0.2], [0.9, 0.1]]))
+    labels = np.array([0, 1])
+    # 0.8 = 12/15 and 0.9 lie in bins of their own: |1 - 0.8| / 2 + |0 - 0.9| / 2.
+    assert expected_calibration_error(halves, labels) == pytest.approx(0.55)
+
+
+def test_rows_that_are_all_right_or_tell_nothing_give_none() -> None:
+    logits, _ = drawn(rows=200)
+    assert fit_temperature(logits, logits.argmax(axis=1)) is None
+    # The right class scores less than the others on average: the best b is 0.
+    assert fit_temperature(logits, logits.argmin(axis=1)) is None
+    assert fit_temperature(np.empty((0, 3)), np.empty(0, dtype=np.int64)) is None
+
+
+def test_a_class_that_is_ruled_out_does_not_disturb() -> None:
+    logits, labels = drawn(rows=500, sure=2.0)
+    ruled_out = np.concatenate([logits, np.full((500, 1), NEVER)], axis=1)
+    expected = fit_temperature(logits, labels)
+    assert fit_temperature(ruled_out, labels) == pytest.approx(expected, rel=1e-9)
+
+
+def features_of(rows: int) -> tuple[Head, FeatureSet]:
+    logits, labels = drawn(rows=rows, classes=5, sure=4.0)
+    head = Head(np.eye(5, dtype=np.float32), np.zeros(5, dtype=np.float32), tuple("abcde"))
+    return head, FeatureSet(logits.astype(np.float32), labels, tuple("abcde"))
+
+
+def test_one_half_fits_and_the_other_measures() -> None:
+    head, rows = features_of(1001)
+    found = temperature_of(head, rows)
+    assert found is not None
+    assert (found.fitted_rows, found.measured_rows) == (501, 500)
+    order = np.argsort(rows.labels, kind="stable")
+    fit, judge = order[::2], order[1::2]
+    logits = rows.features.astype(np.float64)
+    assert found.value == pytest.approx(fit_temperature(logits[fit], rows.labels[fit]))
+    assert found.ece_before == pytest.approx(naive_error(logits[judge], rows.labels[judge]))
+    after = naive_error(logits[judge] / found.value, rows.labels[judge])
+    assert found.ece_after == pytest.approx(after)
+    assert after < 0.5 * found.ece_before  # type: ignore[operator]
+
+
+def test_too_few_rows_give_none() -> None:
+    assert temperature_of(*features_of(LEAST_ROWS - 1)) is None
+    assert temperature_of(*features_of(LEAST_ROWS)) is not None
+
+
+def test_a_head_divided_multiplied_and_divided_has_the_same_bits() -> None:
+    rng = np.random.default_rng(0)
+    weight, bias = rng.standard_normal((40, 30)), rng.standard_normal(40)
+    head = Head(weight.astype(np.float32), bias.astype(np.float32))
+    temperature = Temperature(value=1.7402, fitted_rows=50, measured_rows=50)
+    once = temperature.divided(head)
+    np.testing.assert_allclose(once.weight, head.weight / 1.7402, rtol=1e-6)
+    back = temperature.multiplied(once)
+    np.testing.assert_allclose(back.weight, head.weight, rtol=2e-7)
+    again = temperature.divided(back)
+    assert again.weight.tobytes() == once.weight.tobytes()
+    assert again.bias.tobytes() == once.bias.tobytes()
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, np.nan, np.inf])
+def test_what_is_no_temperature_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="expected a finite number above 0"):
+        Temperature(value=value, fitted_rows=1, measured_rows=0)
+
+
+def test_it_says_what_was_fitted_and_what_was_measured() -> None:
+    found = Temperature(
+        value=1.74, fitted_rows=1500, measured_rows=1499, ece_before=0.13, ece_after=0.027
+    )
+    assert found.describe() == (
+        "temperature 1.74, fitted on 1,500 held-out rows; expected calibration error on 1,499"
+        " others 13.0 % without it, 2.7 % with it"
+    )
+    assert found.unmeasured.describe() == (
+        "temperature 1.74, fitted on 1,500 held-out rows before the classes last changed"
+    )
