@@ -210,7 +210,7 @@ def extract(
     if part is not None and ray is not None:
         raise typer.BadParameter("--part and --ray exclude each other: give one")
     share = Part() if part is None else parse_part(part, os.environ)
-    pixels = {"mean": numbers("--mean", mean), "std": numbers("--std", std)}
+    pixel_mean, pixel_deviation = numbers("--mean", mean), numbers("--std", std)
     _check_images(dataset, manifest, root)
     check_writable(out)
     from clinit.extract.backbone import BackboneConfig
@@ -227,7 +227,8 @@ def extract(
             ),
             transform=transform.value,
             input_size=input_size,
-            **pixels,
+            mean=pixel_mean,
+            std=pixel_deviation,
             batch_size=batch_size,
             workers=workers or cpu_count(),
             dtype=dtype.value,

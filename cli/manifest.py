@@ -88,12 +88,22 @@ def show(
         str,
         typer.Argument(help="Manifest file, or name of a known data set.", show_default=False),
     ],
+    classes: Annotated[
+        bool, typer.Option("--classes", help="Print the names of the classes alone, one per line.")
+    ] = False,
 ) -> None:
     """Show what a manifest holds, or what is known of a data set."""
     from clinit.extract.dataset import known_datasets, read_dataset
     from clinit.extract.manifest import read_manifest
 
-    if manifest in known_datasets() and not Path(manifest).is_file():
+    known = manifest in known_datasets() and not Path(manifest).is_file()
+    if classes:
+        found = (
+            read_dataset(manifest).classes if known else read_manifest(Path(manifest)).class_names
+        )
+        for name in found:
+            say(name)
+    elif known:
         _print_dataset(read_dataset(manifest))
     else:
         _print_manifest(read_manifest(Path(manifest)))

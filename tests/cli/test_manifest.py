@@ -146,3 +146,10 @@ def test_columns_mean_nothing_to_other_sources(root: Path) -> None:
 
 def test_every_manifest_command_has_help() -> None:
     assert all(command.callback and command.callback.__doc__ for command in app.registered_commands)
+
+
+def test_classes_are_printed_one_per_line() -> None:
+    result = CliRunner().invoke(app, ["show", "digits", "--classes"])
+    assert result.exit_code == 0
+    names = result.output.split()
+    assert len(names) == 10

@@ -177,3 +177,12 @@ def test_shots_leave_base_and_validation_rows_alone() -> None:
     assert [task.classes.tolist() for task in few.tasks] == [
         task.classes.tolist() for task in whole.tasks
     ]
+
+
+def test_caches_in_each_others_place_are_asked_about() -> None:
+    with pytest.raises(ExperimentError) as caught:
+        build_scenario(NEW, BASE, HEAD, Stream(tasks=1))
+    assert str(caught.value) == (
+        "none of the 4 classes of the base cache is in its head, and all 4 of the new cache are:"
+        " are --base and --new swapped?"
+    )
