@@ -84,9 +84,14 @@ def _temperature(
     """Fit the temperature of a head of the other rows to those that are held out."""
     if held.sum() < LEAST_FOR_TEMPERATURE:
         return None
-    without, _ = _solved(rows.part(~held), by, lam)
-    aside = rows.part(held)
+    without, _ = _solved(_read(rows.part(~held)), by, lam)
+    aside = _read(rows.part(held))
     return fit_temperature(logits_of(without, aside, np.arange(len(aside.labels))), aside.labels)
+
+
+def _read(rows: FeatureSet) -> FeatureSet:
+    """Return rows with their features in memory."""
+    return replace(rows, features=rows.features[:])
 
 
 def _named(head: Head, source: Source, by: str, told: dict[str, Any]) -> Head:

@@ -18,7 +18,7 @@ from tests.docs.command_lines import (
     words_of,
 )
 
-LANGUAGES = {"bash", "console", "diff", "json", "python", "text", "toml"}
+LANGUAGES = {"bash", "bibtex", "console", "diff", "json", "python", "text", "toml"}
 BLOCKS = all_blocks()
 CHEAP = (("manifest", "list"), ("manifest", "show"), ("recipe", "list"), ("recipe", "show"))
 """Commands that are run wherever they stand, if what they name is part of clinit."""

@@ -151,6 +151,7 @@ def test_pretrained_weights_that_cannot_be_had_ask_for_a_file(
 
     split = change_weights(extracted(), lambda run: run.update(weights=None))
     monkeypatch.setattr(timm, "create_model", offline)
+    monkeypatch.setattr("clinit.extract.hub.why_unreachable", lambda: None)
     with pytest.raises(BackboneError, match="cannot give pretrained weights") as caught:
         reload(split)
     assert "--weights FILE" in caught.value.remedy

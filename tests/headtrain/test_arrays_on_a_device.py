@@ -19,6 +19,7 @@ import torch
 from clinit.analysis import diagnosis
 from clinit.analysis.deviation import deviation
 from clinit.analysis.neural_collapse import class_nc1, neural_collapse
+from clinit.extract.stored_rows import StoredRows
 from clinit.headtrain import array
 from clinit.headtrain.array import as_tensor, beside, library, like, to_numpy
 from clinit.headtrain.bank import rows as labelled_rows
@@ -268,7 +269,7 @@ def test_rows_are_taken_by_number_and_by_slice() -> None:
         assert_there(take(select(place(features), numbers), slice(None)), features[numbers])
     kept = select(streamed(features), numbers)
     assert isinstance(kept, StreamedRows)
-    assert isinstance(kept.host, np.ndarray)
+    assert isinstance(kept.host, StoredRows)  # no copy
 
 
 def test_features_in_host_memory_are_streamed_to_the_device_of_the_labels(
