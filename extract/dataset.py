@@ -23,6 +23,10 @@ WEBDATASET = "webdataset"
 HUGGINGFACE = "huggingface"
 """Parquet files, described by their metadata."""
 SPLITS = ("train", "val")
+_OTHERS = (
+    f"Any tree of train/<class>/ and val/<class>/ can be read as `{FOLDER}`, tar shards as"
+    f" `{WEBDATASET}`, Parquet files as `{HUGGINGFACE}`."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,9 +84,7 @@ def check_known(name: str, *, described: bool = False) -> None:
         return
     raise ManifestError(
         f"no data set called {name!r}; known are {', '.join(known)} and {', '.join(themselves)}",
-        remedy=did_you_mean(name, (*known, *themselves))
-        or f"Any tree of train/<class>/ and val/<class>/ can be read as `{FOLDER}`, tar"
-        f" shards as `{WEBDATASET}`, Parquet files as `{HUGGINGFACE}`.",
+        remedy=" ".join(filter(None, (did_you_mean(name, (*known, *themselves)), _OTHERS))),
     )
 
 

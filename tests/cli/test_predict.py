@@ -303,6 +303,7 @@ def test_a_model_that_remembers_nothing_asks_for_a_memory_or_a_threshold(
     model: Path, remembering: Path, images: list[Path], tmp_path: Path, kind: str
 ) -> None:
     path = {"file": model, "folder": remembering.with_name("plain"), "onnx": tmp_path / "x.onnx"}
+    path["onnx"].touch()  # it is refused by its name
     result = invoke(path[kind], images[0], "--reject", "energy")
     assert isinstance(result.exception, ModelError)
     assert "remembers no image of its classes" in str(result.exception)
