@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.type_checks import install
+from tests.type_checks import CHECKED, install
 
 install()
 
@@ -29,6 +29,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put files with slow tests first, so that no process is left with one of them at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(autouse=True)
+def _types_are_checked() -> None:
+    CHECKED.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from jaxtyping import Float, TypeCheckError
 
 from clinit.extract.parquet_size import parquet_size
 from clinit.headtrain.losses.interface import pick
-from tests.type_checks import names_arrays
+from tests.type_checks import CALLS, CHECKED, first_calls, names_arrays
 
 Alias = tuple[Float[np.ndarray, " rows"], int]
 
@@ -53,3 +53,13 @@ def test_arrays_that_differ_in_length_are_refused() -> None:
     pick(torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64))
     with pytest.raises(TypeCheckError, match="pick"):
         pick(torch.zeros(3, 2), torch.zeros(2, dtype=torch.int64))
+
+
+def test_the_first_calls_of_a_test_are_checked() -> None:
+    def plain() -> str:
+        return "plain"
+
+    called = first_calls(plain, lambda: "checked")
+    assert [called() for _ in range(CALLS + 2)] == ["checked"] * CALLS + ["plain"] * 2
+    CHECKED.clear()  # as before the next test
+    assert called() == "checked"
