@@ -14,14 +14,26 @@ from clinit.cli.main import app
 from clinit.errors import ClinitError
 from clinit.extract.lock import claim_file, claim_folder
 
-BOTH = ("--base", "absent", "--new", "absent")
+BOTH = ("--base", "hollow", "--new", "hollow")
 INTO_FOLDER = {
     "train-head": ("train-head", *BOTH),
     "train-top": ("train-top", *BOTH),
     "sweep": ("sweep", *BOTH, "seed=0:2"),
     "search": ("sweep", *BOTH, "lr=1e-3..1e-2:log", "--search", "optuna"),
 }
-INTO_FILE = {"align": ("align", "absent"), "export": ("export", "absent")}
+INTO_FILE = {"align": ("align", "hollow"), "export": ("export", "hollow")}
+
+
+@pytest.fixture(autouse=True)
+def _something_to_read(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Make a cache and a run of empty files: that there is nothing at all is seen before."""
+    folder = tmp_path_factory.mktemp("work")
+    (folder / "hollow" / "train").mkdir(parents=True)
+    (folder / "hollow" / "train" / "plan.json").touch()
+    (folder / "hollow" / "run.json").touch()
+    monkeypatch.chdir(folder)
 
 
 def run(*words: object) -> Result:
@@ -43,7 +55,7 @@ def test_a_folder_that_another_process_writes_is_refused_before_a_cache_is_read(
             f"another process is writing into {tmp_path}/out\n"
             "Wait until it has finished, or end it; then run this command again."
         )
-    assert "absent" in refusal(run(*words))
+    assert "hollow" in refusal(run(*words))
 
 
 @pytest.mark.parametrize("name", INTO_FILE)
@@ -54,7 +66,7 @@ def test_a_file_that_another_process_writes_is_refused_before_anything_is_read(
     words = (*INTO_FILE[name], "--out", out)
     with claim_file(out):
         assert f"another process is writing {out}\n" in refusal(run(*words))
-    assert "absent" in refusal(run(*words))
+    assert "hollow" in refusal(run(*words))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -68,7 +80,7 @@ def test_what_a_killed_command_was_writing_is_removed_by_the_next_one(
         draft = tmp_path / ".head.safetensors.tmp-0123456789abcdef"
     draft.mkdir(parents=True)
     (draft / "steps.parquet").touch()
-    assert "absent" in refusal(run(*words, "--out", out))
+    assert "hollow" in refusal(run(*words, "--out", out))
     assert not draft.exists()
 
 

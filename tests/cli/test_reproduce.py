@@ -99,7 +99,7 @@ def test_images_that_are_not_there_are_named_with_what_to_do(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["table-2"], "'table-2' is none of first-task, last-layer"),
+        (["table-2"], "there is no table 'table-2'; known are first-task, last-layer"),
         (["cost", "--base", "b"], "--base and --new go together"),
     ],
 )

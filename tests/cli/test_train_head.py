@@ -169,9 +169,17 @@ def test_fitted_rows_of_few_images_are_recorded_with_how_they_came_about(
     assert start["loss_after"] <= start["loss_before"]
 
 
+def hollow_cache(folder: Path) -> Path:
+    """Make a cache of an empty file, which cannot be read."""
+    (folder / "hollow" / "train").mkdir(parents=True)
+    (folder / "hollow" / "train" / "plan.json").touch()
+    return folder / "hollow"
+
+
 def test_an_existing_record_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     (tmp_path / "runs" / "random").mkdir(parents=True)
-    error = refused(invoke(tmp_path / "no", tmp_path / "no", tmp_path / "runs"))
+    hollow = hollow_cache(tmp_path)
+    error = refused(invoke(hollow, hollow, tmp_path / "runs"))
     assert isinstance(error, RecordError)
     assert "a record is never overwritten" in str(error)
 
@@ -219,8 +227,8 @@ def test_a_precision_is_recorded(
 def test_a_precision_that_the_device_lacks_is_refused_before_anything_is_read(
     tmp_path: Path,
 ) -> None:
-    nowhere = tmp_path / "absent"
-    error = refused(invoke(nowhere, nowhere, tmp_path / "runs", "--precision", "tf32"))
+    hollow = hollow_cache(tmp_path)
+    error = refused(invoke(hollow, hollow, tmp_path / "runs", "--precision", "tf32"))
     assert isinstance(error, DeviceError)
     assert "tf32 is a format of CUDA devices, but training runs on the CPU" in str(error)
     assert "--precision float32" in error.remedy
@@ -351,7 +359,7 @@ def test_a_buffer_by_class_grows_and_excludes_a_total(
     assert [task["buffer_rows"] for task in record.info["tasks"]] == [12, 18]
     both = invoke(base, new, tmp_path / "other", *options, "--buffer", "24000")
     assert both.exit_code == 2
-    assert "buffer and buffer_per_class exclude each other" in said(both)
+    assert "--buffer and --buffer-per-class exclude each other" in said(both)
 
 
 def test_the_split_of_the_buffer_and_the_mix_are_recorded(
@@ -373,7 +381,7 @@ def test_a_split_buffer_by_class_is_refused(base: Path, new: Path, tmp_path: Pat
     options = ["--buffer-split", "sgm", "--buffer-per-class", "3"]
     result = invoke(base, new, tmp_path / "runs", *options)
     assert result.exit_code == 2
-    assert "needs a total buffer, not buffer_per_class" in said(result)
+    assert "needs a total buffer, not --buffer-per-class" in said(result)
 
 
 def run_align(cache: Path, out: Path, *options: str) -> Result:
