@@ -186,12 +186,14 @@ def report(
     """Return the dated text with the tables."""
     names = ("torch", "torchvision", "torchcodec", "timm", "pillow")
     versions = ", ".join(f"{name} {version(name)}" for name in names)
+    # No places of this machine.
+    words = " ".join(Path(word).name if word.startswith("/") else word for word in sys.argv[1:])
     lines = [
         f"# Extraction with {bound.backbone} at {bound.input_size} pixels, {datetime.date.today()}",
         "",
         f"{processor()}, {os.cpu_count()} cores; load average {load:.2f} before the first run."
         f" {versions}.",
-        f"Command: `python benchmarks/extract.py {' '.join(sys.argv[1:])}`.",
+        f"Command: `python benchmarks/extract.py {words}`.",
         "",
         NOTE,
     ]
