@@ -110,10 +110,8 @@ class Trouble(threading.Thread):
 
     def __init__(self, cluster: Any, second: Any, out: Path, victim: str, at: int) -> None:
         super().__init__(daemon=True)
-        self.cluster, self.second, self.out, self.victim, self.at = (
-            *(cluster, second),
-            *(out, victim, at),
-        )
+        self.cluster, self.second, self.out = cluster, second, out
+        self.victim, self.at = victim, at
         self.when: int | None = None
         """The number of shards when it happened."""
         self.is_over = threading.Event()

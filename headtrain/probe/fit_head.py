@@ -27,7 +27,7 @@ from clinit.headtrain.init.lda import SHRINKAGE, discriminants
 from clinit.headtrain.least_squares.cross_validation import leave_one_out_curve
 from clinit.headtrain.least_squares.solve import least_squares_head
 from clinit.headtrain.least_squares.statistics import ClassStatistics
-from clinit.headtrain.probe.protocol import probe
+from clinit.headtrain.probe.protocol import present_classes, probe
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
@@ -102,15 +102,7 @@ def _named(head: Head, source: Source, by: str, told: dict[str, Any]) -> Head:
 
 def _present(source: Source) -> FeatureSet:
     """Return the rows with labels among the classes that have some."""
-    present = np.flatnonzero(source.train.counts())
-    if len(present) < 2:
-        raise CacheError(
-            f"{source.path or 'the data'}: {len(present)} of its classes have training rows, and a"
-            " head tells at least two apart",
-            remedy="Look at it with `clinit cache show`.",
-        )
-    place = np.full(len(source.class_names), -1, dtype=np.int64)
-    place[present] = np.arange(len(present))
+    present, place = present_classes(source)
     names = tuple(source.class_names[label] for label in present)
     return FeatureSet(source.train.features, place[source.train.labels], names)
 

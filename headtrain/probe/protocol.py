@@ -65,7 +65,7 @@ def probe(
     started, config = datetime.now(UTC).isoformat(timespec="seconds"), config or ProbeConfig()
     config, device = config.resolved(), choose_device(config.device)
     watch = Stopwatch(device)
-    present, row_of_class = _present(source)
+    present, row_of_class = present_classes(source)
     labels = row_of_class[source.train.labels]
     train = LabelledRows.on(device, source.train.features, labels)
     grid: tuple[GridPoint, ...] = ()
@@ -108,7 +108,7 @@ def probe(
     )
 
 
-def _present(
+def present_classes(
     source: Source,
 ) -> tuple[Int[np.ndarray, " present"], Int[np.ndarray, " classes"]]:
     """Return the classes that have training rows, and the head row of each class or -1."""
@@ -116,7 +116,7 @@ def _present(
     if len(present) < 2:
         raise CacheError(
             f"{source.path or 'the data'}: {len(present)} of its classes have training rows, and a"
-            " probe tells at least two apart",
+            " head tells at least two apart",
             remedy="Look at it with `clinit cache show`.",
         )
     row_of_class = np.full(len(source.class_names), -1, dtype=np.int64)

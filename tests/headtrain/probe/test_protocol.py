@@ -160,7 +160,7 @@ def test_single_images_alone_leave_no_choice_but_a_single_setting_works() -> Non
 
 def test_a_single_class_is_refused() -> None:
     source = replace(digits(), train=part(digits().train, digits().train.labels == 3))
-    with pytest.raises(CacheError, match="1 of its classes have training rows, and a probe tells"):
+    with pytest.raises(CacheError, match="1 of its classes have training rows, and a head tells"):
         run(source)
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import ray_kills
 
 from clinit.errors import CacheError, ClusterError
 from clinit.extract.cache import open_cache
@@ -23,18 +23,7 @@ from clinit.headtrain.sweep.folder import SweepData
 from clinit.headtrain.sweep.plan import compile_banks
 from tests.headtrain.stream.made_caches import write_base, write_new
 
-
-def no_namespace() -> str | None:
-    """Say why a cluster cannot be started apart from the network; None where it can."""
-    if importlib.util.find_spec("ray") is None:
-        return "Ray is not installed"
-    if not (shutil.which("unshare") and shutil.which("ip")):
-        return "needs the commands unshare and ip"
-    tried = subprocess.run(["unshare", "--net", "true"], capture_output=True)
-    return None if tried.returncode == 0 else "may not make a network namespace"
-
-
-NO_NAMESPACE = no_namespace()
+NO_NAMESPACE = ray_kills.why_not()
 
 SCRIPT = """
 import pickle, sys
