@@ -18,6 +18,7 @@ import typer
 
 from clinit.cli.choices import DeviceOption, MaxPixels, TransformKind
 from clinit.cli.console import note, warn
+from clinit.cli.expand import expand
 from clinit.cli.export import FILE_SUFFIXES
 from clinit.cli.extract_output import progress_bars
 from clinit.cli.network_options import (
@@ -32,7 +33,6 @@ from clinit.cli.network_options import (
 )
 from clinit.cli.places import check_model
 from clinit.cli.progress import doing
-from clinit.cli.study_options import expand
 from clinit.cli.training_progress import training_progress
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count

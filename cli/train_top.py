@@ -25,7 +25,7 @@ from clinit.cli.top_inputs import (
 )
 from clinit.cli.training_progress import training_progress
 from clinit.extract.number_of import number_of
-from clinit.headtrain.study import Study, names_of
+from clinit.headtrain.study import Study, by_stream, run_name
 
 if TYPE_CHECKING:
     from clinit.headtrain.record.format import RunRecord
@@ -64,12 +64,12 @@ def train_top(
     when the same command is given again.
     """
     check_caches(base, new, head=head)
+    from clinit.headtrain.record.finished import places_of
     from clinit.headtrain.stream.base_head import starting_head
     from clinit.headtrain.top.resume import unfinished
 
-    # One name for a run, whatever else is trained in the same call.
-    folders = [out / names_of([study])[0] for study in studies]
     with claimed_folder(out):
+        folders = places_of(studies, _names(studies), out)
         base_side, new_side = open_sides(images)
         start, head_facts = starting_head(base_side.source, head)
         # Before activations are computed: a folder that is taken is refused at once.
@@ -78,16 +78,15 @@ def train_top(
             if folder not in [each for _, each in left]:
                 say(f"{folder} is there already")
         records = []
-        if left:
-            inputs = read_inputs(
-                images, base_side, new_side, start, head_facts, [study for study, _ in left]
-            )
-            for study, folder in left:
+        places = dict(left)
+        for runs in by_stream(places):
+            inputs = read_inputs(images, base_side, new_side, start, head_facts, runs)
+            for study in runs:
                 records.append(
                     train_one(
                         inputs,
                         study,
-                        folder,
+                        places[study],
                         head_facts,
                         checkpoint_every=checkpoint_every,
                         verbose=verbose,
@@ -95,6 +94,15 @@ def train_top(
                 )
                 inputs = inputs.reused()
     _show(records, folders)
+
+
+def _names(studies: list[Study]) -> list[str]:
+    """Return one name for each run, whatever else is trained in the same call, but for its seed.
+
+    The checkpoint of a killed run has it too.
+    """
+    several = len({study.stream.seed for study in studies}) > 1
+    return [run_name(study.settings(), ["seed"] if several else []) for study in studies]
 
 
 def train_one(

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from clinit.errors import RecordError
 from clinit.extract.head import Head
 from clinit.headtrain.record.format import INFO, check_free, finite, read_info
-from clinit.headtrain.record.info import study_of_run
+from clinit.headtrain.record.info import settings_of, study_of_run
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import PLACES, Study
+from clinit.headtrain.study import PLACES, Study, identity_of
 
 _REMEDY = "Choose another --out, or remove the old record first."
+
+
+def places_of(studies: Sequence[Study], names: Sequence[str], out: Path) -> list[Path]:
+    """Return the folder of each run in `out`: that of its record, or else that of its name.
+
+    A run has another name beside runs of other seeds; it is the same run.
+
+    Args:
+        studies: What the runs are asked to do, resolved.
+        names: Their names, in the same order.
+        out: The folder of all records.
+    """
+    found: dict[str, Path] = {}
+    for info in sorted(out.glob(f"*/{INFO}")):
+        with suppress(RecordError):  # a damaged one is refused where its name is needed
+            found[identity_of(settings_of(read_info(info.parent)))] = info.parent
+    return [found.get(run.identity, out / name) for run, name in zip(studies, names, strict=True)]
 
 
 def unrecorded(
