@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import Memory
-from clinit.cli.claim import check_free, claimed_file
+from clinit.cli.choices import Memory, Overwrite
+from clinit.cli.claim import check_free, claimed_file, tell_replaced
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
@@ -52,6 +52,7 @@ def align(
         ),
     ] = None,
     memory: Memory = None,
+    overwrite: Overwrite = False,
     config_file: ConfigOption = None,
 ) -> None:
     """Align the head of the base classes with a loss, for runs that train with it.
@@ -69,7 +70,8 @@ def align(
     from clinit.headtrain.stream.source import read_sources
 
     with claimed_file(out):
-        check_free(out)
+        check_free(out, overwrite=overwrite)
+        tell_replaced([out], overwrite=overwrite)
         with doing("Reading the feature cache …"):
             chosen = choose_views(open_cache(cache), views)
             (source,) = read_sources(cache, memory=memory)

@@ -69,6 +69,14 @@ VerboseStarts = Annotated[
         "--verbose", "-v", help="Show what each initialisation chose.", rich_help_panel="Output"
     ),
 ]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite",
+        help="Replace what clinit has written at --out before; nothing else is ever replaced.",
+        rich_help_panel="Output",
+    ),
+]
 MaxPixels = Annotated[
     int,
     typer.Option(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from clinit.cli.choices import DeviceOption, MaxPixels, TransformKind
+from clinit.cli.claim import tell_replaced
 from clinit.cli.console import note, warn
 from clinit.cli.expand import expand
 from clinit.cli.export import FILE_SUFFIXES
@@ -197,7 +198,7 @@ def _in_panel(kind: Any, panel: str) -> Any:
     return Annotated[kind.__origin__, placed]
 
 
-def check_out(out: Path) -> None:
+def check_out(out: Path, *, overwrite: bool) -> None:
     """Check that a model can be written to `out`, and that a file has the right suffix."""
     from clinit.headtrain.export.model_folder import check_free
 
@@ -205,7 +206,8 @@ def check_out(out: Path) -> None:
         raise typer.BadParameter(
             f"--out is a folder, or a file that ends in .safetensors, got {out}"
         )
-    check_free(out)
+    check_free(out, overwrite=overwrite)
+    tell_replaced([out], overwrite=overwrite)
 
 
 def open_source(paths: Sequence[Path], network: NetworkOptions) -> tuple[Model, Path]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.choices import BaseCache, BaseHead, Memory, NewCache, VerboseStarts
-from clinit.cli.claim import claimed_folder
+from clinit.cli.choices import BaseCache, BaseHead, Memory, NewCache, Overwrite, VerboseStarts
+from clinit.cli.claim import claimed_folder, tell_replaced
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import say
 from clinit.cli.context import Context
@@ -67,6 +67,7 @@ def train_head(
     ] = False,
     memory: Memory = None,
     config_file: ConfigOption = None,
+    overwrite: Overwrite = False,
     verbose: VerboseStarts = False,
 ) -> None:
     """Train heads on new classes that arrive in tasks, with a frozen backbone.
@@ -74,7 +75,7 @@ def train_head(
     Heads of one seed share class order and batches, so that their initialisations
     are compared on the same samples. Writes a record per head and prints the
     table of their results; what an earlier call with the same command has
-    recorded stays as it is.
+    recorded stays as it is, unless --overwrite is given.
     """
     check_caches(base, new, head=head)
     from clinit.extract.device import choose_device
@@ -87,14 +88,26 @@ def train_head(
     with claimed_folder(out):
         folders = places_of(studies, names_of(studies), out)
         # Before anything is read: a folder that is not a record is in the way.
-        check_free(folder for folder in folders if not (folder / INFO).is_file())
+        check_free(
+            (folder for folder in folders if overwrite or not (folder / INFO).is_file()),
+            overwrite=overwrite,
+        )
         data = read_data(base, new, head, memory)
-        left = unrecorded(studies, folders, data.base, data.new, data.head, diagnosed=diagnose)
+        left = unrecorded(
+            studies,
+            folders,
+            data.base,
+            data.new,
+            data.head,
+            diagnosed=diagnose,
+            overwrite=overwrite,
+        )
+        tell_replaced(folders, overwrite=overwrite)
         for number, folder in enumerate(folders):
             if number not in left:
                 say(f"{folder} is there already")
-        places = {studies[number]: folders[number] for number in left}
-        records = _train_seeds(data, studies, places, diagnose=diagnose, verbose=verbose)
+        seeds = _Seeds(studies, {studies[number]: folders[number] for number in left}, overwrite)
+        records = _train_seeds(data, seeds, diagnose=diagnose, verbose=verbose)
     _show(records, folders)
 
 
@@ -122,15 +135,26 @@ def read_data(base: Path, new: Path, head_file: Path | None, memory: int | None 
     return HeadData(base_source, new_source, *starting_head(base_source, head_file))
 
 
+@dataclass(frozen=True, slots=True)
+class _Seeds:
+    """The runs of a call."""
+
+    studies: list[Study]
+    left: dict[Study, Path]
+    """The folders of those that are to be recorded."""
+    overwrite: bool
+
+
 def _train_seeds(
-    data: HeadData, studies: list[Study], left: dict[Study, Path], *, diagnose: bool, verbose: bool
+    data: HeadData, asked: _Seeds, *, diagnose: bool, verbose: bool
 ) -> list[RunRecord]:
-    """Train one seed after another and record the runs that are `left`, each in its folder."""
+    """Train one seed after another and record the runs that are left, each in its folder."""
     from clinit.headtrain.record.format import write_records
 
+    left = asked.left
     records: list[RunRecord] = []
     said: set[str] = set()
-    seeds = [heads for heads in by_stream(studies) if not left.keys().isdisjoint(heads)]
+    seeds = [heads for heads in by_stream(asked.studies) if not left.keys().isdisjoint(heads)]
     for number, heads in enumerate(seeds, start=1):
         if len(seeds) > 1:
             say(f"Seed {heads[0].stream.seed} ({number} of {len(seeds)}):")
@@ -138,7 +162,8 @@ def _train_seeds(
             say("All heads are trained once more: side by side, the others get the same numbers")
         trained = _train(data, heads, diagnose=diagnose, verbose=verbose, said=said)
         fresh = [record for head, record in zip(heads, trained, strict=True) if head in left]
-        write_records(fresh, [left[head] for head in heads if head in left])
+        folders = [left[head] for head in heads if head in left]
+        write_records(fresh, folders, overwrite=asked.overwrite)
         records += fresh
     return records
 

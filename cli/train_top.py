@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.choices import BaseCache, BaseHead, NewCache, VerboseStarts
-from clinit.cli.claim import claimed_folder
+from clinit.cli.choices import BaseCache, BaseHead, NewCache, Overwrite, VerboseStarts
+from clinit.cli.claim import claimed_folder, tell_replaced
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import say
 from clinit.cli.context import Context
@@ -54,6 +54,7 @@ def train_top(
     images: Images,
     checkpoint_every: CheckpointEvery = 100,
     config_file: ConfigOption = None,
+    overwrite: Overwrite = False,
     verbose: VerboseStarts = False,
 ) -> None:
     """Train the top blocks of a backbone, and its head, on new classes that arrive in tasks.
@@ -73,7 +74,10 @@ def train_top(
         base_side, new_side = open_sides(images)
         start, head_facts = starting_head(base_side.source, head)
         # Before activations are computed: a folder that is taken is refused at once.
-        left = unfinished(studies, folders, base_side.source, new_side.source, start)
+        left = unfinished(
+            studies, folders, base_side.source, new_side.source, start, overwrite=overwrite
+        )
+        tell_replaced(folders, overwrite=overwrite)
         for folder in folders:
             if folder not in [each for _, each in left]:
                 say(f"{folder} is there already")
@@ -90,6 +94,7 @@ def train_top(
                         head_facts,
                         checkpoint_every=checkpoint_every,
                         verbose=verbose,
+                        overwrite=overwrite,
                     )
                 )
                 inputs = inputs.reused()
@@ -114,6 +119,7 @@ def train_one(
     checkpoint_every: int,
     verbose: bool,
     checkpoint: Path | None = None,
+    overwrite: bool | None = None,
 ) -> RunRecord:
     """Train one run, or finish a killed one, and write its record."""
     from clinit.headtrain.top.resume import finish_run
@@ -130,6 +136,7 @@ def train_one(
             observer=observer,
             head_facts=head_facts,
             command=["clinit", *sys.argv[1:]],
+            overwrite=overwrite,
         )
 
 

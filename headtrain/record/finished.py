@@ -15,7 +15,7 @@ from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import PLACES, Study, identity_of
 
-_REMEDY = "Choose another --out, or remove the old record first."
+_REMEDY = "Choose another --out, or replace it with --overwrite."
 
 
 def places_of(studies: Sequence[Study], names: Sequence[str], out: Path) -> list[Path]:
@@ -43,8 +43,9 @@ def unrecorded(
     head: Head,
     *,
     diagnosed: bool = False,
+    overwrite: bool = False,
 ) -> list[int]:
-    """Return the numbers of the runs whose folder holds no record yet; see `is_finished`.
+    """Return the numbers of the runs that are to be trained; see `is_finished`.
 
     Raises:
         RecordError: If a folder holds anything else, or no record can be written there.
@@ -52,7 +53,7 @@ def unrecorded(
     return [
         number
         for number, (study, folder) in enumerate(zip(studies, folders, strict=True))
-        if not is_finished(folder, study, base, new, head, diagnosed=diagnosed)
+        if not is_finished(folder, study, base, new, head, diagnosed=diagnosed, overwrite=overwrite)
     ]
 
 
@@ -64,8 +65,9 @@ def is_finished(
     head: Head,
     *,
     diagnosed: bool = False,
+    overwrite: bool = False,
 ) -> bool:
-    """Return whether `folder` holds the record of this very run.
+    """Return whether `folder` holds the record of this very run, and it is to stay.
 
     Args:
         folder: Folder of the record.
@@ -74,12 +76,13 @@ def is_finished(
         new: The data of the classes that arrive.
         head: What the run starts from.
         diagnosed: Whether its record must hold diagnoses; those that it holds never disturb.
+        overwrite: Whether a record that is there, of this run or another, is to be replaced.
 
     Raises:
         RecordError: If it holds anything else, or no record can be written there.
     """
-    if not (folder / INFO).is_file():
-        check_free([folder])
+    if overwrite or not (folder / INFO).is_file():
+        check_free([folder], overwrite=overwrite)
         return False
     stored = read_info(folder)
     _compare(folder, "config", _telling(study), _telling(study_of_run(stored, str(folder))))
