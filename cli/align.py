@@ -9,6 +9,7 @@ import typer
 
 from clinit.cli.choices import Memory, Overwrite
 from clinit.cli.claim import check_free, claimed_file, tell_replaced
+from clinit.cli.completion import caches
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 @takes("config", AlignConfig)
 def align(
     cache: Annotated[
-        Path, typer.Argument(help="Feature cache of the base classes.", show_default=False)
+        Path,
+        typer.Argument(
+            help="Feature cache of the base classes.", show_default=False, autocompletion=caches
+        ),
     ],
     out: Annotated[
         Path,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from clinit.cli.completion import caches
 from clinit.extract.byte_size import byte_count
 from clinit.headtrain.setting import fields_of
 from clinit.headtrain.study import Device, Training
@@ -36,11 +37,18 @@ Memory = Annotated[
     ),
 ]
 DeviceOption = Annotated[Device, typer.Option(help=fields_of(Training)["device"].setting.help)]
+CacheArgument = Annotated[
+    Path,
+    typer.Argument(
+        help="Folder written by `clinit extract --out`.", show_default=False, autocompletion=caches
+    ),
+]
 BaseCache = Annotated[
     Path,
     typer.Option(
         help="Feature cache of the base classes.",
         metavar="FOLDER",
+        autocompletion=caches,
         rich_help_panel="Data",
         show_default=False,
     ),
@@ -50,6 +58,7 @@ NewCache = Annotated[
     typer.Option(
         help="Feature cache of the new classes.",
         metavar="FOLDER",
+        autocompletion=caches,
         rich_help_panel="Data",
         show_default=False,
     ),

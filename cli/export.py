@@ -10,6 +10,7 @@ import typer
 
 from clinit.cli.choices import Overwrite
 from clinit.cli.claim import claimed_file, tell_replaced
+from clinit.cli.completion import runs
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
@@ -32,7 +33,9 @@ def export(
     context: Context,
     run: Annotated[
         Path,
-        typer.Argument(help="Run record of train-head or train-top.", show_default=False),
+        typer.Argument(
+            help="Run record of train-head or train-top.", show_default=False, autocompletion=runs
+        ),
     ],
     out: Annotated[
         Path,

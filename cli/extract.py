@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli.choices import Autocast, DeviceOption, Dtype, MaxPixels, Split, TransformKind
+from clinit.cli.completion import backbones, datasets
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import warn
 from clinit.cli.context import Context, overridden
@@ -63,6 +64,7 @@ def extract(
             help="imagenet1k, places365, digits; or `folder` for any tree of class folders,"
             " `webdataset` for tar shards, `huggingface` for Parquet files.",
             show_default=False,
+            autocompletion=datasets,
             rich_help_panel="Data",
         ),
     ] = None,
@@ -83,7 +85,11 @@ def extract(
     ] = None,
     backbone: Annotated[
         str,
-        typer.Option(help="timm's name of the network, with its tag.", rich_help_panel="Network"),
+        typer.Option(
+            help="timm's name of the network, with its tag.",
+            rich_help_panel="Network",
+            autocompletion=backbones,
+        ),
     ] = "convnextv2_femto.fcmae_ft_in1k",
     weights: Weights = None,
     model_arg: ModelArgs = None,

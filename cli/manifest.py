@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli.choices import Split
+from clinit.cli.completion import datasets, described_datasets
 from clinit.cli.console import note, out, say, warn
 from clinit.cli.interruption import keeps
 from clinit.cli.progress import doing
@@ -32,6 +33,7 @@ def build(
             " train/<class>/ and val/<class>/, `webdataset` for tar shards, `huggingface` for"
             " Parquet files.",
             show_default=False,
+            autocompletion=datasets,
         ),
     ],
     root: Annotated[
@@ -86,7 +88,11 @@ def build(
 def show(
     manifest: Annotated[
         str,
-        typer.Argument(help="Manifest file, or name of a known data set.", show_default=False),
+        typer.Argument(
+            help="Manifest file, or name of a known data set.",
+            show_default=False,
+            autocompletion=described_datasets,
+        ),
     ],
     classes: Annotated[
         bool, typer.Option("--classes", help="Print the names of the classes alone, one per line.")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from clinit.cli import completion
 from clinit.cli.choices import DeviceOption, MaxPixels, TransformKind
 from clinit.cli.claim import tell_replaced
 from clinit.cli.console import note, warn
@@ -56,7 +57,10 @@ ModelAndImages = Annotated[
     ),
 ]
 ModelArgument = Annotated[
-    Path, typer.Argument(help="Folder or file of a model.", show_default=False)
+    Path,
+    typer.Argument(
+        help="Folder or file of a model.", show_default=False, autocompletion=completion.models
+    ),
 ]
 ModelOut = Annotated[
     Path,
@@ -117,7 +121,14 @@ _TIMM, _IMAGES = "A network of timm instead of MODEL", "Features of the images"
 _OF_TIMM = ("weights", "model_arg", "head_classes", "input_size", "mean", "std")
 _OPTIONS: Mapping[str, tuple[Any, Any, str]] = {
     "backbone": (
-        Annotated[str | None, typer.Option(help="timm's name of it.", show_default=False)],
+        Annotated[
+            str | None,
+            typer.Option(
+                help="timm's name of it.",
+                show_default=False,
+                autocompletion=completion.backbones,
+            ),
+        ],
         None,
         _TIMM,
     ),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import Overwrite
+from clinit.cli.choices import CacheArgument, Overwrite
 from clinit.cli.claim import check_free, claimed_file, tell_replaced
 from clinit.cli.console import note, out, print_json, say
 from clinit.cli.diagnose import Format
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 @keeps("No half of a file is left: it is written whole or not at all.")
 @takes("config", ProbeConfig)
 def probe(
-    cache: Annotated[
-        Path, typer.Argument(help="Folder written by `clinit extract --out`.", show_default=False)
-    ],
+    cache: CacheArgument,
     config: ProbeConfig,
     head: Annotated[
         Path | None,

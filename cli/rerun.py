@@ -12,6 +12,7 @@ import typer
 
 from clinit.cli.choices import MaxPixels, Overwrite
 from clinit.cli.claim import claimed_folder, tell_replaced
+from clinit.cli.completion import runs
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
 from clinit.cli.top_inputs import BaseRoot, NewRoot, Weights, Workers
@@ -46,7 +47,10 @@ class _Places:
 def rerun(
     run: Annotated[
         Path,
-        typer.Argument(help="Folder of a run, as train-head, train-top and sweep write it."),
+        typer.Argument(
+            help="Folder of a run, as train-head, train-top and sweep write it.",
+            autocompletion=runs,
+        ),
     ],
     out: Annotated[
         Path | None,
