@@ -36,7 +36,7 @@ def backbones(incomplete: str) -> list[str]:
     for path in Path(found.origin).parent.glob("models/*.py"):
         source = path.read_text(encoding="utf-8")
         names.update(_ARCHITECTURE.findall(source), _PRETRAINED.findall(source))
-    return _beginning(names, incomplete)
+    return _beginning((name for name in names if not name.endswith(".untrained")), incomplete)
 
 
 def datasets(incomplete: str) -> list[str]:
