@@ -103,6 +103,22 @@ class Split(StrEnum):
     val = "val"
 
 
+class Images(StrEnum):
+    """What is read of a data set; test images become the split that results are reported on."""
+
+    train = "train"
+    val = "val"
+    test = "test"
+
+    @property
+    def split(self) -> str:
+        """The split that they become."""
+        return Split.train.value if self is Images.train else Split.val.value
+
+
+READ_AS_VAL = " test: the test images become the split val, on which results are reported."
+
+
 class TransformKind(StrEnum):
     """Preprocessing without augmentation."""
 

@@ -47,6 +47,15 @@ def test_warnings_go_to_the_error_stream(root: Path) -> None:
     assert "Warning" not in result.stdout
 
 
+def test_test_images_are_listed_as_the_split_val(root: Path, tmp_path: Path) -> None:
+    (root / "val").rename(root / "test")
+    words = ("--root", root, "--split", "test", "--out", tmp_path / "m.parquet")
+    assert run("build", "folder", *words).exit_code == 0
+    assert read_manifest(tmp_path / "m.parquet").split == "val"
+    refused = run("build", "digits", *words)
+    assert "digits has no test images with labels" in str(refused.exception)
+
+
 def test_strict_writes_nothing(root: Path) -> None:
     result, file = build(root, "--strict")
     assert isinstance(result.exception, ManifestError)
