@@ -103,7 +103,7 @@ class Split(StrEnum):
     val = "val"
 
 
-class Images(StrEnum):
+class ReadSplit(StrEnum):
     """What is read of a data set; test images become the split that results are reported on."""
 
     train = "train"
@@ -111,9 +111,9 @@ class Images(StrEnum):
     test = "test"
 
     @property
-    def split(self) -> str:
+    def stored(self) -> str:
         """The split that they become."""
-        return Split.train.value if self is Images.train else Split.val.value
+        return Split.train.value if self is ReadSplit.train else Split.val.value
 
 
 READ_AS_VAL = " test: the test images become the split val, on which results are reported."

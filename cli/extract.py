@@ -13,8 +13,8 @@ from clinit.cli.choices import (
     Autocast,
     DeviceOption,
     Dtype,
-    Images,
     MaxPixels,
+    ReadSplit,
     TransformKind,
 )
 from clinit.cli.completion import backbones, datasets
@@ -86,7 +86,7 @@ def extract(
         ),
     ] = None,
     split: Annotated[
-        Images | None,
+        ReadSplit | None,
         typer.Option(
             help="Extract only this split." + READ_AS_VAL,
             show_default="train and val, as far as they are there",
@@ -121,7 +121,7 @@ def extract(
         typer.Option(
             min=1,
             max=10**9,
-            help="Images per forward pass.",
+            help="ReadSplit per forward pass.",
             show_default="as begun; else 32 on a CPU, 64 on a GPU",
             rich_help_panel="Computation",
         ),
@@ -199,7 +199,7 @@ def extract(
         str | None,
         typer.Option(
             help="Let workers of the Ray cluster at this address compute, one per GPU, else one per"
-            " node (--workers: processors of each). Images and cache are on shared storage.",
+            " node (--workers: processors of each). ReadSplit and cache are on shared storage.",
             metavar="ADDRESS",
             show_default=False,
             rich_help_panel="Computation",
@@ -287,20 +287,20 @@ def _check_images(dataset: str | None, manifest: Path | None, root: Path) -> Non
 
 
 def _manifests(
-    dataset: str | None, path: Path | None, split: Images | None, root: Path, *, strict: bool
+    dataset: str | None, path: Path | None, split: ReadSplit | None, root: Path, *, strict: bool
 ) -> Mapping[str, Manifest]:
     from clinit.extract.manifest import read_manifest
     from clinit.extract.scan import available_splits, scan
 
     if path is not None:
         given = read_manifest(path)
-        if split is not None and split.split != given.split:
+        if split is not None and split.stored != given.split:
             raise typer.BadParameter(f"{path} is the manifest of split {given.split}")
         return {given.split: given}
     assert dataset is not None
     manifests = {}
     # Where no split is found, scanning for one says what was looked for.
-    names = available_splits(dataset, root) or (Images.train.value,)
+    names = available_splits(dataset, root) or (ReadSplit.train.value,)
     for name in (split.value,) if split is not None else names:
         with doing(f"Scanning {name} …"):
             scanned = scan(dataset, root, name, strict=strict)

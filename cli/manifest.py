@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import READ_AS_VAL, Images
+from clinit.cli.choices import READ_AS_VAL, ReadSplit
 from clinit.cli.completion import datasets, described_datasets
 from clinit.cli.console import note, out, say, warn
 from clinit.cli.interruption import keeps
@@ -40,7 +40,9 @@ def build(
         Path,
         typer.Option(help="Folder that holds the data set.", metavar="FOLDER", show_default=False),
     ],
-    split: Annotated[Images, typer.Option(help="Split to list." + READ_AS_VAL, show_default=False)],
+    split: Annotated[
+        ReadSplit, typer.Option(help="Split to list." + READ_AS_VAL, show_default=False)
+    ],
     out: Annotated[
         Path,
         typer.Option(

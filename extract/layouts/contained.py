@@ -28,8 +28,8 @@ def container_files(tree: Tree, suffix: str, split: str) -> dict[str, SplitFiles
         ManifestError: If a container would be read twice.
     """
     snapshot(tree)
-    files = [path for path in tree.others() if path.lower().endswith(suffix)]
-    splits = split_files(files, split)
+    paths = [path for path in tree.others() if path.lower().endswith(suffix)]
+    splits = split_files(paths, split)
     for files in splits.values():
         first = dict[str, str]()
         for path in files.paths:
