@@ -8,7 +8,7 @@ import pytest
 
 from clinit.headtrain.feature_rows import StreamedRows
 from clinit.headtrain.init.running_statistics import RunningStatistics
-from clinit.headtrain.least_squares import statistics as statistics_module
+from clinit.headtrain.least_squares.moments import MomentSums
 from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
 from clinit.headtrain.stream.pool import TaskRows
 
@@ -38,13 +38,13 @@ def stop(number: int) -> int:
 def summed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows of each call that summed some."""
     counts: list[int] = []
-    add = statistics_module.MomentSums.add
+    add = MomentSums.add
 
     def counted(self: Any, features: Any, labels: Any) -> None:
         counts.append(len(labels))
         add(self, features, labels)
 
-    monkeypatch.setattr(statistics_module.MomentSums, "add", counted)
+    monkeypatch.setattr(MomentSums, "add", counted)
     return counts
 
 
