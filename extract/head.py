@@ -33,6 +33,9 @@ from clinit.extract.lock import make_folder
 
 _KEY = "clinit_head"
 _SEALED = "clinit-head/2"
+_TOP1_ROWS = 512
+"""Rows whose logits are computed at a time: 2 MB of them at 1,000 classes stay in the caches, which
+takes half as long as 66 MB."""
 _DOCUMENT = DocumentKind(
     title="the description of a head",
     format=_SEALED,
@@ -115,8 +118,13 @@ def top1(
     known = targets >= 0
     if not known.any():
         return Top1(0, 0)
-    logits = features[known].astype(np.float32) @ head.weight.T + head.bias
-    return Top1(int((logits.argmax(axis=1) == targets[known]).sum()), int(known.sum()))
+    wanted, correct = np.flatnonzero(known), 0
+    for start in range(0, len(wanted), _TOP1_ROWS):
+        rows = wanted[start : start + _TOP1_ROWS]
+        logits = features[rows].astype(np.float32, copy=False) @ head.weight.T
+        logits += head.bias
+        correct += int((logits.argmax(axis=1) == targets[rows]).sum())
+    return Top1(correct, len(wanted))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ import torch
 
 from clinit.extract.device import device_name
 from clinit.extract.head import Head
-from clinit.headtrain.bank.step import BETAS, EPS
+from clinit.headtrain.bank.adamw import BETAS, EPS
 from clinit.headtrain.closed.memory import memory_notes
 from clinit.headtrain.closed_learner import ClosedLearner
 from clinit.headtrain.events import Noted, Observer, ignore

@@ -30,6 +30,7 @@ from clinit.headtrain.events import (
 )
 from clinit.headtrain.init.new_classes import NewClasses
 from clinit.headtrain.init.raw import random_task_rows
+from clinit.headtrain.init.running_statistics import RunningStatistics
 from clinit.headtrain.init.solved import SOLVED
 from clinit.headtrain.init.task_start import TaskStart, warm_up
 from clinit.headtrain.least_squares.statistics import ClassStatistics
@@ -73,6 +74,7 @@ class Learner:
         self._bank = Bank(Rows.of_head(head), [study.training for study in studies], device)
         self._plan = TaskPlan(scenario, self._shared)
         self._plan.check_rows_aside()
+        self._statistics = RunningStatistics()
         tested = scenario.val.rows_between(0, scenario.num_classes)
         self._test = self._on_device(scenario.val, tested)
         if self._shared.start.head_width == "full":
@@ -138,7 +140,7 @@ class Learner:
         self, task: Task, data: LabelledRows, rows: TaskRows, diagnose: Diagnose
     ) -> list[dict[str, Any]]:
         """Measure each head as it is, over the rows that the task was learnt from."""
-        statistics = ClassStatistics.of(data.arrays(), rows.labels, num_classes=task.stop)
+        statistics = self._statistics.of(rows, data.arrays(), task.stop, "class")
         heads = [self._bank.rows(index) for index in range(self._bank.num_heads)]
         return [diagnose(statistics, head.between(0, task.stop)) for head in heads]
 
@@ -166,6 +168,8 @@ class Learner:
             SOLVED.get(self._shared.stream.method),
             self.device,
             lambda curve: self._observe(LambdaChosen(task.number, curve)),
+            lambda features, weighting: self._statistics.of(seen, features, task.stop, weighting),
+            heads_alike=len(self.entries) == 1,
         )
         for index, study in enumerate(self._studies):
             start, seconds = shared.start(study, self._bank.rows(index))

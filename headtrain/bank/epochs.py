@@ -44,10 +44,7 @@ def train_epochs(
     """
     updates = Updates(bank, batch_size)
     steps = sum(size // batch_size for size in sizes)
-    schedules = [
-        torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
-        for optimizer in updates.optimizers
-    ]
+    shares = iter(np.cos(np.linspace(0, np.pi, steps, endpoint=False)) / 2 + 0.5)
 
     def train_on(rows: LabelledRows, epoch: int) -> Float[np.ndarray, " heads"]:
         count = len(rows) // batch_size
@@ -56,9 +53,8 @@ def train_epochs(
         total = torch.zeros(bank.num_heads, dtype=torch.float64, device=bank.device)
         for batch in batches.to(bank.device):
             taken = rows.take(batch)
-            total += updates.step(prepare(taken.features), taken.labels).double().mean(0)
-            for schedule in schedules:
-                schedule.step()
+            share = float(next(shares))
+            total += updates.step(prepare(taken.features), taken.labels, share).double().mean(0)
         means: np.ndarray = (total / count).cpu().numpy()
         return means
 

@@ -8,7 +8,7 @@ once and replayed for all others, one launch instead of some thirty.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -43,8 +43,7 @@ class Replayed:
     one step, those before the capture too: nothing has to be put back.
     """
 
-    def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        self._optimizers = tuple(optimizers)
+    def __init__(self) -> None:
         self._steps = 0
         self._replay: Callable[[], None] | None = None
 
@@ -68,17 +67,11 @@ class Replayed:
 
     def _captured(self, step: Callable[[], None]) -> Callable[[], None] | None:
         """Return what replays a step; None where it cannot be captured."""
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                group["capturable"] = True
         try:
             return _capture(step)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            for optimizer in self._optimizers:
-                for group in optimizer.param_groups:
-                    group["capturable"] = False
             warnings.warn(
                 "the update of the heads could not be captured in a CUDA graph and is launched"
                 f" call by call, which is slower: {error}",
@@ -111,7 +104,7 @@ class TaskSteps:
         self._kind_rows = self._kinds.sum(2, dtype=torch.float32)
         self._zero = torch.zeros((), device=device)
         self._losses = torch.zeros(iterations, 2, heads, device=device)
-        self._replayed = Replayed(updates.optimizers) if device.type == "cuda" else None
+        self._replayed = Replayed() if device.type == "cuda" else None
 
     @property
     def losses(self) -> Float[np.ndarray, "iterations heads 2"]:

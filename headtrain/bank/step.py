@@ -1,10 +1,10 @@
 """One update of a bank: two matrix products and one fused AdamW pass.
 
 No autograd: the gradient of a linear head is the gradient of its logits times the features. The
-optimizer is `torch.optim.AdamW`'s fused kernel, applied to views of the bank's tensors. Written
-out with tensors of per-head rates it took three times as long on a CPU, eight passes instead of
-one. Neighbours with equal settings share a view and a launch. The optimizer state is fresh, so
-that the moments of new rows cannot be those of a stale head.
+optimizer is torch's fused kernel, applied to views of the bank's tensors. Written out with tensors
+of per-head rates it took three times as long on a CPU, eight passes instead of one. Neighbours with
+equal settings share a view and a launch. The optimizer state is fresh, so that the moments of new
+rows cannot be those of a stale head.
 
 All tensors of a step are made once and stay where they are, and nothing waits for the device: a
 step on a CUDA device can be captured as it is.
@@ -21,13 +21,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from clinit.headtrain.bank.adamw import AdamW
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.precision import check_precision, products_in
 from clinit.headtrain.bank.products import Bf16Products, Float32Products, Products
 from clinit.headtrain.losses import Loss, loss_named
-
-BETAS = (0.9, 0.999)
-EPS = 1e-8
 
 Setting = TypeVar("Setting")
 
@@ -45,33 +43,33 @@ def spans(settings: Sequence[Setting]) -> Iterator[tuple[slice, Setting]]:
         start = stop
 
 
-def adamw(
+def optimizers(
     weight: Float[Tensor, "heads classes dim"],
     bias: Float[Tensor, "heads classes"],
     weight_gradient: Float[Tensor, "heads classes dim"],
     bias_gradient: Float[Tensor, "heads classes"],
     settings: Sequence[tuple[float, float]],
-) -> torch.optim.Optimizer:
-    """Return an optimizer with fresh state that updates `weight` and `bias` in place.
+) -> list[AdamW]:
+    """Return optimizers with fresh state that update `weight` and `bias` in place.
 
-    It reads the gradients from the two tensors given here at each step.
+    They read the gradients from the two tensors given here at each step.
 
     Args:
-        weight: Weights of the bank; must not require gradients.
+        weight: Weights of the bank.
         bias: Biases of the bank.
         weight_gradient: Where the gradient of `weight` is written before each step.
         bias_gradient: Where that of `bias` is written.
         settings: Learning rate and weight decay of each head.
     """
-    groups = []
-    for heads, (lr, weight_decay) in spans(settings):
-        views = []
-        for values, gradient in ((weight, weight_gradient), (bias, bias_gradient)):
-            view = values[heads].requires_grad_()
-            view.grad = gradient[heads]
-            views.append(view)
-        groups.append({"params": views, "lr": lr, "weight_decay": weight_decay})
-    return torch.optim.AdamW(groups, betas=BETAS, eps=EPS, fused=True)
+    return [
+        AdamW.fresh(
+            [weight[heads], bias[heads]],
+            [weight_gradient[heads], bias_gradient[heads]],
+            lr=lr,
+            weight_decay=weight_decay,
+        )
+        for heads, (lr, weight_decay) in spans(settings)
+    ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,10 +91,10 @@ class _HeadGroup:
     ones: Float[Tensor, "1 batch"]
     labels: Int[Tensor, "batch heads"]
     losses: Float[Tensor, "batch heads"]
-    optimizer: torch.optim.Optimizer
+    optimizers: Sequence[AdamW]
 
-    def update(self, products: Products) -> None:
-        """Do one update on the batch that `products` has read."""
+    def update(self, products: Products, share: float) -> None:
+        """Do one update on the batch that `products` has read, with a share of the rates."""
         products.logits(self.weight, self.bias, out=self.logits)
         shape = (*self.labels.shape, -1)
         values, _ = self.loss.value_and_gradient(
@@ -108,7 +106,8 @@ class _HeadGroup:
         # A product with ones is twice as fast as the sum over rows on a CPU.
         bias_gradient = self.bias_gradient[None]
         torch.addmm(bias_gradient, self.ones, self.gradient, beta=0, alpha=scale, out=bias_gradient)
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.step(share)
 
 
 class Updates:
@@ -133,29 +132,32 @@ class Updates:
         self._groups = [make(heads, loss) for heads, loss in split]
 
     @property
-    def optimizers(self) -> list[torch.optim.Optimizer]:
-        """One for each group of heads that is updated together."""
-        return [group.optimizer for group in self._groups]
+    def optimizers(self) -> list[AdamW]:
+        """One for each setting of neighbours that are updated together."""
+        return [optimizer for group in self._groups for optimizer in group.optimizers]
 
     def step(
-        self, features: Float[Tensor, "batch dim"], labels: Int[Tensor, " batch"]
+        self,
+        features: Float[Tensor, "batch dim"],
+        labels: Int[Tensor, " batch"],
+        share: float = 1.0,
     ) -> Float[Tensor, "batch heads"]:
         """Do one update on the mean loss of a batch; return the losses before it.
 
         `features` may be float16: they are widened into a buffer of this object. The losses are
-        in a buffer too, which the next step overwrites.
+        in a buffer too, which the next step overwrites. `share` is that of the learning rates.
         """
         self.features.copy_(features)
         self.labels.copy_(labels)
-        self.update()
+        self.update(share)
         return self.losses
 
-    def update(self) -> None:
+    def update(self, share: float = 1.0) -> None:
         """Do one update on what `features` and `labels` hold; fill `losses`."""
         with products_in(self._precision):
             self._products.read(self.features)
             for group in self._groups:
-                group.update(self._products)
+                group.update(self._products, share)
 
 
 def _split(bank: Bank) -> Iterator[tuple[slice, str]]:
@@ -210,7 +212,7 @@ class _HeadGroupMaker:
             ones=bank.weight.new_ones(1, batch),
             labels=self._labels[:, None].expand(batch, len(bias)),
             losses=self._losses[:, heads],
-            optimizer=adamw(
+            optimizers=optimizers(
                 weight,
                 bias,
                 weight_gradient.view(weight.shape),

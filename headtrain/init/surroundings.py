@@ -178,8 +178,10 @@ def weighted_moments(
 ) -> Float[Any, "2 columns"]:
     """Return the weighted sums of each column and of its squares."""
     xp = namespace(logits)
-    columns, weight = xp.astype(logits, xp.float64), beside(logits, weights)
-    return xp.stack([weight @ columns, weight @ xp.square(columns)])
+    columns, weight = xp.astype(logits, xp.float64, copy=True), beside(logits, weights)
+    sums = weight @ columns
+    columns *= columns  # in place: a second array of this size would take longer than all else
+    return xp.stack([sums, weight @ columns])
 
 
 def mean_variance(moments: Float[Any, "2 columns"]) -> float:

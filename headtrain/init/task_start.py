@@ -64,6 +64,9 @@ class TaskStart:
         solved: SolvedHead | None,
         device: torch.device,
         chosen: Callable[[LambdaCurve], None],
+        summed: Callable[[FeatureRows, Weighting], ClassStatistics] | None = None,
+        *,
+        heads_alike: bool = False,
     ) -> None:
         """Take what the start may look at.
 
@@ -76,6 +79,9 @@ class TaskStart:
             solved: How the head is solved; None where rows are initialised.
             device: Where the work that is timed is done.
             chosen: Called with the curve by which lambda is chosen, where it is.
+            summed: Returns the class statistics of these features; default: sums all rows.
+            heads_alike: Whether all heads have the same rows yet, as they have before the first
+                task: those that start in the same way then start with the same rows.
         """
         self._task = task
         self._num_base = num_base
@@ -84,6 +90,9 @@ class TaskStart:
         self._closed = solved
         self._device = device
         self._chosen = chosen
+        self._summed = summed or self._sum
+        self._heads_alike = heads_alike
+        self._starts: dict[tuple[Start, str], tuple[Initialisation, Spent]] = {}
         self._watch = Stopwatch(device)
         self._statistics: dict[Weighting, ClassStatistics] = {}
         self._curves: dict[Weighting, LambdaCurve] = {}
@@ -99,6 +108,15 @@ class TaskStart:
         init = study.start
         if init.init == "random":
             return Initialisation(head.between(self._task.start, self._task.stop)), {}
+        if not self._heads_alike:
+            return self._initialised(study, head)
+        key = init, study.training.loss
+        if key not in self._starts:
+            self._starts[key] = self._initialised(study, head)
+        return self._starts[key]
+
+    def _initialised(self, study: Study, head: Rows) -> tuple[Initialisation, Spent]:
+        init = study.start
         data = NewClasses(
             self.features, self._labels, head, self._task.start, self._task.stop, self._num_base
         )
@@ -135,10 +153,13 @@ class TaskStart:
         if weighting not in self._statistics:
             features = self.features
             with self._watch.phase(f"statistics {weighting}"):
-                self._statistics[weighting] = ClassStatistics.of(
-                    features, self._labels, num_classes=self._task.stop, weighting=weighting
-                )
+                self._statistics[weighting] = self._summed(features, weighting)
         return self._statistics[weighting]
+
+    def _sum(self, features: FeatureRows, weighting: Weighting) -> ClassStatistics:
+        return ClassStatistics.of(
+            features, self._labels, num_classes=self._task.stop, weighting=weighting
+        )
 
     def _curve(self, weighting: Weighting) -> LambdaCurve:
         if weighting not in self._curves:

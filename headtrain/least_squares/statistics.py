@@ -161,6 +161,42 @@ class ClassStatistics:
         merged._check()
         return merged
 
+    def within(self, totals: Int[np.ndarray, " more"]) -> ClassStatistics:
+        """Return the statistics of the same rows, as a part of a set that has more classes.
+
+        Their classes have no more rows there, so all weights change by one factor: that of the
+        number of classes, or of rows.
+
+        Args:
+            totals: Rows of each class in the larger set: of these classes as many as here, and of
+                others any number.
+
+        Raises:
+            ValueError: If a class that has rows here has another number of them there.
+        """
+        known = self.totals > 0
+        told = np.asarray(totals, dtype=np.int64)
+        if len(told) < len(known) or not np.array_equal(
+            told[: len(known)][known], self.totals[known]
+        ):
+            raise ValueError("a class has another number of rows in the larger set")
+        xp = namespace(self.gram)
+        added = len(told) - len(known)
+        none = xp.zeros(
+            (added, self.dim), dtype=xp.float64, device=array_api_compat.device(self.gram)
+        )
+        factor = 1.0
+        if known.any():
+            first = int(np.argmax(known))
+            factor = float(row_weights(told, self.weighting)[first] / self.weights[first])
+        return replace(
+            self,
+            totals=told,
+            counts=np.concatenate([self.counts, np.zeros(added, dtype=np.int64)]),
+            sums=xp.concat([self.sums, none]),
+            gram=self.gram * factor,
+        )
+
     def with_shift(self, shift: Float[Any, " dim"]) -> ClassStatistics:
         """Return the same statistics, about another shift."""
         xp = namespace(self.gram)

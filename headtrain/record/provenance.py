@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -13,6 +14,11 @@ LIBRARIES = ("clinit", *CUPY, "numpy", "polars", "scipy", "timm", "torch")
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the libraries that are installed."""
+    return dict(_versions())
+
+
+@cache  # a sweep writes thousands of records, and what is installed is read from disk
+def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:

@@ -162,7 +162,7 @@ def test_so_are_those_of_a_cuda_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "_capture", lambda step: lambda: None)
     with without_cyclic_collector():
         _, steps = make_steps()
-        steps._replayed = loop.Replayed(steps._updates.optimizers)
+        steps._replayed = loop.Replayed()
         steps.run(0, STEPS)
         assert steps._number.item() == loop.WARM_UP_STEPS
         gone: weakref.ref[TaskSteps] = weakref.ref(steps)

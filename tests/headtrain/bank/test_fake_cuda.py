@@ -41,7 +41,7 @@ HEADS = [
 @pytest.fixture(autouse=True)
 def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A device whose memory is large, whose steps are not captured, and which computes in all."""
-    monkeypatch.setattr(task_steps, "Replayed", lambda optimizers: lambda step: step())
+    monkeypatch.setattr(task_steps, "Replayed", lambda: lambda step: step())
     monkeypatch.setattr(labelled_rows, "is_resident", lambda size, device: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
@@ -87,9 +87,9 @@ def test_rows_are_written_and_a_step_is_done_on_the_device(precision: str) -> No
     losses = training.step(rows.features[:BATCH], rows.labels[:BATCH])
     assert on_cuda(losses, bank.weight, bank.bias, training.features)
     assert losses.shape == (BATCH, len(HEADS))
-    moments = [state for each in training.optimizers for state in each.state.values()]
-    assert moments
-    assert on_cuda(*(value for state in moments for value in state.values()))
+    states = [each.state for each in training.optimizers]
+    assert all(states)
+    assert on_cuda(*(value for state in states for value in state))
 
 
 @pytest.mark.parametrize("resident", [True, False])

@@ -154,8 +154,7 @@ def test_weights_moments_and_losses_are_float32_whatever_the_products() -> None:
     with torch.no_grad():
         training = Updates(bank, BATCH)
         losses = training.step(*batch())
-    states = [state for each in training.optimizers for state in each.state.values()]
-    kinds = {value.dtype for state in states for value in state.values()}
+    kinds = {value.dtype for each in training.optimizers for value in each.state}
     assert {losses.dtype, bank.weight.dtype, bank.bias.dtype} | kinds == {torch.float32}
 
 

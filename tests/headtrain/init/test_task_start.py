@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.init import LambdaCurve, NewClasses, initialise
+from clinit.headtrain.init import LambdaCurve, NewClasses, initialise, task_start
 from clinit.headtrain.init.solved import SOLVED, SolvedHead
 from clinit.headtrain.init.task_start import TaskStart
 from clinit.headtrain.least_squares.lambda_curve import lambda_curve
 from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.tasks import Task
-from clinit.headtrain.study import Study, Weighting
+from clinit.headtrain.study import Start, Study, Weighting
 
 OLD, NEW, DIM = 5, 3, 6
 TASK = Task(2, np.arange(NEW), OLD)
@@ -148,3 +148,41 @@ def test_a_lambda_that_cannot_be_chosen_is_refused() -> None:
     )
     with pytest.raises(StatisticsError, match="no class that is judged has two rows"):
         start.start(study(init="least-square", lam="held-out"), head())
+
+
+def test_heads_that_are_alike_yet_start_alike_and_are_computed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    features, labels = sample()
+    calls: list[Start] = []
+
+    def counted(start: Start, *args: Any, **settings: Any) -> Any:
+        calls.append(start)
+        return initialise(start, *args, **settings)
+
+    monkeypatch.setattr(task_start, "initialise", counted)
+    starts = [
+        study(init="least-square", lr=0.1),
+        study(init="least-square", lr=0.2),
+        study(init="least-square", loss="mse"),
+        study(init="class-mean", lr=0.1),
+    ]
+    shared = TaskStart(
+        TASK, OLD, lambda: features, labels, None, torch.device("cpu"), lambda curve: None,
+        heads_alike=True,
+    )  # fmt: skip
+    found = [shared.start(each, head()) for each in starts]
+    assert len(calls) == 3
+    assert found[1] is found[0]
+    for each, (start, seconds) in zip(starts, found, strict=True):
+        alone, _ = Reader().start.start(each, head())
+        np.testing.assert_array_equal(start.rows.weight, alone.rows.weight)
+        assert {"features", "statistics"} <= set(seconds)  # each is charged for all
+
+
+def test_heads_that_differ_are_computed_each() -> None:
+    reader = Reader()
+    first, _ = reader.start.start(study(init="least-square"), head())
+    other = Rows(2 * head().weight, head().bias)
+    second, _ = reader.start.start(study(init="least-square"), other)
+    assert not np.array_equal(first.rows.weight, second.rows.weight)
