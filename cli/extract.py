@@ -121,7 +121,7 @@ def extract(
         typer.Option(
             min=1,
             max=10**9,
-            help="ReadSplit per forward pass.",
+            help="Images per forward pass.",
             show_default="as begun; else 32 on a CPU, 64 on a GPU",
             rich_help_panel="Computation",
         ),
@@ -199,7 +199,7 @@ def extract(
         str | None,
         typer.Option(
             help="Let workers of the Ray cluster at this address compute, one per GPU, else one per"
-            " node (--workers: processors of each). ReadSplit and cache are on shared storage.",
+            " node (--workers: processors of each). Images and cache are on shared storage.",
             metavar="ADDRESS",
             show_default=False,
             rich_help_panel="Computation",
