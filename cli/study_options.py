@@ -90,7 +90,7 @@ def _annotation(field: Field, *, top: bool) -> Any:
         # Typer takes no lists of literals. Numbers are read by `_listed`, ranges included.
         one = StrEnum(field.name, {word: word for word in words}) if words else str
         kind = list[one] | None  # type: ignore[valid-type]
-    return _option(field, kind)
+    return _option(field, kind, SEVERAL.get(field.name, ()))
 
 
 def _type(field: Field, words: Iterable[str]) -> Any:
@@ -110,13 +110,13 @@ def _typed_default(field: Field) -> Any:
     return str(field.default) if field.words and field.is_number else field.default
 
 
-def _option(field: Field, kind: Any) -> Any:
+def _option(field: Field, kind: Any, several: tuple[str, ...] = ()) -> Any:
+    """Return the annotation of an option; `several`: the defaults where it takes several values."""
     setting = field.setting
-    several = SEVERAL.get(field.name)
     shown: Any = ", ".join(several) if several else setting.otherwise
     if shown is None:
         shown = field.default is not None and field.default is not False
-    bounded = field.is_number and not field.words and several is None
+    bounded = field.is_number and not field.words and not several
     names = [field.option]
     if field.types == (bool,) and field.default:
         names = [f"{field.option}/--no-{field.key}"]
@@ -124,30 +124,30 @@ def _option(field: Field, kind: Any) -> Any:
         kind,
         typer.Option(
             *names,
-            help=setting.help + _repeated(field),
+            help=setting.help + _repeated(field, several=bool(several)),
             min=setting.least if bounded else None,
             max=setting.most if bounded else None,
-            metavar=_metavar(field),
+            metavar=_metavar(field, several=bool(several)),
             show_default=shown,
             rich_help_panel=field.panel,
         ),
     ]
 
 
-def _metavar(field: Field) -> str | None:
+def _metavar(field: Field, *, several: bool) -> str | None:
     """Return what the option takes, where its type does not say it."""
     if field.setting.file:
         return "FILE"
-    if field.name in SEVERAL and not field.words:
+    if several and not field.words:
         return "NUMBER|RANGE"
     return "|".join(("NUMBER", *field.words)) if field.words and field.is_number else None
 
 
-def _repeated(field: Field) -> str:
+def _repeated(field: Field, *, several: bool) -> str:
     """Return what the help says of an option that can be given more than once."""
     if field.items is float:
         return " Repeatable."
-    if field.name not in SEVERAL:
+    if not several:
         return ""
     listed = "" if field.words else " Several as 0:3 (0, 1 and 2) or 0,3,7."
     return f"{listed} Repeatable, one run each."
