@@ -69,8 +69,8 @@ def test_an_unknown_data_set_is_refused(root: Path) -> None:
     assert "known are digits, imagenet1k, places365 and folder" in str(result.exception)
 
 
-def test_a_split_is_train_or_val(root: Path) -> None:
-    result = run("build", "folder", "--root", root, "--split", "test", "--out", root / "x")
+def test_a_split_is_train_val_or_test(root: Path) -> None:
+    result = run("build", "folder", "--root", root, "--split", "dev", "--out", root / "x")
     assert result.exit_code == 2
     assert "is not one of" in result.stderr
 

@@ -104,6 +104,17 @@ def test_seeds_of_a_file_are_those_of_the_option(
     assert "2 runs on 2 streams, 2 recorded already" in text
 
 
+def test_several_seeds_of_a_file_are_refused_by_a_command_that_takes_one(
+    caches: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "options.toml"
+    file.write_text('seed = "0:2"\n')
+    words = ["align", caches[1], "--out", str(tmp_path / "h.safetensors"), "--config", str(file)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert "as an integer" in result.output
+
+
 @pytest.mark.parametrize(
     ("word", "message"),
     [
