@@ -157,7 +157,7 @@ def test_a_record_without_a_head_is_read_and_its_head_is_missed_by_name(tmp_path
 def test_a_record_that_cannot_be_written_does_not_stop_the_others(tmp_path: Path) -> None:
     names = ("one", "two", "three")
     (tmp_path / "two").touch()
-    with pytest.raises(RecordError, match=r"two: .*; 1 of 3 runs are not recorded"):
+    with pytest.raises(RecordError, match=r"two that is .*; 1 of 3 runs are not recorded"):
         write_records([make_record()] * 3, [tmp_path / name for name in names])
     assert find_records(tmp_path) == [tmp_path / "one", tmp_path / "three"]
 
