@@ -247,7 +247,7 @@ def _choice(field: Field, parts: Sequence[str]) -> Interval | tuple[Value, ...]:
         elif field.is_number and (found := _INTEGERS.fullmatch(part)):
             first, stop = int(found[1]), int(found[2])
             if first >= stop:
-                raise _not_a_range(field, part, "holds no number")
+                raise _not_a_range(field, part, "it holds no number")
             _check_count(field, part, len(values) + stop - first)
             values += range(first, stop)
         else:

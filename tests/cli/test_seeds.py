@@ -118,7 +118,7 @@ def test_several_seeds_of_a_file_are_refused_by_a_command_that_takes_one(
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("3:3", "--seed 3:3 is not a range: holds no number. Write one (--seed 3), a range"),
+        ("3:3", "--seed 3:3 is not a range: it holds no number. Write one (--seed 3), a range"),
         ("a", "--seed takes an integer, got 'a'. Write one"),
         ("0:3:0", "--seed takes an integer, got '0:3:0'. Write one"),
         ("1.5", "--seed takes an integer, got '1.5'. Write one"),
