@@ -101,10 +101,13 @@ def show(
     ] = False,
 ) -> None:
     """Show what a manifest holds, or what is known of a data set."""
-    from clinit.extract.dataset import known_datasets, read_dataset
-    from clinit.extract.manifest import read_manifest
+    from clinit.extract.dataset import check_known, known_datasets, read_dataset
 
     known = manifest in known_datasets() and not Path(manifest).is_file()
+    if Path(manifest).name == manifest and not (Path(manifest).suffix or Path(manifest).exists()):
+        check_known(manifest, described=True)
+    from clinit.extract.manifest import read_manifest
+
     if classes:
         found = (
             read_dataset(manifest).classes if known else read_manifest(Path(manifest)).class_names

@@ -153,9 +153,9 @@ def check_same_backbone(one: Fingerprint, other: Fingerprint) -> None:
     """
     differing = one.without_rows.differences(other.without_rows)
     if differing:
-        listed = ", ".join(f"{each.name} ({each.one} / {each.other})" for each in differing)
         raise CacheError(
-            f"the two caches hold features of different backbones: {listed}",
+            "the two caches hold features of different backbones:"
+            f" {', '.join(map(str, differing))}",
             remedy="Extract both with the same options of `clinit extract`.",
         )
     if one.is_nameless:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Required, TypedDict
 
 from clinit.errors import CacheError, RecordError
-from clinit.extract.contrast import contrast
 from clinit.extract.document import DocumentKind
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
@@ -216,7 +215,7 @@ def _check_sides(
     for side, mine in sides.items():
         theirs = _all_fields(_side(found.get(side) or {}))
         for each in theirs.differences(_all_fields(mine)):
-            there, now = contrast(each.one, each.other)
+            there, now = each.told
             differing.append(f"{side} {each.name} ({there} there, {now} now)")
     if differing:
         raise _replaced(where, differing, num_records)

@@ -1,5 +1,6 @@
 """A mistake on the command line is told in words of clinit, before PyTorch is loaded."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *w
     with pytest.raises(SystemExit) as caught:
         main()
     assert caught.value.code in (1, 2)
-    return " ".join(capsys.readouterr().err.replace("│", " ").split())
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().err).split())
 
 
 MISTAKES = {
@@ -54,9 +55,52 @@ def test_a_mistake_is_told_in_plain_words(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     message = told(monkeypatch, capsys, *TRAIN, *words)
-    assert MISTAKES[words] in message
+    assert MISTAKES[words] in f"{message} "
     assert "Value error" not in message
     assert "Input should" not in message
+
+
+WORDS = {
+    ("cache", "shwo"): "There is no command shwo. Did you mean show?",
+    ("frobnicate",): "There is no command frobnicate. ",
+    ("train-head", "--base", "x"): "--new FOLDER is missing. Feature cache of the new classes.",
+    ("report",): "RUN is missing. Run records, or folders that hold some.",
+    ("report", "r", "--plot"): "--plot is given without its value.",
+    ("report", "r", "--output"): "There is no option --output. ",
+    (
+        "cache",
+        "merge",
+        "o",
+        "a",
+        "b",
+        "--out",
+    ): "There is no option --out: OUT is given without it.",
+    ("demo", "here", "there"): "Nothing takes what stands at the end: here there",
+}
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_missing_and_unknown_words_are_told_in_plain_words(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert WORDS[words] in f"{told(monkeypatch, capsys, *words)} "
+
+
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        (("predict",), "predict [OPTIONS] MODEL IMAGE... Try"),
+        (("export",), "export --out PATH [OPTIONS] RUN Try"),
+        (("cache", "shwo"), "cache [OPTIONS] COMMAND ... Try"),
+    ],
+)
+def test_an_error_has_the_usage_line_of_the_help(
+    words: tuple[str, ...],
+    usage: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert f"clinit {usage}" in told(monkeypatch, capsys, *words)
 
 
 @pytest.mark.parametrize(
