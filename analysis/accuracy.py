@@ -91,6 +91,11 @@ def average_incremental_accuracy(points: pl.DataFrame) -> float | None:
     return mean(at_end(points)["acc_all"])
 
 
+def mean_at_start(points: pl.DataFrame, name: str) -> float | None:
+    """Return the mean over tasks of a value before the first step, such as `acc_new`."""
+    return mean(at_start(points)[name])
+
+
 def at_start(points: pl.DataFrame) -> pl.DataFrame:
     """Return the evaluation before the first step of each task."""
     return points.filter(pl.col("iteration") == 0)

@@ -7,11 +7,13 @@ said of them; where the rest is written is said once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
 from clinit.analysis.efficiency import Reading
+from clinit.analysis.fitted_table import Fitted
 from clinit.analysis.run_summary import RunSummary
 
 WHERE_COLUMNS_ARE_TOLD = "Columns: clinit report --help"
@@ -37,18 +39,44 @@ def loss_caption(runs: Sequence[RunSummary]) -> str:
     return f"L_new: mean loss on {most}training images of the current task."
 
 
-def below(runs: Sequence[RunSummary], *said: str, left_out: str = "") -> list[RenderableType]:
-    """Return the words below a table in the terminal; nothing where there is nothing to say.
+@dataclass(frozen=True, slots=True)
+class Below:
+    """Words below a table in the terminal."""
+
+    bold: str
+    """What bold numbers mean: said where the terminal shows them bold, not in a file."""
+    words: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print the words; no line where there are none."""
+        words = " ".join(filter(None, (self.bold if console.color_system else "", self.words)))
+        if words:
+            yield Text(words, style="dim")
+
+
+def below(
+    runs: Sequence[RunSummary], *said: str, bold: str = "", fitted: Fitted | None = None
+) -> RenderableType:
+    """Return the words below a table in the terminal.
 
     Args:
         runs: Those of the table.
         said: Sentences about this table; empty ones are left out.
-        left_out: Headings of the columns that it has no room for.
+        bold: What bold numbers mean.
+        fitted: The table, where it may have no room for some columns.
     """
     start = "" if not runs[0].skip_start else "The points before the first step are left out."
-    missing = f"Not shown in this width: {left_out}." if left_out else ""
-    words = " ".join(filter(None, (*said, start, missing)))
-    return [Text(words, style="dim")] if words else []
+    missing = ""
+    if fitted is not None and fitted.left_out:
+        wider = 120 if fitted.width < 120 else fitted.width + 40
+        missing = (
+            f"Not shown in this width: {fitted.left_out} (a wider terminal, or COLUMNS={wider})."
+        )
+    return Below(bold, " ".join(filter(None, (*said, start, missing))))
+
+
+AT_LEAST = "≥: at least, the level is reached before the first step."
+"""What the mark of a gain means that is bounded by the grid of evaluations."""
 
 
 def reading_caption(reading: Reading) -> str:

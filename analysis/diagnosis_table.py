@@ -41,9 +41,9 @@ def diagnosis_table(runs: Sequence[RunSummary], width: int, *, per_task: bool) -
     words = below(
         runs,
         "On buffer and new training images; 0: full collapse.",
-        left_out=fitted.left_out,
+        fitted=fitted,
     )
-    return Group(Text(title, style="italic"), fitted.table, *words)
+    return Group(Text(title, style="italic"), fitted.table, words)
 
 
 def _lines(run: RunSummary, *, per_task: bool) -> list[Line]:

@@ -78,6 +78,11 @@ class TaskGain:
         random = self.random_reached if reading == "equal-level" else self.random_best
         return max(random, self.first) / max(self.reached, self.first)
 
+    def is_bounded(self, reading: Reading) -> bool:
+        """Return whether the gain is at least its value: the run is there before its first step."""
+        random = self.random_reached if reading == "equal-level" else self.random_best
+        return self.reached is not None and self.reached < min(self.first, random)
+
 
 @dataclass(frozen=True, slots=True)
 class Gain:
@@ -96,6 +101,10 @@ class Gain:
     def complete(self) -> bool:
         """Whether the run gets to the level in every task."""
         return self.reached == len(self.tasks)
+
+    def bounded(self, reading: Reading) -> int:
+        """Return the number of tasks whose gain is at least its value."""
+        return sum(task.is_bounded(reading) for task in self.tasks)
 
     def mean(self, reading: Reading) -> float | None:
         """Return the mean over the tasks in which the level is reached; None without any."""
@@ -126,6 +135,11 @@ def gain(run: pl.DataFrame, random: pl.DataFrame) -> Gain:
 def value_name(reading: Reading) -> str:
     """Return the name of the gain by this reading in the rows of a report."""
     return f"gain_{reading.replace('-', '_')}"
+
+
+def bounded_name(reading: Reading) -> str:
+    """Return the name, in the rows of a report, of how many tasks bound the gain from below."""
+    return f"{value_name(reading)}_bounded"
 
 
 def comparison_key(info: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
-"""A table of runs that fits the width: names in columns or in words, numbers left out at the right.
+"""A table of runs that fits the width: names in columns or in words, some numbers left out.
 
-No column is squeezed. What takes too much room is written closer together first; then the last
-numbers are left out; and where too few would be left, one column of words names the runs, broken
-into lines.
+No column is squeezed. What takes too much room is written closer together first; then the least
+needed numbers are left out; and where too few would be left, one column of words names the runs,
+broken into lines.
 """
 
 from __future__ import annotations
@@ -46,6 +46,13 @@ class Columns:
     numbers: Sequence[Column]
     before: Sequence[Column] = ()
     behind: Sequence[Column] = ()
+    needed: Sequence[int] | None = None
+    """Places of the numbers, the most needed first; from left to right where it is None."""
+
+    def fitting(self, count: int) -> tuple[int, ...]:
+        """Return the places of the `count` numbers that are needed most, from left to right."""
+        needed = range(len(self.numbers)) if self.needed is None else self.needed
+        return tuple(sorted(needed[:count]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,8 +60,17 @@ class Fitted:
     """A table, and what it has no room for."""
 
     table: Table
-    left_out: str
-    """Headings of the numbers that are left out; empty where there are none."""
+    columns: Columns
+    shown: tuple[int, ...]
+    """Places of the numbers that are in it."""
+    width: int
+    """What it had to fit."""
+
+    @property
+    def left_out(self) -> str:
+        """Headings of the numbers that are left out; empty where there are none."""
+        headings = [column.heading.split("\n")[0] for column in self.columns.numbers]
+        return ", ".join(word for place, word in enumerate(headings) if place not in self.shown)
 
 
 def fitted_table(
@@ -69,20 +85,24 @@ def fitted_table(
         width: That of the terminal.
     """
     every = len(columns.numbers)
+
+    def fitted(table: Table, shown: int) -> Fitted:
+        return Fitted(table, columns, columns.fitting(shown), width)
+
     for sections in choices:
         for is_tight in (False, True):
             table = _in_columns(sections, names, columns, every, is_tight=is_tight)
             if width_of(table) <= width:
-                return Fitted(table, "")
+                return fitted(table, every)
     narrow = choices[-1]
     for shown in range(every - 1, min(FEWEST, every) - 1, -1):
         table = _in_columns(narrow, names, columns, shown, is_tight=True)
         if width_of(table) <= width:
-            return Fitted(table, _headings(columns, shown))
+            return fitted(table, shown)
     for shown in range(every, 0, -1):
         table = _in_words(narrow, names, columns, shown, width)
         if width_of(table) <= width or shown == 1:
-            return Fitted(table, _headings(columns, shown))
+            return fitted(table, shown)
     raise AssertionError("a table has at least one number")
 
 
@@ -122,18 +142,16 @@ def _table(
     *,
     is_tight: bool,
 ) -> Table:
+    places = columns.fitting(shown)
+    headings = [columns.numbers[place] for place in places]
     return table_of(
-        [*columns.before, *name_columns, *columns.behind, *columns.numbers[:shown]],
+        [*columns.before, *name_columns, *columns.behind, *headings],
         [
             [
-                [*line.before, *cells, *line.behind, *line.numbers[:shown]]
+                [*line.before, *cells, *line.behind, *(line.numbers[place] for place in places)]
                 for line, cells in zip(section, named, strict=True)
             ]
             for section, named in zip(sections, name_cells, strict=True)
         ],
         is_tight=is_tight,
     )
-
-
-def _headings(columns: Columns, shown: int) -> str:
-    return ", ".join(column.heading.split("\n")[0] for column in columns.numbers[shown:])

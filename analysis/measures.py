@@ -57,10 +57,11 @@ def number(value: float, digits: int) -> str:
 
 
 def ranked_measures(reading: Reading) -> tuple[Measure, ...]:
-    """Return what the ranking shows; what does not fit the width is left out from the right."""
+    """Return what the ranking shows; `by_need` says what is left out where it does not fit."""
     return (
         Measure("acc_all", "A_all", "%", "high", 2, r"$A_\mathrm{all}$"),
         *STANDARD_MEASURES,
+        START_MEASURE,
         Measure("acc_new", "A_new", "%", "high", 2, r"$A_\mathrm{new}$"),
         Measure("acc_old", "A_old", "%", "high", 2, r"$A_\mathrm{old}$"),
         Measure("acc_pre", "A_pre", "%", "high", 2, r"$A_\mathrm{pre}$"),
@@ -84,6 +85,25 @@ STANDARD_MEASURES = (
     ),
 )
 """What papers on continual learning report."""
+
+START_MEASURE = Measure(
+    *("acc_new_start", "A_0", "%", "high", 2, r"$A_0$"),
+    meaning="A_new before the first step of each task, mean over tasks",
+)
+"""What the rows of new classes are worth before any training."""
+
+_MOST_NEEDED = (
+    *("acc_all", *map(value_name, READINGS), "acc_new", "acc_new_start", "last_accuracy"),
+    *("forward_transfer", "acc_pre", "acc_old", "loss_new", "seconds"),
+    *("forgetting", "average_incremental_accuracy"),
+)
+"""What the default tables hold: where the width has no room, the last gives way first."""
+
+
+def by_need(names: Sequence[str]) -> list[int]:
+    """Return the places of the columns `names` of a default table, the most needed first."""
+    return sorted(range(len(names)), key=lambda place: _MOST_NEEDED.index(names[place]))
+
 
 FURTHER_MEASURES = (
     Measure(
@@ -125,7 +145,7 @@ FURTHER_MEASURES = (
 """What the table of further metrics shows, the most asked for first."""
 
 OTHERS = (
-    *("spike_height", "seconds", "d_ls", "d_ls_relative", "forward_transfer"),
+    *("loss_new_start", "spike_height", "seconds", "d_ls", "d_ls_relative", "forward_transfer"),
     *(f"{name}_{level}" for name in ("seconds_to", "share_reaching") for level in LEVELS),
 )
 MEANS = tuple(

@@ -18,12 +18,13 @@ from clinit.analysis.seeds import SeedGroup, best_of_groups, known_of, seed_grou
 from clinit.analysis.settings import NOTHING
 
 
-def metrics_table(runs: Sequence[RunSummary], width: int) -> RenderableType:
-    """Return one line per group of seeds, in the order of the ranking, deviations below means.
+def metrics_table(runs: Sequence[RunSummary], width: int, *, ranked: bool = True) -> RenderableType:
+    """Return one line per group of seeds, deviations below means.
 
-    All runs are on the same data. Measures that no run has are left out at any width.
+    All runs are on the same data. Lines are `ranked` by A_all, or in the order of their runs.
+    Measures that no run has are left out at any width.
     """
-    groups = seed_groups(runs)
+    groups = seed_groups(runs, ranked=ranked)
     measures = known_of(groups, FURTHER_MEASURES)
     names = RunNames.of([group.runs[0] for group in groups], without=("seed",))
     seeded = any(len(group.runs) > 1 for group in groups)
@@ -39,10 +40,11 @@ def metrics_table(runs: Sequence[RunSummary], width: int) -> RenderableType:
     words = below(
         runs,
         f"± standard deviation over seeds{unequal_seeds(groups)}." if seeded else "",
-        *_marks(groups, measures),
-        left_out=fitted.left_out,
+        *_marks(groups, [measures[place] for place in fitted.shown]),
+        bold=bold_caption(groups),
+        fitted=fitted,
     )
-    return Group(fitted.table, *words)
+    return Group(fitted.table, words)
 
 
 def metrics_caption(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> str:
@@ -50,7 +52,8 @@ def metrics_caption(groups: Sequence[SeedGroup], measures: Sequence[Measure]) ->
     words = meanings(measures)
     if any(len(group.runs) > 1 for group in groups):
         words = f"Mean over seeds, ± standard deviation{unequal_seeds(groups)}. {words}"
-    return " ".join(filter(None, (words, *_marks(groups, measures))))
+    starred, unknown = _marks(groups, measures)
+    return " ".join(filter(None, (words, starred, bold_caption(groups), unknown)))
 
 
 def bold_caption(groups: Sequence[SeedGroup]) -> str:
@@ -60,13 +63,12 @@ def bold_caption(groups: Sequence[SeedGroup]) -> str:
 
 
 def _marks(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> list[str]:
-    """Return what stars and bold numbers mean, and which measures no run has."""
+    """Return what stars mean, and which measures no run has."""
     starred = any(group.is_partial(measure) for group in groups for measure in measures)
     known = known_of(groups, FURTHER_MEASURES)
     unknown = ", ".join(each.heading for each in FURTHER_MEASURES if each not in known)
     return [
         "*: over the tasks that reach it, not all." if starred else "",
-        bold_caption(groups),
         f"In no run: {unknown}." if unknown else "",
     ]
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from clinit.analysis.captions import below, gain_caption, loss_caption, reading_caption
+from clinit.analysis.captions import AT_LEAST, below, gain_caption, loss_caption, reading_caption
 from clinit.analysis.columns import Column
 from clinit.analysis.efficiency import Reading
 from clinit.analysis.fitted_table import Columns, Line, fitted_table
-from clinit.analysis.measures import Measure, meanings, ranked_measures
+from clinit.analysis.measures import Measure, by_need, meanings, ranked_measures
 from clinit.analysis.run_names import RunNames
 from clinit.analysis.run_summary import RunSummary
 from clinit.analysis.seeds import SeedGroup, known_of, seed_groups
@@ -35,21 +35,22 @@ def ranking(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rendera
             [Column(measure.column, "number") for measure in measures],
             before=[Column("#", "number")],
             behind=[Column("seeds", "number")] if is_seeded else [],
+            needed=by_need([measure.name for measure in measures]),
         ),
         width,
     )
-    starred = [each for each in measures if any(group.is_partial(each) for group in groups)]
+    shown = [measures[place] for place in fitted.shown]
     words = below(
         runs,
         "Ranked by A_all"
         + (", ± standard deviation over seeds" if is_seeded else "")
         + unequal_seeds(groups)
         + ".",
-        "*: not in every task of every run." if starred else "",
+        *_marks(groups, shown),
         reading_caption(reading),
-        left_out=fitted.left_out,
+        fitted=fitted,
     )
-    return Group(Text(names.title, style="bold"), fitted.table, *words)
+    return Group(Text(names.title, style="bold"), fitted.table, words)
 
 
 def ranking_caption(
@@ -65,10 +66,16 @@ def ranking_caption(
         words += f" {loss_caption([run for group in groups for run in group.runs])}"
     for measure in measures:
         if measure.is_gain:
-            words += f" {gain_caption(reading)}"
-            if any(group.is_partial(measure) for group in groups):
-                words += " *: not in every task of every run."
+            words = " ".join([words, gain_caption(reading), *_marks(groups, [measure])])
     return words
+
+
+def _marks(groups: Sequence[SeedGroup], measures: Sequence[Measure]) -> list[str]:
+    """Return what the marks mean that numbers of these measures have."""
+    bounded = any(each.name in group.bounded for each in measures for group in groups)
+    partly = any(group.is_partial(each) for each in measures for group in groups)
+    found = [AT_LEAST] if bounded else []
+    return [*found, "*: not in every task of every run."] if partly else found
 
 
 def unequal_seeds(groups: Sequence[SeedGroup]) -> str:

@@ -128,11 +128,18 @@ class Report:
 
         return stacked(self.runs, lambda runs: ranking(runs, width, reading))
 
-    def metrics_table(self, *, width: int = 80) -> RenderableType:
-        """Return what the field reports beside averages: forgetting, spike, time to a level."""
+    def metrics_table(self, *, width: int = 80, ranked: bool = True) -> RenderableType:
+        """Return what the field reports beside averages, `ranked` by A_all or in their order."""
         from clinit.analysis.metrics_table import metrics_table
 
-        return stacked(self.runs, lambda runs: metrics_table(runs, width))
+        return stacked(self.runs, lambda runs: metrics_table(runs, width, ranked=ranked))
+
+    @property
+    def conclusions(self) -> list[str]:
+        """What the starts are worth, a sentence for each data with random rows and others."""
+        from clinit.analysis.conclusion import conclusions
+
+        return conclusions(self.runs)
 
     def task_table(self, *, width: int = 80, reading: Reading = "equal-level") -> RenderableType:
         """Return the table of every task of the runs, to be printed `width` columns wide."""

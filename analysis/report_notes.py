@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from clinit.analysis.base_rise import rises
 from clinit.analysis.efficiency import Gain
+from clinit.analysis.gain_notes import bounded_gains, not_reached
 from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.same_data import by_data
 from clinit.analysis.settings import labels
 
 
@@ -25,15 +28,7 @@ def notes_of(runs: Sequence[RunSummary]) -> tuple[str, ...]:
         )
     for run, name in zip(runs, labels(runs), strict=True):
         if run.gain and not run.gain.complete:
-            reached, tasks = run.gain.reached, len(run.gain.tasks)
-            notes.append(
-                f"{name} reaches 95 % of random's best new-task accuracy in"
-                + (
-                    f" {reached} of {tasks} tasks; its gain is the mean over those."
-                    if reached
-                    else f" none of {tasks} tasks: it has no gain."
-                )
-            )
+            notes.append(not_reached(name, run.gain))
         if run.gain and run.init == "random":
             notes += _tasks_without_level(name, run.gain)
         if run.not_finite:
@@ -41,6 +36,8 @@ def notes_of(runs: Sequence[RunSummary]) -> tuple[str, ...]:
                 f"{name}: the loss on the new task is not a finite number at {run.not_finite} of"
                 f" {len(run.points)} evaluation points."
             )
+    for part in by_data(runs):
+        notes += [*bounded_gains(part), *filter(None, [rises(part)])]
     return tuple(dict.fromkeys(notes))
 
 

@@ -12,14 +12,16 @@ from clinit.analysis.accuracy import (
     average_incremental_accuracy,
     forgetting,
     last_accuracy,
+    mean_at_start,
 )
+from clinit.analysis.accuracy_before import accuracy_before
 from clinit.analysis.backward_transfer import backward_transfer
 from clinit.analysis.confusions import confusions
 from clinit.analysis.forward_transfer import mean_transfer, transfer_into
 from clinit.analysis.initialisation_cost import initialisation_seconds, initialisation_share
 from clinit.analysis.loss_spike import Spike, spikes
 from clinit.analysis.time_to_accuracy import LEVELS, TaskTimes, mean_times
-from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.record.format import RunRecord, finite
 
 Times = Mapping[int, TaskTimes]
 MOST_CONFUSED = 10
@@ -27,11 +29,14 @@ MOST_CONFUSED = 10
 
 
 def over_tasks(record: RunRecord, points: pl.DataFrame) -> dict[str, Any]:
-    """Return what is read off the accuracies at the ends of the tasks."""
+    """Return what is read off the accuracies at the starts and ends of the tasks."""
     matrix = accuracy_matrix(record.evaluations, record.classes)
     tasks = points["task"].unique().sort().to_list()
     cells = {(after, on): value for after, on, value in matrix.iter_rows()}
     return {
+        "acc_new_start": mean_at_start(points, "acc_new"),
+        "loss_new_start": finite(mean_at_start(points, "loss_new")),
+        "acc_pre_before": accuracy_before(record, points),
         "last_accuracy": last_accuracy(points),
         "forgetting": forgetting(matrix),
         "backward_transfer": backward_transfer(matrix),

@@ -13,7 +13,14 @@ import polars as pl
 
 from clinit.analysis.accuracy import ACCURACIES, accuracy_points, at_end, at_start, mean
 from clinit.analysis.accuracy_in_task import IN_TASK, points_in_task
-from clinit.analysis.efficiency import READINGS, Gain, comparison_key, data_of, value_name
+from clinit.analysis.efficiency import (
+    READINGS,
+    Gain,
+    bounded_name,
+    comparison_key,
+    data_of,
+    value_name,
+)
 from clinit.analysis.run_metrics import Times, costs, costs_by_task, over_tasks
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.info import TaskInfo, settings_of
@@ -132,6 +139,10 @@ class RunSummary:
                 value_name(reading): self.gain.mean(reading) if self.gain else None
                 for reading in READINGS
             },
+            **{
+                bounded_name(reading): self.gain.bounded(reading) if self.gain else None
+                for reading in READINGS
+            },
             "gain_tasks_reached": self.gain.reached if self.gain else None,
             "gain_tasks": len(self.gain.tasks) if self.gain else None,
             "seconds": self.record.info.get("seconds"),
@@ -164,6 +175,7 @@ class RunSummary:
             found = gains.get(task)
             for reading in READINGS:
                 row[value_name(reading)] = found.value(reading) if found else None
+                row[bounded_name(reading)] = found.is_bounded(reading) if found else None
             row["reached_at"] = found.reached if found else None
             row["random_reached_at"] = found.random_reached if found else None
             row["random_best_at"] = found.random_best if found else None

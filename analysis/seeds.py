@@ -13,7 +13,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clinit.analysis.efficiency import PLACE_SETTINGS, comparison_key, data_of
+from clinit.analysis.efficiency import (
+    PLACE_SETTINGS,
+    READINGS,
+    bounded_name,
+    comparison_key,
+    data_of,
+    value_name,
+)
 from clinit.analysis.measures import MEANS, Measure
 from clinit.analysis.run_summary import Row, RunSummary
 
@@ -46,6 +53,8 @@ class SeedGroup:
     """By the name of the value in the rows of the report."""
     shares: dict[str, float]
     """The least share, over the runs, of tasks that a value is a mean over."""
+    bounded: frozenset[str] = frozenset()
+    """The names of the values that are at least what they are, in some task of some run."""
 
     @classmethod
     def of(cls, runs: Sequence[RunSummary]) -> SeedGroup:
@@ -54,7 +63,12 @@ class SeedGroup:
         found = {
             name: Spread.of([row[name] for row in rows if row[name] is not None]) for name in MEANS
         }
-        return cls(tuple(runs), found, _least_shares(rows))
+        bounded = {
+            value_name(reading)
+            for reading in READINGS
+            if any(row[bounded_name(reading)] for row in rows)
+        }
+        return cls(tuple(runs), found, _least_shares(rows), frozenset(bounded))
 
     @property
     def comparable(self) -> str:
@@ -67,9 +81,11 @@ class SeedGroup:
         return self.shares.get(measure.share_of_tasks or "", 1.0) < 1.0
 
     def mean(self, measure: Measure) -> str | None:
-        """Return the mean of a measure as printed; None where there is none."""
+        """Return the mean of a measure as printed, ≥ before a bound; None where there is none."""
         found = self.values[measure.name]
-        return None if found is None else measure.text(found.mean)
+        if found is None:
+            return None
+        return ("≥" if measure.name in self.bounded else "") + measure.text(found.mean)
 
     def deviation(self, measure: Measure) -> str | None:
         """Return the deviation of a measure as printed; None of a single value."""
@@ -77,9 +93,10 @@ class SeedGroup:
         return None if found is None or found.deviation is None else measure.text(found.deviation)
 
 
-def seed_groups(runs: Sequence[RunSummary]) -> list[SeedGroup]:
-    """Group runs that differ only in their seed; the best A_all first."""
-    return sorted(map(SeedGroup.of, alike(runs)), key=_rank)
+def seed_groups(runs: Sequence[RunSummary], *, ranked: bool = True) -> list[SeedGroup]:
+    """Group runs that differ only in their seed; `ranked`: the best A_all first."""
+    groups = [*map(SeedGroup.of, alike(runs))]
+    return sorted(groups, key=_rank) if ranked else groups
 
 
 def alike(runs: Sequence[RunSummary]) -> list[tuple[RunSummary, ...]]:
@@ -114,10 +131,10 @@ def best_of_groups(groups: Sequence[SeedGroup], measure: Measure) -> list[bool]:
     rivals: dict[str, list[SeedGroup]] = {}
     for group in groups:
         rivals.setdefault(group.comparable, []).append(group)
-    top: dict[str, str] = {}
+    top: dict[str, str | None] = {}
     for key, those in rivals.items():
         known = [
-            (found.mean, measure.text(found.mean))
+            (found.mean, group.mean(measure))
             for group in those
             if (found := group.values[measure.name]) is not None and not group.is_partial(measure)
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
@@ -10,10 +10,11 @@ from typing import Literal
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from clinit.analysis.captions import below, reading_caption
+from clinit.analysis.captions import AT_LEAST, below, reading_caption
 from clinit.analysis.columns import Column
 from clinit.analysis.efficiency import Reading, value_name
 from clinit.analysis.fitted_table import Columns, Fitted, Line, fitted_table
+from clinit.analysis.measures import by_need
 from clinit.analysis.run_names import RunNames
 from clinit.analysis.run_summary import Row, RunSummary
 from clinit.analysis.settings import NOTHING, differences, phrase
@@ -47,8 +48,9 @@ class Value:
         if self.kind == "time":
             return duration(value)
         if self.kind == "gain":
+            bounded = "≥" if row.get(f"{self.name}_bounded") else ""
             partly = row.get("gain_tasks_reached") != row.get("gain_tasks")
-            return _narrow(value, below=10.0) + ("*" if partly else "")
+            return bounded + _narrow(value, below=10.0) + ("*" if partly else "")
         if self.kind == "percent":
             return _narrow(value, below=100.0)
         return f"{value:.3f}" if abs(value) < 100 else f"{value:.4g}"
@@ -75,16 +77,17 @@ def run_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rende
     rows = [row for _, row in named]
     values = _known(_run_columns(reading, transfer=_has_transfer(rows)), rows)
     names = RunNames.of(runs)
-    fitted = _fitted(named, names, values, width)
-    partly = any(row["gain_tasks"] != row["gain_tasks_reached"] for row in rows)
+    needed = by_need([value.name for value in values])
+    fitted = _fitted(named, names, values, width, needed)
+    shown = [values[place] for place in fitted.shown]
     words = below(
         runs,
-        _bold(runs),
-        "*: not in every task, see the notes." if partly else "",
+        *_marks([value.text(row) for value in shown if value.kind == "gain" for row in rows]),
         reading_caption(reading),
-        left_out=fitted.left_out,
+        bold=_bold(runs),
+        fitted=fitted,
     )
-    return Group(Text(names.title, style="bold"), fitted.table, *words)
+    return Group(Text(names.title, style="bold"), fitted.table, words)
 
 
 def task_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> RenderableType:
@@ -95,7 +98,7 @@ def task_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rend
     probed = _has_transfer([task for _, row in named for task in row["tasks"]])
     values = [*_task_columns(reading), *([_TRANSFER_INTO] if probed else [])]
     parts: list[RenderableType] = []
-    left_out: dict[str, None] = {}
+    tables: list[Fitted] = []
     for _, group in groupby(named, key=lambda pair: pair[0].key):
         chosen = list(group)
         for index, task in enumerate(chosen[0][1]["tasks"]):
@@ -103,14 +106,24 @@ def task_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rend
             heading = f"Task {task['task']}" + _size(task)
             fitted = _fitted(lines, names, [*values, *_INITIALISATION_COLUMNS], width)
             parts += [_heading(chosen[0][0], of_training, heading), fitted.table]
-            left_out |= dict.fromkeys(filter(None, [fitted.left_out]))
+            tables.append(fitted)
     words = below(
         runs,
-        "start, end: A_new before the first step and after the last.",
+        "A_0, end: A_new before the first step and after the last.",
+        "factor, shift: those of the logits of new rows before the first step."
+        if any(len(values) in fitted.shown for fitted in tables)
+        else "",
+        *_marks(
+            value.text(row)
+            for value in values
+            if value.kind == "gain"
+            for _, each in named
+            for row in each["tasks"]
+        ),
         reading_caption(reading),
-        left_out=max(left_out, key=len, default=""),
+        fitted=max(tables, key=lambda fitted: len(fitted.left_out), default=None),
     )
-    return Group(*parts, *words)
+    return Group(*parts, words)
 
 
 def duration(seconds: float) -> str:
@@ -135,6 +148,7 @@ def _run_columns(reading: Reading, *, transfer: bool) -> list[Value]:
         Value("A_inc", "average_incremental_accuracy", "percent"),
         Value("forg.", "forgetting", "percent", "low"),
         *([_TRANSFER] if transfer else []),
+        Value("A_0", "acc_new_start", "percent"),
         Value("A_new", "acc_new", "percent"),
         Value("A_old", "acc_old", "percent"),
         Value("A_pre", "acc_pre", "percent"),
@@ -147,7 +161,7 @@ def _run_columns(reading: Reading, *, transfer: bool) -> list[Value]:
 def _task_columns(reading: Reading) -> list[Value]:
     return [
         Value("A_pre", "acc_pre", "percent"),
-        Value("start", "acc_new_start", "percent"),
+        Value("A_0", "acc_new_start", "percent"),
         Value("A_new", "acc_new", "percent"),
         Value("end", "acc_new_end", "percent"),
         Value("A_old", "acc_old", "percent"),
@@ -175,7 +189,11 @@ def _known(values: Sequence[Value], rows: Sequence[Row]) -> list[Value]:
 
 
 def _fitted(
-    lines: Sequence[tuple[RunSummary, Row]], names: RunNames, values: Sequence[Value], width: int
+    lines: Sequence[tuple[RunSummary, Row]],
+    names: RunNames,
+    values: Sequence[Value],
+    width: int,
+    needed: Sequence[int] | None = None,
 ) -> Fitted:
     """Return a table of `lines`; the best value among comparable runs in bold."""
 
@@ -196,7 +214,15 @@ def _fitted(
     sections = [section(list(group)) for _, group in groups]
     if all(len(section) == 1 for section in sections):  # nothing is beside anything
         sections = [[line for section in sections for line in section]]
-    return fitted_table([sections], names, Columns([value.column for value in values]), width)
+    columns = Columns([value.column for value in values], needed=needed)
+    return fitted_table([sections], names, columns, width)
+
+
+def _marks(gains: Iterable[str]) -> list[str]:
+    """Return what the marks of the printed gains mean."""
+    marks = "".join(gains)
+    found = [AT_LEAST] if "≥" in marks else []
+    return [*found, "*: not in every task, see the notes."] if "*" in marks else found
 
 
 def _bold(runs: Sequence[RunSummary]) -> str:

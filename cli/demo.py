@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from clinit.cli.console import say
 from clinit.cli.context import Context
 from clinit.cli.digits import announce, make_digits
 from clinit.cli.interruption import keeps
 from clinit.cli.typed import runner
 from clinit.errors import ClinitError
 from clinit.extract.writable import check_writable
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _MARKER = ".clinit-demo"
 
@@ -36,8 +32,6 @@ def demo(
     and the digits 4 to 9 arrive in three tasks of two, with three ways to make
     the rows of the new classes. Every command is printed as you would type it.
     """
-    from clinit.analysis.report import load_report
-
     run = runner(context)
     _prepare(folder)
     make_digits(folder, run)
@@ -51,9 +45,6 @@ def demo(
     )
     announce("The same results again, from the records alone, with curves")
     run("report", runs)
-    say()
-    for line in _conclusion(load_report([runs]).rows()):
-        say(line)
 
 
 def _prepare(folder: Path) -> None:
@@ -68,17 +59,3 @@ def _prepare(folder: Path) -> None:
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _MARKER).touch()
-
-
-def _conclusion(rows: Sequence[dict[str, Any]]) -> tuple[str, str]:
-    random, least_square = (
-        next(row for row in rows if row["init"] == name) for name in ("random", "least-square")
-    )
-    before, after = (row["tasks"][0]["acc_new_start"] for row in (random, least_square))
-    return (
-        f"When the first new digits arrived, random rows recognised {before:.0f} % of them before"
-        f" any training, least-square rows {after:.0f} %.",
-        f"Averaged over the three tasks, least-square rows had {least_square['acc_new']:.0f} % on"
-        f" new digits (random {random['acc_new']:.0f} %) and {least_square['acc_all']:.0f} % on all"
-        f" digits seen so far (random {random['acc_all']:.0f} %).",
-    )

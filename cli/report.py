@@ -244,7 +244,7 @@ def show(
         out.print(report.table(width=out.width, reading=gain.value))
     if metrics:
         say()
-        out.print(report.metrics_table(width=out.width))
+        out.print(report.metrics_table(width=out.width, ranked=ranked))
     if matrix:
         say()
         out.print(report.draw(FigureName.ACCURACY_MATRIX, width=min(out.width, WIDEST_PLOT)))
@@ -263,3 +263,5 @@ def show(
     for picture in pictures:
         say()
         out.print(picture)
+    for sentence in report.conclusions:
+        out.print(Text(visible(sentence)))

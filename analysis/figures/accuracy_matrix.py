@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from clinit.analysis.accuracy import accuracy_matrix
+from clinit.analysis.accuracy_before import accuracy_before
 from clinit.analysis.figures.starts import Start, starts_of
 from clinit.analysis.run_summary import RunSummary
 
@@ -30,6 +31,8 @@ class Matrix:
     cells: tuple[tuple[float | None, ...], ...]
     """A row after each task; columns: base classes, classes of each task. None where a class has
     not come yet, or has no test image."""
+    before: float | None = None
+    """That of the base head on the base classes, before task 1; None where no record holds it."""
 
 
 def matrix_of(start: Start) -> Matrix:
@@ -46,7 +49,9 @@ def matrix_of(start: Start) -> Matrix:
     cells = tuple(
         tuple(_mean(values.get((after, on))) for on in (0, *ordered)) for after in ordered
     )
-    return Matrix(start.name, ordered, cells)
+    known = [accuracy_before(run.record, run.points) for run in start.runs]
+    before = _mean([value for value in known if value is not None])
+    return Matrix(start.name, ordered, cells, before)
 
 
 def figure(runs: Sequence[RunSummary]) -> Figure:
@@ -87,14 +92,18 @@ def draw(runs: Sequence[RunSummary], width: int) -> Text:
     from clinit.analysis.figures import characters
 
     starts = starts_of(runs)
+    matrices = [*map(matrix_of, starts)]
     parts: list[Text] = []
-    for matrix in map(matrix_of, starts):
+    for matrix in matrices:
         parts.append(characters.title(matrix.name, width))
         every = ("base", *map(str, matrix.tasks))
         fitting = max(1, (width - 13) // 6)
         for begin in range(0, len(every), fitting):
             chosen = range(begin, min(begin + fitting, len(every)))
             lines = [[("on classes of", 13), *((every[on], -5) for on in chosen)]]
+            if matrix.before is not None and begin == 0:
+                nothing = ((_text(None, 1), -5) for _ in chosen[1:])
+                lines.append([("before task 1", 13), (_text(matrix.before, 1), -5), *nothing])
             for after, cells in zip(matrix.tasks, matrix.cells, strict=True):
                 values = ((_text(cells[on], 1), -5) for on in chosen)
                 lines.append([(f"after task {after}", 13), *values])
@@ -104,6 +113,8 @@ def draw(runs: Sequence[RunSummary], width: int) -> Text:
         f"Accuracy on {runs[0].measured_on} at the end of each task, among all classes seen so"
         " far, %."
     )
+    if any(matrix.before is not None for matrix in matrices):
+        words += " Before task 1: that of the base head."
     if any(len(start.runs) > 1 for start in starts):
         words += " Means over seeds."
     return Text("\n").join([*parts, characters.foot(words, width)])

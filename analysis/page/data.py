@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from clinit.analysis.conclusion import conclusions
 from clinit.analysis.efficiency import Reading
 from clinit.analysis.page.asked import asked, title
 from clinit.analysis.page.curves import curves
@@ -35,10 +36,12 @@ def page_data(
         reading: What the gain is compared by.
     """
     rows = [run.row() for run in runs]
+    facts = asked(runs)
+    facts["data"] += [["result", sentence] for sentence in conclusions(runs)]
     choices, look = fields(runs), groups(runs)
     content: PageData = {
         "title": title(runs),
-        "asked": asked(runs),
+        "asked": facts,
         "tables": tables(runs, rows, reading),
         "terms": terms(runs),
         "fields": [{"name": each.name, "values": each.values} for each in choices],

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clinit.analysis.captions import gain_caption, loss_caption
+from clinit.analysis.captions import AT_LEAST, gain_caption, loss_caption
 from clinit.analysis.diagnosis_table import COLUMNS as DIAGNOSES
-from clinit.analysis.efficiency import Reading, value_name
-from clinit.analysis.measures import STANDARD_MEASURES
+from clinit.analysis.efficiency import Reading, bounded_name, value_name
+from clinit.analysis.measures import STANDARD_MEASURES, START_MEASURE
 from clinit.analysis.page.names import Cell, name_cells, name_columns
 from clinit.analysis.run_summary import Row, RunSummary
 from clinit.analysis.same_data import by_data, headings
@@ -86,7 +86,7 @@ def measures(runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading) 
         Measure(
             Value(each.heading, each.name, "percent", each.better), f"{_sentence(each.meaning)}."
         )
-        for each in STANDARD_MEASURES
+        for each in (*STANDARD_MEASURES, START_MEASURE)
     ]
     loss = loss_caption(runs).removeprefix("L_new: ")
     gained = gain_caption(reading).removeprefix("gain, ")
@@ -120,7 +120,6 @@ def _run_table(runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading
             best = measure.value.best(beside)
             cells.append([text, row[measure.value.name], text == best])
         lines.append({"run": place, "cells": cells})
-    partly = any(map(_is_partial, rows))
     words = "Bold: the best" + (" of comparable runs." if len(comparable) > 1 else ".")
     return {
         "of": "runs",
@@ -128,7 +127,7 @@ def _run_table(runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading
         "columns": [*name_columns(names), *(each.column() for each in columns)],
         "lines": lines,
         "caption": (words if len(comparable) < len(runs) else "")
-        + (" *: not in every task, see the notes." if partly else ""),
+        + _marks(reading, rows, "in every task, see the notes"),
     }
 
 
@@ -149,7 +148,6 @@ def _seed_table(
     }
     counts = {len(group.runs) for group in found}
     uneven = f" Not all have the same number of seeds ({min(counts)} to {max(counts)})."
-    partly = any(map(_is_partial, rows))
     return {
         "title": "Means over seeds",
         "columns": [*name_columns(names), seeds, *(each.column() for each in columns)],
@@ -165,7 +163,7 @@ def _seed_table(
             for group, own in zip(found, rows_of, strict=True)
         ],
         "caption": "Ranked by A_all." + (uneven if len(counts) > 1 else "")
-        + (" *: not in every task of every run." if partly else ""),
+        + _marks(reading, rows, "in every task of every run"),
     }  # fmt: skip
 
 
@@ -175,11 +173,18 @@ def _spread(rows: Sequence[Row], value: Value) -> Cell:
     if not known:
         return [NOTHING, None]
     mean, digits = statistics.fmean(known), 3 if value.kind == "loss" else 2
-    text = f"{mean:,.{digits}f}"
+    bounded = "≥" if any(row.get(f"{value.name}_bounded") for row in rows) else ""
+    text = f"{bounded}{mean:,.{digits}f}"
     if len(known) > 1:
         text += f" ±{statistics.stdev(known):,.{digits}f}"
     partly = value.kind == "gain" and any(map(_is_partial, rows))
     return [text + ("*" if partly else ""), mean]
+
+
+def _marks(reading: Reading, rows: Sequence[Row], everywhere: str) -> str:
+    """Return what the marks of gains mean, behind a blank."""
+    bounded = f" {AT_LEAST}" if any(row[bounded_name(reading)] for row in rows) else ""
+    return bounded + (f" *: not {everywhere}." if any(map(_is_partial, rows)) else "")
 
 
 def _is_partial(row: Row) -> bool:
