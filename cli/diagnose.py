@@ -14,6 +14,7 @@ from clinit.cli.choices import DeviceOption, Memory, Split
 from clinit.cli.console import note, out, print_json, say
 from clinit.cli.places import check_caches
 from clinit.cli.progress import doing
+from clinit.extract.number_of import number_of
 
 if TYPE_CHECKING:
     from clinit.extract.cache import Cache
@@ -86,7 +87,7 @@ def diagnose(
     collapse = found.collapse
     say(f"{cache}, split {name}, head {head}")
     say(
-        f"{found.rows:,} rows of {collapse.classes:,} classes, width {collapse.dim},"
+        f"{number_of(found.rows, 'row')} of {collapse.classes:,} classes, width {collapse.dim},"
         f" class means of rank {collapse.rank}, lambda {lam:g};"
         f" computed with {found.library}"
     )
@@ -94,7 +95,10 @@ def diagnose(
     if per_class:
         out.print(found.class_table())
     if others := len(opened.split(name).class_names) - collapse.classes:
-        note(f"{others:,} classes of the cache have no row in the head, or no features: left out")
+        note(
+            f"left out: {number_of(others, 'class')} of the cache without a row in the head, or"
+            " without features"
+        )
     lost = min(collapse.dim, collapse.classes - 1) - collapse.rank
     if lost:
         note(f"the class means do not spread along {lost} of the directions; NC1 leaves them out")

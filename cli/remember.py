@@ -21,6 +21,7 @@ from clinit.cli.model_source import (
 )
 from clinit.cli.progress import doing
 from clinit.cli.study_options import takes
+from clinit.extract.number_of import number_of
 from clinit.headtrain.deployed.settings import RememberConfig
 
 if TYPE_CHECKING:
@@ -81,15 +82,18 @@ def _show(found: Remembered, folder: Path, out: Path) -> None:
     assert memory is not None
     say(
         f"{found.num_remembered:,} of {found.classes.facts.num_classes:,} classes remembered, of"
-        f" {sum(change.images.values()):,} images; their features are at {folder}"
+        f" {number_of(sum(change.images.values()), 'image')}; their features are at {folder}"
     )
     if found.kept_from_before:
         say(f"{found.kept_from_before:,} others as they were remembered before")
     if found.accuracy.percent is not None:
-        say(f"Top-1 {found.accuracy.percent:.2f} % on {found.accuracy.total:,} images kept aside")
+        say(
+            f"Top-1 {found.accuracy.percent:.2f} % on"
+            f" {number_of(found.accuracy.total, 'image')} kept aside"
+        )
     say(
         f"Means of {memory.dim} numbers, one covariance,"
-        f" {len(memory.held_out.labels):,} features kept aside, {len(memory.kept.labels):,} for"
-        f" rehearsal: {memory.num_bytes / 1e6:,.1f} MB"
+        f" {number_of(len(memory.held_out.labels), 'feature')} kept aside,"
+        f" {len(memory.kept.labels):,} for rehearsal: {memory.num_bytes / 1e6:,.1f} MB"
     )
     say(f"Model folder at {out}")

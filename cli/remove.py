@@ -12,6 +12,7 @@ from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
 from clinit.cli.model_source import ModelArgument, ModelOut, check_out
 from clinit.cli.progress import doing
+from clinit.extract.number_of import number_of
 
 
 @keeps("No half of a model is left: it is written whole or not at all.")
@@ -41,7 +42,10 @@ def remove(
         data = {"command": ["clinit", *sys.argv[1:]], "model": opened.origin}
         left = removed(Classes.of(opened), classes, data=data)
         facts = write_classes(opened, left, out)
-    say(f"{len(set(classes)):,} removed: {facts.backbone} knows {facts.num_classes:,} classes now")
+    say(
+        f"{len(set(classes)):,} removed: {facts.backbone} knows"
+        f" {number_of(facts.num_classes, 'class')} now"
+    )
     if left.memory is not None and not left.memory.exact:
         note(
             "the covariance that all classes share is still that of the removed ones too:"
