@@ -15,6 +15,7 @@ from clinit.cli.interruption import keeps
 from clinit.cli.places import check_caches
 from clinit.cli.progress import doing, progress
 from clinit.cli.study_options import takes
+from clinit.extract.writable import check_writable
 from clinit.headtrain.align.settings import AlignConfig
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ def align(
     if out.suffix != ".safetensors":
         raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {out}")
     check_caches(cache, head=head)
+    check_writable(out)
+    check_free(out)
     from clinit.extract.cache import open_cache
     from clinit.extract.head import write_head
     from clinit.headtrain.align.alignment import choose_views
@@ -69,7 +72,7 @@ def align(
     from clinit.headtrain.stream.source import read_sources
 
     with claimed_file(out):
-        check_free(out)
+        check_free(out)  # again: another process may have written it
         with doing("Reading the feature cache …"):
             chosen = choose_views(open_cache(cache), views)
             (source,) = read_sources(cache, memory=memory)

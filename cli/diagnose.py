@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from clinit.extract.head import Head
 
 
+STORED = "pretrained"
+"""The word for the head in the cache."""
+
+
 class Format(StrEnum):
     """Formats of the output."""
 
@@ -37,7 +41,7 @@ def diagnose(
     ] = None,
     head: Annotated[
         str, typer.Option(help="A head file, or the pretrained head stored with the cache.")
-    ] = "pretrained",
+    ] = STORED,
     per_class: Annotated[
         bool,
         typer.Option("--per-class", help="Also print a line per class; reads the cache twice."),
@@ -59,7 +63,7 @@ def diagnose(
     """
     if not math.isfinite(lam):
         raise typer.BadParameter(f"--lambda takes a finite number, got {lam}")
-    check_caches(cache)
+    check_caches(cache, head=None if head == STORED else Path(head))
     from clinit.analysis.diagnosis import diagnose_split
     from clinit.extract.cache import open_cache
     from clinit.extract.device import choose_device
@@ -108,7 +112,7 @@ def _head(choice: str, cache: Cache) -> Head:
     from clinit.errors import HeadError
     from clinit.extract.head import read_head
 
-    if choice != "pretrained":
+    if choice != STORED:
         return read_head(Path(choice))
     if cache.head is None:
         raise HeadError(

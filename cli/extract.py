@@ -259,7 +259,7 @@ def extract(
 
 
 def _check_images(dataset: str | None, manifest: Path | None, root: Path) -> None:
-    """Refuse a data set that is not known, and a folder that is not there."""
+    """Refuse what is not there: the data set, the manifest, the folder, images in its layout."""
     from clinit.extract.dataset import check_known
     from clinit.extract.tree import Tree
 
@@ -268,6 +268,15 @@ def _check_images(dataset: str | None, manifest: Path | None, root: Path) -> Non
     if dataset is not None:
         check_known(dataset)
     Tree.at(root)
+    if manifest is not None and not manifest.is_file():
+        from clinit.extract.manifest import read_manifest
+
+        read_manifest(manifest)  # says what is wrong with it
+    if dataset is not None:
+        from clinit.extract.scan import available_splits, scan
+
+        if not available_splits(dataset, root):
+            scan(dataset, root, Split.train.value)  # says what was looked for
 
 
 def _manifests(

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from clinit.cli.console import out, print_json, say
 from clinit.cli.model_source import ModelArgument
+from clinit.cli.places import check_model
 from clinit.cli.progress import doing
 from clinit.extract.number_of import number_of
 from clinit.extract.visible import visible
@@ -40,6 +41,7 @@ def show(
     ] = False,
 ) -> None:
     """Show which classes a model has, when they came and from what, and what it remembers."""
+    check_model(model)
     from clinit.headtrain.export.memory_file import memory_in
     from clinit.headtrain.export.model_file import read_facts
     from clinit.headtrain.export.model_folder import model_file_of

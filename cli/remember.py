@@ -6,6 +6,8 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
+import typer
+
 from clinit.cli.claim import claimed_file
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import say
@@ -15,6 +17,7 @@ from clinit.cli.model_source import (
     ModelOut,
     NetworkOptions,
     check_out,
+    check_paths,
     listener,
     open_source,
     takes_network,
@@ -49,16 +52,15 @@ def remember(
 
     clinit remember scenes/ photographs/ --out scenes-with-memory/
     """
-    import typer
-
+    check_paths(paths, network)
+    if out.suffix == ".safetensors":
+        raise typer.BadParameter(f"--out is a folder here: a file remembers nothing, got {out}")
+    check_out(out)
     from clinit.headtrain.deployed.images import image_features, where_from
     from clinit.headtrain.deployed.remember import check_own
     from clinit.headtrain.deployed.remember import remember as remember_classes
     from clinit.headtrain.deployed.write import write_classes
 
-    if out.suffix == ".safetensors":
-        raise typer.BadParameter(f"--out is a folder here: a file remembers nothing, got {out}")
-    check_out(out)
     with claimed_file(out):
         model, images = open_source(paths, network)
         source, folder = image_features(

@@ -159,7 +159,7 @@ def test_a_cache_replaced_between_two_calls_is_refused_and_the_runs_stay(
     error = refused(invoke(replaced, tmp_path / "out", "seed=0:2"))
     assert isinstance(error, CacheError)
     assert "base weights (1 there, 2 now)" in str(error)
-    assert "The 1 runs recorded there are kept" in error.remedy
+    assert "What is recorded there, 1 run, is kept as it is." in error.remedy
     assert len(find_records(tmp_path / "out")) == 1
 
 
