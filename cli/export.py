@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.claim import claimed_file
+from clinit.cli.choices import Overwrite
+from clinit.cli.claim import claimed_file, tell_replaced
+from clinit.cli.completion import runs
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
@@ -35,7 +37,9 @@ def export(
     context: Context,
     run: Annotated[
         Path,
-        typer.Argument(help="Run record of train-head or train-top.", show_default=False),
+        typer.Argument(
+            help="Run record of train-head or train-top.", show_default=False, autocompletion=runs
+        ),
     ],
     out: Annotated[
         Path,
@@ -96,6 +100,7 @@ def export(
             exists=True,
         ),
     ] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write the trained classifier, backbone and head, as a model that plain timm loads.
 
@@ -116,7 +121,7 @@ def export(
 
     if head_only or out.suffix == ".npz":
         _check_head_options(context, out)
-        _export_head(run, out, temperature=temperature)
+        _export_head(run, out, temperature=temperature, overwrite=overwrite)
         return
     if out.suffix != ".safetensors" and out.suffix.lower() in FILE_SUFFIXES:
         raise typer.BadParameter(
@@ -126,6 +131,7 @@ def export(
         raise typer.BadParameter(f"--onnx writes into a folder: give --out one, not {out}")
     if check_images is not None and not onnx:
         raise typer.BadParameter("--check-images means nothing without --onnx")
+    tell_replaced([out], overwrite=overwrite)
     check_with = [] if check_images is None else find_images([check_images])
     with claimed_file(out), doing("Putting backbone and head together …"):
         exported = export_run(
@@ -137,6 +143,7 @@ def export(
             remembers=memory,
             calibrated=temperature,
             check_with=check_with,
+            overwrite=overwrite,
         )
     for text in exported.notes:
         note(text)
@@ -154,11 +161,12 @@ def _check_head_options(context: Context, out: Path) -> None:
             raise typer.BadParameter(f"{option} means nothing where the head alone is written")
 
 
-def _export_head(run: Path, out: Path, *, temperature: bool) -> None:
+def _export_head(run: Path, out: Path, *, temperature: bool, overwrite: bool) -> None:
     from clinit.headtrain.export.head_alone import export_head
 
+    tell_replaced([out], overwrite=overwrite)
     with claimed_file(out), doing("Writing the head …"):
-        exported = export_head(run, out, calibrated=temperature)
+        exported = export_head(run, out, calibrated=temperature, overwrite=overwrite)
     for text in exported.notes:
         note(text)
     arrived = sum(task > 0 for task in exported.tasks)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from clinit.cli.choices import Overwrite
 from clinit.cli.claim import claimed_file
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import say
@@ -41,6 +42,7 @@ def remember(
     out: ModelOut,
     config: RememberConfig,
     network: NetworkOptions,
+    overwrite: Overwrite = False,
     config_file: ConfigOption = None,
 ) -> None:
     """Let a model remember its classes: no image, but their statistics.
@@ -55,7 +57,7 @@ def remember(
     check_paths(paths, network)
     if out.suffix == ".safetensors":
         raise typer.BadParameter(f"--out is a folder here: a file remembers nothing, got {out}")
-    check_out(out)
+    check_out(out, overwrite=overwrite)
     from clinit.headtrain.deployed.images import image_features, where_from
     from clinit.headtrain.deployed.remember import check_own
     from clinit.headtrain.deployed.remember import remember as remember_classes
@@ -75,7 +77,7 @@ def remember(
         data = {"command": ["clinit", *sys.argv[1:]], **where_from(model, images, source)}
         found = remember_classes(model, source, config, data=data)
         with doing("Putting backbone and head together …"):
-            write_classes(model, found.classes, out)
+            write_classes(model, found.classes, out, overwrite=overwrite)
     _show(found, folder, out)
 
 

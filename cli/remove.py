@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from clinit.cli.choices import Overwrite
 from clinit.cli.claim import claimed_file
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
@@ -24,6 +25,7 @@ def remove(
         typer.Argument(help="Names of classes.", metavar="CLASS...", show_default=False),
     ],
     out: ModelOut,
+    overwrite: Overwrite = False,
 ) -> None:
     """Remove classes from a model: their rows, and what it remembers of them.
 
@@ -33,7 +35,7 @@ def remove(
     clinit remove scenes/ campsite iceberg --out fewer-scenes/
     """
     check_model(model)
-    check_out(out)
+    check_out(out, overwrite=overwrite)
     from clinit.headtrain.deployed.edit import Classes, removed
     from clinit.headtrain.deployed.model import open_model
     from clinit.headtrain.deployed.write import check_apart, write_classes
@@ -43,7 +45,7 @@ def remove(
         check_apart(out, model)
         data = {"command": ["clinit", *sys.argv[1:]], "model": opened.origin}
         left = removed(Classes.of(opened), classes, data=data)
-        facts = write_classes(opened, left, out)
+        facts = write_classes(opened, left, out, overwrite=overwrite)
     say(
         f"{len(set(classes)):,} removed: {facts.backbone} knows"
         f" {number_of(facts.num_classes, 'class')} now"

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from clinit.cli.choices import Overwrite
 from clinit.cli.claim import claimed_file
 from clinit.cli.console import say
 from clinit.cli.interruption import keeps
@@ -27,6 +28,7 @@ def rename(
         ),
     ],
     out: ModelOut,
+    overwrite: Overwrite = False,
 ) -> None:
     """Give classes of a model other names.
 
@@ -36,7 +38,7 @@ def rename(
     """
     pairs = _pairs(names)
     check_model(model)
-    check_out(out)
+    check_out(out, overwrite=overwrite)
     from clinit.headtrain.deployed.edit import Classes, renamed
     from clinit.headtrain.deployed.model import open_model
     from clinit.headtrain.deployed.write import check_apart, write_classes
@@ -45,7 +47,8 @@ def rename(
         opened = open_model(model, device="cpu")
         check_apart(out, model)
         data = {"command": ["clinit", *sys.argv[1:]], "model": opened.origin}
-        write_classes(opened, renamed(Classes.of(opened), pairs, data=data), out)
+        classes = renamed(Classes.of(opened), pairs, data=data)
+        write_classes(opened, classes, out, overwrite=overwrite)
     say(f"{len(pairs):,} renamed. Model at {out}")
 
 

@@ -41,13 +41,16 @@ class HeadExport:
         return f"<HeadExport {self.path}: {self.head} of {self.backbone}>"
 
 
-def export_head(run: Path, out: Path, *, calibrated: bool = True) -> HeadExport:
+def export_head(
+    run: Path, out: Path, *, calibrated: bool = True, overwrite: bool = False
+) -> HeadExport:
     """Write the final head of a run record to a file.
 
     Args:
         run: The folder of the record.
         out: The file, .npz or .safetensors.
         calibrated: Whether its rows are divided by a temperature, as in `export_run`.
+        overwrite: Whether a model or a head that is there is replaced.
 
     Raises:
         ModelError: If there is something at `out` already.
@@ -57,7 +60,7 @@ def export_head(run: Path, out: Path, *, calibrated: bool = True) -> HeadExport:
     """
     if out.suffix not in SUFFIXES:
         raise ValueError(f"a head is written as .npz or .safetensors, got {out}")
-    check_free(out)
+    check_free(out, overwrite=overwrite)
     record = read_run(run)
     trained = learnt_head(run, record)
     if changed_parameters(record):
