@@ -19,6 +19,7 @@ from clinit.analysis.run_summary import Row, RunSummary
 from clinit.analysis.same_data import by_data, drawn, headings, stacked
 from clinit.analysis.time_to_accuracy import times_to_levels
 from clinit.errors import RecordError
+from clinit.extract.number_of import number_of
 from clinit.headtrain.record.format import RunRecord, find_records, finite, read_record
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Report:
     """What the records and the comparison want said, each once."""
 
     def __repr__(self) -> str:
-        return f"<Report: {len(self.runs)} runs, {len(self.notes)} notes>"
+        return f"<Report: {number_of(len(self.runs), 'run')}, {len(self.notes)} notes>"
 
     def by_data(self) -> list[Report]:
         """Return a report for each data: base and new classes, and images measured on."""

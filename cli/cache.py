@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -63,7 +64,7 @@ def show(cache: CacheArgument) -> None:
         named = "named" if opened.head.class_names else "without names"
         by = (opened.head.origin or {}).get("fitted")
         fitted = f", fitted: {by}" if by else ""
-        say(f"{'head':>12}  {opened.head.num_classes:,} rows, {named}{fitted}")
+        say(f"{'head':>12}  {number_of(opened.head.num_classes, 'row')}, {named}{fitted}")
     _print_views(opened.views)
 
 

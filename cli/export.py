@@ -16,6 +16,7 @@ from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
 from clinit.cli.places import check_run
 from clinit.cli.progress import doing
+from clinit.extract.writable import check_writable
 
 if TYPE_CHECKING:
     from clinit.extract.head import Top1
@@ -110,6 +111,7 @@ def export(
     their head.
     """
     check_run(run)
+    check_writable(out)
     if out.absolute().resolve().is_relative_to(run.resolve()):
         raise typer.BadParameter(
             f"--out is a place outside the run record, which holds its own files alone, got {out}"

@@ -38,6 +38,8 @@ from clinit.cli.progress import doing
 from clinit.cli.training_progress import training_progress
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count
+from clinit.extract.tree import Tree
+from clinit.extract.writable import check_writable
 
 if TYPE_CHECKING:
     from clinit.extract.run import ExtractConfig
@@ -211,13 +213,15 @@ def _in_panel(kind: Any, panel: str) -> Any:
 
 def check_out(out: Path, *, overwrite: bool) -> None:
     """Check that a model can be written to `out`, and that a file has the right suffix."""
-    from clinit.headtrain.export.model_folder import check_free
-
     if out.suffix != ".safetensors" and out.suffix.lower() in FILE_SUFFIXES:
         raise typer.BadParameter(
             f"--out is a folder, or a file that ends in .safetensors, got {out}"
         )
-    check_free(out, overwrite=overwrite)
+    check_writable(out)
+    if out.exists() or out.is_symlink():
+        from clinit.headtrain.export.model_folder import check_free
+
+        check_free(out, overwrite=overwrite)
     tell_replaced([out], overwrite=overwrite)
 
 
@@ -241,6 +245,7 @@ def check_paths(paths: Sequence[Path], network: NetworkOptions) -> None:
             if needed == 1
             else "give MODEL and IMAGES; or --backbone and IMAGES alone"
         )
+    Tree.at(paths[-1])
     if network.backbone is not None:
         return
     given = [name for name in _OF_TIMM if getattr(network, name)]

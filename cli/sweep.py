@@ -25,6 +25,7 @@ from clinit.cli.sweep_progress import progress
 from clinit.cli.sweep_search import SearchOptions, run_search
 from clinit.cli.top_inputs import CheckpointEvery, Images, takes_images
 from clinit.extract.number_of import number_of
+from clinit.extract.writable import check_writable
 
 if TYPE_CHECKING:
     from clinit.headtrain.study import Study
@@ -179,6 +180,8 @@ def sweep(
     a killed sweep. A file (--config) may hold several grids, as an array of
     tables `sweep.grid`: their union is trained.
     """
+    check_caches(base, new)
+    check_writable(out)
     commands = commands_with_files(context.find_root().command)
     asked = SearchOptions(
         trials, objective, direction.value if direction else None, held_out, search_seed
@@ -192,7 +195,6 @@ def sweep(
         from clinit.cli.sweep_top import sweep_top
 
         runs = _runs(grids_of(config_file, grid or [], commands, top=True), top=True)
-        check_caches(base, new)
         sweep_top(runs, images, head or [], out, checkpoint_every=checkpoint_every, dry_run=dry_run)
         return
     _reject_images(context)
@@ -200,7 +202,6 @@ def sweep(
         asked.reject()
         places = (base, new, head or [])
         grids = grids_of(config_file, grid or [], commands)
-        check_caches(base, new)
         _sweep(grids, places, out, bank_size, memory=memory, ray=ray, dry_run=dry_run)
         return
     if ray is not None:

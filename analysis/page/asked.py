@@ -62,7 +62,7 @@ def _side(runs: Sequence[RunSummary], side: Literal["base", "new"]) -> list[list
 def _described(run: RunSummary, side: Literal["base", "new"]) -> str:
     is_base = pl.col("task") == 0
     classes = run.record.classes.filter(is_base if side == "base" else ~is_base)
-    words = [f"{len(classes):,} classes"]
+    words = [f"{number_of(len(classes), 'class')}"]
     if side == "new":
         words[0] += f" in {classes['task'].n_unique():,} tasks"
         words.append(f"{classes['train_rows'].sum():,} training images")

@@ -23,6 +23,7 @@ from clinit.extract.document import DocumentKind
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
 from clinit.extract.lock import claim_folder
+from clinit.extract.number_of import number_of
 from clinit.headtrain.record.format import find_records, read_info
 from clinit.headtrain.record.info import settings_of
 from clinit.headtrain.stream.base_head import head_digest
@@ -224,8 +225,8 @@ def _check_sides(
 def _replaced(where: str, differing: list[str], num_records: int) -> CacheError:
     return CacheError(
         f"{where} was made with other data: {', '.join(differing)}",
-        remedy=f"The {num_records:,} runs recorded there are kept as they are. Give the caches"
-        " and heads that they were made with, or another --out.",
+        remedy=f"What is recorded there, {number_of(num_records, 'run')}, is kept as it is. Give"
+        " the caches and heads that they were made with, or another --out.",
     )
 
 

@@ -280,14 +280,6 @@ def test_a_file_in_place_of_a_cache_is_told_the_command(
     )
 
 
-def test_rows_of_test_images_are_imported_as_the_split_val(tmp_path: Path) -> None:
-    np.savez(tmp_path / "test.npz", features=np.eye(4, dtype=np.float32), labels=np.arange(4))
-    words = ("cache", "import", tmp_path / "test.npz", "--backbone", "own", "--split", "test")
-    result = invoke(*words, "--out", tmp_path / "cache")
-    assert result.exit_code == 0, (result.output, result.exception)
-    assert list(open_cache(tmp_path / "cache").splits) == ["val"]
-
-
 def test_show_names_the_files_that_were_imported(work: Path) -> None:
     text = done("cache", "show", work / "base")
     (row,) = (line for line in text.splitlines() if "imported from" in line)
@@ -313,3 +305,11 @@ def test_what_is_no_model_is_told_what_one_is(work: Path) -> None:
     run = work / "runs" / "least-square-calibrated"
     error = failed("predict", run, work / "new-val.npy")
     assert error.remedy == f"`clinit export {run} --out FOLDER` makes one of this run record."
+
+
+def test_rows_of_test_images_are_imported_as_the_split_val(tmp_path: Path) -> None:
+    np.savez(tmp_path / "test.npz", features=np.eye(4, dtype=np.float32), labels=np.arange(4))
+    words = ("cache", "import", tmp_path / "test.npz", "--backbone", "own", "--split", "test")
+    result = invoke(*words, "--out", tmp_path / "cache")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert list(open_cache(tmp_path / "cache").splits) == ["val"]
