@@ -6,10 +6,10 @@ said of them; where the rest is written is said once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
 from clinit.analysis.efficiency import Reading
@@ -47,7 +47,7 @@ class Below:
     """What bold numbers mean: said where the terminal shows them bold, not in a file."""
     words: str
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """Print the words; no line where there are none."""
         words = " ".join(filter(None, (self.bold if console.color_system else "", self.words)))
         if words:

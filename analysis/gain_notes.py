@@ -48,8 +48,8 @@ def bounded_gains(runs: Sequence[RunSummary]) -> list[str]:
     ahead = _counted(names, [[task.is_bounded("equal-level") for task in own] for own in tasks])
     if ahead:
         notes.append(
-            f"≥: {ahead} above the level before the first step, which counts as {at}, the first"
-            f" evaluation after it; the gain is at least that.{finer}"
+            f"≥: above the level before the first step, which counts as {at}, the first evaluation"
+            f" after it, so that the gain is at least that: {ahead}.{finer}"
         )
     late = [
         [task.random_reached <= task.first for task in own] if part[0].init == "random" else []
@@ -57,16 +57,16 @@ def bounded_gains(runs: Sequence[RunSummary]) -> list[str]:
     ]
     if level := _counted(names, late):
         notes.append(
-            f"Gain: {level} at the level by the first evaluation, {at}: no gain above 1 can show"
-            f" there.{'' if ahead else finer}"
+            f"No gain above 1 can show where random itself is at the level by the first evaluation,"
+            f" {at}: {level}.{'' if ahead else finer}"
         )
     return notes
 
 
 def _counted(names: Sequence[str], found: Sequence[Sequence[bool]]) -> str:
-    """Return who is it in how many tasks, with the verb; empty where nobody is."""
+    """Return who is found in how many tasks; empty where nobody is."""
     those = [(name, own) for name, own in zip(names, found, strict=True) if any(own)]
     if len(those) > _MOST_NAMED:
-        return f"{len(those)} of {number_of(len(names), 'start')} are, in some tasks,"
-    words = [f"{name} (in {sum(own)} of {number_of(len(own), 'task')})" for name, own in those]
-    return f"{listed(words)} {'is' if len(words) == 1 else 'are'}" if words else ""
+        return f"{len(those)} of {number_of(len(names), 'start')}, in some tasks"
+    words = [f"{name} in {sum(own)} of {number_of(len(own), 'task')}" for name, own in those]
+    return listed(words) if words else ""

@@ -110,9 +110,6 @@ def task_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rend
     words = below(
         runs,
         "A_0, end: A_new before the first step and after the last.",
-        "factor, shift: those of the logits of new rows before the first step."
-        if any(len(values) in fitted.shown for fitted in tables)
-        else "",
         *_marks(
             value.text(row)
             for value in values

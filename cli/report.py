@@ -149,10 +149,20 @@ def report(
 
     Columns, in % of test images: A_all, all classes seen, mean over evaluations;
     A_last, the same after the last task; A_inc, its mean over the ends of tasks;
-    forg., forgetting of earlier tasks; A_new, A_old, A_pre, means for the current
-    task, for all before it, and for the base classes. L_new: loss on training
-    images of the current task. gain: how many times sooner than random rows a run
-    learns a task. FWT: forward transfer. docs/metrics.md has the formulas.
+    forg., forgetting of earlier tasks; A_0, the classes of a task before its first
+    step; A_new, A_old, A_pre, means for the current task, for all before it, and
+    for the base classes. L_new: loss on training images of the current task.
+    gain: how many times sooner than random rows a run learns a task; ≥: at least.
+    FWT: forward transfer. #: place in the ranking; run: number of the record.
+
+    With --per-task: end, A_new after the last step; factor and shift of new rows.
+
+    With --metrics: BWT, backward transfer; A_task, A_all with the task of each
+    image given; spike, loss above its last level × iterations; to 90, 95, 99,
+    iterations to that % of the best A_new of random rows; init, seconds of all
+    starts; share, their part of the run; A_base, A_pre among base classes alone.
+
+    docs/metrics.md has the formulas.
     """
     from clinit.analysis.report import load_report
 
