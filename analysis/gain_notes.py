@@ -12,11 +12,25 @@ from clinit.analysis.settings import labels
 from clinit.extract.number_of import number_of
 
 _MOST_NAMED = 4
-"""Starts that a note names."""
+"""Starts that a note names, and runs that have a note of their own."""
 
 
-def not_reached(name: str, gain: Gain) -> str:
-    """Return the note on a run that does not get to the level in every task."""
+def not_reached(runs: Sequence[RunSummary]) -> list[str]:
+    """Return notes on the runs of a report that do not get to the level in every task."""
+    found = [
+        (name, run.gain)
+        for name, run in zip(labels(runs), runs, strict=True)
+        if run.gain and not run.gain.complete
+    ]
+    if len(found) <= _MOST_NAMED:
+        return [_not_reached(name, gain) for name, gain in found]
+    return [
+        f"{len(found):,} of {number_of(len(runs), 'run')} do not reach 95 % of random's best"
+        " new-task accuracy in every task; their gains are the means over those in which they do."
+    ]
+
+
+def _not_reached(name: str, gain: Gain) -> str:
     tasks = number_of(len(gain.tasks), "task")
     told = f"{name} reaches 95 % of random's best new-task accuracy in"
     if not gain.reached:

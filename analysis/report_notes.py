@@ -27,8 +27,6 @@ def notes_of(runs: Sequence[RunSummary]) -> tuple[str, ...]:
             " to the training command, or give the record of such a run too."
         )
     for run, name in zip(runs, labels(runs), strict=True):
-        if run.gain and not run.gain.complete:
-            notes.append(not_reached(name, run.gain))
         if run.gain and run.init == "random":
             notes += _tasks_without_level(name, run.gain)
         if run.not_finite:
@@ -36,6 +34,7 @@ def notes_of(runs: Sequence[RunSummary]) -> tuple[str, ...]:
                 f"{name}: the loss on the new task is not a finite number at {run.not_finite} of"
                 f" {len(run.points)} evaluation points."
             )
+    notes += not_reached(runs)
     for part in by_data(runs):
         notes += [*bounded_gains(part), *filter(None, [rises(part)])]
     return tuple(dict.fromkeys(notes))

@@ -61,11 +61,13 @@ def starting_heads(base: Source, words: list[str]) -> dict[str, tuple[Head, dict
 
 
 def show_ranking(records: list[Path]) -> None:
-    """Print the runs at `records`, the best first, with mean and deviation over seeds."""
-    from rich.text import Text
+    """Print the runs at `records`, the best first, with mean and deviation over seeds.
 
-    from clinit.analysis.captions import WHERE_COLUMNS_ARE_TOLD
+    Notes of the records are left out: there may be some of every run.
+    """
     from clinit.analysis.report import load_report
+    from clinit.cli.report import show
 
-    out.print(load_report(records).ranking(width=out.width))
-    out.print(Text(WHERE_COLUMNS_ARE_TOLD, style="dim"))
+    report = load_report(records)
+    said = {note for run in report.runs for note in run.record.info["notes"]}
+    show(report, means=True, figures=(), said=said)

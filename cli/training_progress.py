@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from clinit.cli.console import note, say
 from clinit.cli.progress import progress
-from clinit.extract.number_of import number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.events import Event, Initialised, Observer
@@ -88,7 +87,7 @@ def _initialised(event: Initialised) -> str:
     if start.loss_before is not None and start.loss_after is not None:
         line += (
             f", class-balanced loss {start.loss_before:.4f} -> {start.loss_after:.4f}"
-            f" in {number_of(start.steps, 'step')}"
+            f" in {start.steps} steps"
         )
     if start.library is None:
         return line

@@ -17,7 +17,7 @@ MakeRun = Callable[..., RunRecord]
 def solved(make_run: MakeRun, method: str) -> RunRecord:
     """Return a record of a closed form, which has none of the settings of trained heads."""
     record = make_run("random", method=method, iterations=0, every=200)
-    config: dict[str, Any] = record.info["config"]
+    config: Any = record.info["config"]
     for name in ("init", "scale", "lam", "class_mean", "bias", "lr", "weight_decay"):
         del config[name]
     config |= {"buffer": None, "slda_shrinkage": 1e-4}

@@ -294,7 +294,8 @@ def marked(report: Report) -> tuple[list[str], int]:
 
 
 def is_upright(line: Line2D) -> bool:
-    return len({*np.asarray(line.get_xdata()).tolist()}) == 1 and len(line.get_xydata()) == 2
+    across = np.asarray(line.get_xdata())
+    return bool(across.size == 2 and across[0] == across[1])
 
 
 def test_tasks_have_numbers_where_all_runs_that_train_switch_at_the_same_places(
