@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clinit.cli.console import out
 from clinit.cli.progress import doing
 
 if TYPE_CHECKING:

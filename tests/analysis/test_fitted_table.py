@@ -16,11 +16,13 @@ MakeRun = Callable[..., RunRecord]
 HEADINGS = [f"m{number:02}" for number in range(10)]
 
 
-def fit(records: Sequence[RunRecord], width: int) -> tuple[Fitted, list[str]]:
+def fit(
+    records: Sequence[RunRecord], width: int, needed: Sequence[int] | None = None
+) -> tuple[Fitted, list[str]]:
     runs = report_of(records).runs
     names = RunNames.of(runs)
     sections = [[Line(run, [f"{number:.2f}" for number in range(10)]) for run in runs]]
-    columns = Columns([Column(heading, "number") for heading in HEADINGS])
+    columns = Columns([Column(heading, "number") for heading in HEADINGS], needed=needed)
     fitted = fitted_table([sections], names, columns, width)
     written = io.StringIO()
     Console(width=width, file=written).print(fitted.table)
@@ -53,6 +55,21 @@ def test_at_any_width_no_line_is_longer_and_nothing_is_cut(
     assert shown == HEADINGS[: len(shown)]
     assert fitted.left_out == ", ".join(HEADINGS[len(shown) :])
     assert len(shown) >= 1
+
+
+@pytest.mark.parametrize("width", [40, 50, 60])
+def test_what_is_needed_least_is_left_out_and_the_order_stays(
+    many: list[RunRecord], width: int
+) -> None:
+    needed = (9, 0, 4, 2, 6, 8, 1, 3, 5, 7)
+    fitted, lines = fit(many, width, needed)
+    shown = [heading for heading in HEADINGS if heading in lines[0].split()]
+    assert 1 <= len(shown) < len(HEADINGS)
+    assert shown == [HEADINGS[place] for place in sorted(needed[: len(shown)])]
+    assert fitted.left_out == ", ".join(word for word in HEADINGS if word not in shown)
+    assert fitted.shown == tuple(sorted(needed[: len(shown)]))
+    values = next(line for line in lines if "9.00" in line).split()[-len(shown) :]
+    assert values == [f"{place:.2f}" for place in sorted(needed[: len(shown)])]
 
 
 def test_settings_are_columns_where_enough_numbers_fit_beside_them(make_run: MakeRun) -> None:

@@ -23,8 +23,14 @@ app = typer.Typer()
 app.command()(report)
 
 
-def printed(renderable: RenderableType, width: int = 80) -> str:
-    console = Console(file=io.StringIO(), width=width)
+def printed(renderable: RenderableType, width: int = 80, *, bold: bool = False) -> str:
+    """What a file gets, or with `bold` a terminal."""
+    console = Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=bold,
+        color_system="standard" if bold else None,
+    )
     console.print(renderable)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
@@ -63,7 +69,8 @@ def test_what_does_not_fit_is_left_out_from_the_right_and_named(
     assert shown == HEADINGS[: len(shown)]
     missing = ", ".join(HEADINGS[len(shown) :])
     words = " ".join(text.split())
-    assert (f"Not shown in this width: {missing}." in words) == bool(missing)
+    told = f"Not shown in this width: {missing} (a wider terminal, or COLUMNS=120)."
+    assert (told in words) == bool(missing)
     assert "…" not in text
 
 
@@ -97,9 +104,24 @@ def test_a_time_that_is_not_reached_in_every_task_is_starred(make_run: MakeRun) 
 
 def test_bold_is_explained_where_there_is_something_to_compare(make_run: MakeRun) -> None:
     pair = report_of([make_run("random"), make_run("least-square")])
-    assert "Bold: the best of comparable runs." in " ".join(printed(pair.metrics_table()).split())
+    told = "Bold: the best of comparable runs."
+    assert told in " ".join(printed(pair.metrics_table(), bold=True).split())
+    assert told not in " ".join(printed(pair.metrics_table()).split()), "nothing is bold in a file"
     apart = report_of([make_run("random", lr=0.1), make_run("least-square", lr=0.2)])
-    assert "Bold: " not in printed(apart.metrics_table())
+    assert "Bold: " not in printed(apart.metrics_table(), bold=True)
+
+
+def test_lines_are_in_the_order_of_the_table_above(make_run: MakeRun) -> None:
+    report = report_of([make_run("random"), make_run("least-square")])
+
+    def order(text: str) -> list[str]:
+        words = (line.split(None, 1)[0] for line in text.splitlines() if line.strip())
+        return [word for word in words if word in ("random", "least-square")]
+
+    runs = order(printed(report.table()))
+    assert runs == ["random", "least-square"], "the ranking would have the other one"
+    assert order(printed(report.metrics_table(ranked=False))) == runs
+    assert order(printed(report.metrics_table())) == runs[::-1]
 
 
 def test_settings_are_said_in_words_where_columns_of_them_are_too_wide(make_run: MakeRun) -> None:

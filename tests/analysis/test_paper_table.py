@@ -89,14 +89,15 @@ def test_markdown_holds_the_means_and_deviations(seeded: Report) -> None:
     head, rule, *lines = markdown_cells(seeded.markdown())
     assert head[:4] == ["init", "note", "seeds", "A_all (%) ↑"]
     assert head[4:7] == ["A_last (%) ↑", "A_inc (%) ↑", "forg. (%) ↓"]
+    assert head[7] == "A_0 (%) ↑"
     assert head[-2:] == ["L_new ↓", "gain (×) ↑"]
-    assert rule == ["---"] * 2 + ["---:"] * 10
+    assert rule == ["---"] * 2 + ["---:"] * 11
     assert len(lines) == 6
-    assert {len(cells) for cells in (head, rule, *lines)} == {12}
+    assert {len(cells) for cells in (head, rule, *lines)} == {13}
     for init, note, seeds, *numbers in lines:
         assert seeds == "3"
         told = HOSTILE if note == visible(HOSTILE) else note
-        for name, digits, cell in (("acc_all", 2, numbers[0]), ("loss_new", 3, numbers[7])):
+        for name, digits, cell in (("acc_all", 2, numbers[0]), ("loss_new", 3, numbers[8])):
             assert spread_of(cell) == pytest.approx(
                 expected(seeded, init, told, name), abs=0.51 * 10**-digits
             )
@@ -109,14 +110,14 @@ def test_latex_holds_the_means_and_deviations(seeded: Report) -> None:
         r"$A_\mathrm{all}$ (\%) $\uparrow$",
         r"$A_\mathrm{last}$ (\%) $\uparrow$",
     ]
-    assert {len(cells) for cells in (head, *lines)} == {12}
+    assert {len(cells) for cells in (head, *lines)} == {13}
     assert len(lines) == 6
     for cells in lines:
         init, note, seeds, *numbers = (cell.strip() for cell in cells)
         assert seeds == "3"
         told = HOSTILE if latex_plain(note) == visible(HOSTILE) else note
         assert told in ("plain", HOSTILE)
-        for name, digits, cell in (("acc_all", 2, numbers[0]), ("loss_new", 3, numbers[7])):
+        for name, digits, cell in (("acc_all", 2, numbers[0]), ("loss_new", 3, numbers[8])):
             assert spread_of(cell) == pytest.approx(
                 expected(seeded, init, told, name), abs=0.51 * 10**-digits
             )
@@ -125,7 +126,7 @@ def test_latex_holds_the_means_and_deviations(seeded: Report) -> None:
 def test_the_best_of_comparable_runs_is_bold(seeded: Report) -> None:
     for line in markdown_cells(seeded.markdown())[2:]:
         assert [cell.startswith("**") for cell in line[3:6]] == [line[0] == "least-square"] * 3
-        assert line[9].startswith("**"), "equal in all runs"
+        assert line[10].startswith("**"), "equal in all runs"
     for cells in latex_rows(seeded.latex())[1:]:
         bold = [cell.strip().startswith(r"\textbf{") for cell in cells[3:6]]
         assert bold == [cells[0].strip() == "least-square"] * 3

@@ -86,11 +86,13 @@ def test_the_ranking_fits_80_columns_and_says_what_it_leaves_out(seeded: Path) -
     assert "gain" in text
     narrow = printed(loaded.ranking(width=60), 60)
     assert max(map(len, narrow.splitlines())) <= 60
-    assert "Not shown in this width: A_pre, L_new, gain." in " ".join(narrow.split())
+    assert "Not shown in this width: A_inc, forg., A_old, L_new (a wider" in " ".join(
+        narrow.split()
+    )
     wide = printed(loaded.ranking(width=160), 160)
     assert "Not shown" not in wide
     (line,) = [line for line in wide.splitlines() if line.startswith("1 ")]
-    assert line.count("±") == 9
+    assert line.count("±") == 10
 
 
 def test_the_ranking_says_which_gain_and_which_loss_it_prints(
@@ -109,10 +111,10 @@ def test_the_ranking_says_which_gain_and_which_loss_it_prints(
     assert [
         line.rsplit(None, 2)[1:] for line in equal.splitlines() if line[:2] in ("1 ", "2 ")
     ] == [
-        ["2.00", "±0.00"],
+        ["≥2.00", "±0.00"],
         ["1.00", "±0.00"],
     ]
-    assert "4.00 ±0.00" in best
+    assert "≥4.00 ±0.00" in best
     assert "2.00 ±0.00" in best
     assert "gain: random-best." in " ".join(best.split())
     assert "gain: " not in equal

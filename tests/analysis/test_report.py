@@ -19,8 +19,8 @@ MakeRun = Callable[..., RunRecord]
 WriteRuns = Callable[..., Path]
 INITS = ("random", "class-mean", "least-square")
 COLUMNS = (
-    *("init", "A_all", "A_last", "A_inc", "forg.", "A_new", "A_old", "A_pre", "L_new", "gain"),
-    "time",
+    *("init", "A_all", "A_last", "A_inc", "forg.", "A_0", "A_new", "A_old", "A_pre", "L_new"),
+    *("gain", "time"),
 )
 
 
@@ -106,7 +106,9 @@ def test_a_record_given_twice_is_one_run(three_inits: Path) -> None:
 def test_notes_of_the_runs_are_said_once(make_run: MakeRun, write_runs: WriteRuns) -> None:
     note = "990 of 1,000 base classes have no validation image: [left out]"
     runs = write_runs(make_run("random", notes=[note]), make_run("least-square", notes=[note]))
-    assert load_report([runs]).notes == (note,)
+    notes = load_report([runs]).notes
+    assert notes.count(note) == 1
+    assert len(set(notes)) == len(notes)
 
 
 def test_a_level_that_is_not_reached_in_every_task_is_said(
@@ -115,11 +117,11 @@ def test_a_level_that_is_not_reached_in_every_task_is_said(
     slow = make_run("least-square", accuracy=lambda task, iteration: 0.9 * (task == 2))
     report = load_report([write_runs(make_run("random"), slow)])
     assert report.rows()[1]["gain_tasks_reached"] == 1
-    assert report.notes == (
-        "least-square reaches 95 % of random's best new-task accuracy in 1 of 3 tasks; its gain"
-        " is the mean over those.",
+    assert report.notes[0] == (
+        "least-square reaches 95 % of random's best new-task accuracy in 1 of 3 tasks, not in tasks"
+        " 1, 3; its gain is the mean over those."
     )
-    assert "4.00*" in printed(report.table())
+    assert "≥4.00*" in printed(report.table())
     assert "1.00*" not in printed(report.table())
 
 
@@ -154,8 +156,8 @@ def test_a_task_without_test_images_has_no_gain_for_that_reason(
     make_run: MakeRun, write_runs: WriteRuns
 ) -> None:
     report = load_report([write_runs(*(make_run(init, untested_task=2) for init in INITS))])
-    assert report.notes == (
-        "No gain over random in task 2: there is no test image of the new classes.",
+    assert report.notes[0] == (
+        "No gain over random in task 2: there is no test image of the new classes."
     )
     assert [row["gain_tasks"] for row in report.rows()] == [2, 2, 2]
     assert [task["gain_equal_level"] for task in report.rows()[0]["tasks"]] == [1.0, None, 1.0]
@@ -166,8 +168,8 @@ def test_tasks_of_which_random_learns_nothing_have_no_gain_for_that_reason(
 ) -> None:
     nothing = make_run("random", accuracy=lambda task, i: 0.8 if task == 1 else -0.05)
     report = load_report([write_runs(nothing, make_run("least-square"))])
-    assert report.notes == (
-        "No gain over random in tasks 2, 3: random's best accuracy on the new classes is 0 %.",
+    assert report.notes[0] == (
+        "No gain over random in tasks 2, 3: random's best accuracy on the new classes is 0 %."
     )
 
 
@@ -193,7 +195,8 @@ def test_the_table_keeps_all_columns_whole_at_80_characters(three_inits: Path) -
     names = ("last_accuracy", "average_incremental_accuracy", "forgetting")
     standard = [f"{row[name]:.2f}" for name in names]
     assert line.split() == [
-        *("least-square", "86.99", *standard, "83.22", "89.05", "89.17", "0.733", "4.00", "4.5s")
+        *("least-square", "86.99", *standard, "77.22", "83.22", "89.05", "89.17", "0.733"),
+        *("≥4.00", "4.5s"),
     ]
 
 
@@ -235,8 +238,8 @@ def test_random_is_printed_as_one_at_equal_level_and_as_it_is_to_its_best(
     random = make_run("random", accuracy=lambda task, i: {0: 0.0, 50: 0.4, 200: 1.0}.get(i, 0.95))
     ahead = make_run("least-square", accuracy=lambda task, i: 1.0)
     report = load_report([write_runs(random, ahead)])
-    assert gains(report.table()) == ["1.00", "2.00"]
-    assert gains(report.table(reading="random-best")) == ["2.00", "4.00"]
+    assert gains(report.table()) == ["1.00", "≥2.00"]
+    assert gains(report.table(reading="random-best")) == ["2.00", "≥4.00"]
     for row, reached in zip(report.rows(), (100, 0), strict=True):
         for task in row["tasks"]:
             found = tuple(
@@ -317,7 +320,7 @@ def test_the_task_table_shows_every_task_with_start_and_end(three_inits: Path) -
     assert max(map(len, text.splitlines())) <= 80
     for task in (1, 2, 3):
         assert f"Task {task}: 3 classes, 90 training images, 60 test images" in text
-    assert all(heading in text for heading in ("start", "end", "A_new", "L_new", "gain"))
+    assert all(heading in text for heading in ("A_0", "end", "A_new", "L_new", "gain"))
     assert "factor" in printed(report.task_table(width=120), 120)
 
 
@@ -439,8 +442,7 @@ def test_forward_transfer_stands_with_the_task_that_was_probed(make_run: MakeRun
     assert second.count("90.20") == 2
     assert third.count("90.30") == 2
     narrow = printed(report.task_table(width=60), 60)
-    assert "Not shown in this width: " in " ".join(narrow.split())
-    assert "FWT" in " ".join(narrow.split("Not shown")[1].split())
+    assert "FWT" in " ".join(narrow.split()).split("Not shown in this width: ")[1]
     assert "90.20" not in narrow
     assert "FWT" not in printed(report_of([make_run()]).task_table(width=120), 120)
 

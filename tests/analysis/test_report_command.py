@@ -80,7 +80,16 @@ def test_the_reading_of_the_gain_can_be_chosen(three_inits: Path) -> None:
 def test_the_start_can_be_left_out(three_inits: Path) -> None:
     words = " ".join(run(three_inits, "--no-curves", "--skip-start").split())
     assert "The points before the first step are left out." in words
-    assert "first step" not in run(three_inits, "--no-curves")
+    assert "before the first step are left out" not in " ".join(
+        run(three_inits, "--no-curves").split()
+    )
+
+
+def test_what_the_start_is_worth_is_said_last_and_once(three_inits: Path) -> None:
+    for words in (("--no-curves",), ("--metrics",), ("--per-task", "--matrix")):
+        text = " ".join(run(three_inits, *words).split())
+        assert text.count("Before the first step of a task, random rows recognise") == 1
+        assert text.endswith("(mean over 3 tasks).")
 
 
 def test_brackets_in_notes_stay(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -74,6 +75,34 @@ def test_rows_hold_the_metrics_of_the_run_and_of_its_tasks(make_run: MakeRun) ->
     assert row["backward_transfer"] == pytest.approx(sum(drops) / 2)
     assert [task["forward_transfer"] for task in row["tasks"]] == [50.0, None, None]
     assert [task["forward_transfer_into"] for task in row["tasks"]] == [None, 50.0, None]
+
+
+def test_the_start_is_the_mean_of_tasks_before_their_first_step(
+    make_run: MakeRun, write_runs: Callable[..., Path]
+) -> None:
+    shares = {1: 0.1, 2: 0.35, 3: 0.6}
+    record = make_run(
+        accuracy=lambda task, i: 0.9 if i else shares[task],
+        loss_curve=lambda task, i: 0.5 if i else float(task),
+    )
+    images = {row: task for row, _, task, *_ in record.classes.iter_rows()}
+    starts = []
+    for task in shares:
+        correct = total = 0
+        for at, iteration, row, right, every, *_ in record.evaluations.iter_rows():
+            if (at, iteration, images[row]) == (task, 0, task):
+                correct, total = correct + right, total + every
+        starts.append(100 * correct / total)
+    for skip_start in (False, True):
+        row = RunSummary.of(record, skip_start=skip_start).row()
+        assert row["acc_new_start"] == pytest.approx(sum(starts) / 3)
+        assert [task["acc_new_start"] for task in row["tasks"]] == pytest.approx(starts)
+        assert row["loss_new_start"] == 2.0
+    report = load_report([write_runs(record)])
+    assert f",{row['acc_new_start']}," in report.csv()
+    values = json.loads(report.means_json())[0]["values"]
+    assert values["acc_new_start"]["mean"] == pytest.approx(sum(starts) / 3)
+    assert "loss_new_start_deviation" in report.means_csv()
 
 
 def test_a_run_that_was_not_diagnosed_has_no_deviation(make_run: MakeRun) -> None:

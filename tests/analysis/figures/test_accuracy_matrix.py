@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from clinit.analysis.figures.accuracy_matrix import matrix_of
 from clinit.analysis.figures.starts import starts_of
 from clinit.analysis.figures.style import is_dark
-from clinit.analysis.report import load_report
+from clinit.analysis.report import load_report, report_of
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]
@@ -47,6 +49,30 @@ def test_cells_are_pooled_accuracies_and_means_over_seeds(
             None if v is None else round(v, 9) for v in expected
         ]
     assert matrix.cells[0][2] is None
+
+
+def test_the_table_begins_with_the_base_head_before_task_1(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    records = [make_run(seed=seed) for seed in (0, 1)]
+    report = load_report([write_runs(*records)])
+    starts = [row["acc_pre_before"] for row in report.rows()]
+    assert matrix_of(starts_of(report.runs)[0]).before == pytest.approx(sum(starts) / 2)
+    text = report.draw("accuracy-matrix").plain
+    lines = [line.split() for line in text.splitlines()]
+    place = next(n for n, words in enumerate(lines) if words[:3] == ["before", "task", "1"])
+    assert lines[place][3:] == [f"{starts[0]:.1f}", "-", "-", "-"]
+    assert lines[place + 1][:3] == ["after", "task", "1"]
+    assert "Before task 1: that of the base head." in " ".join(text.split())
+
+
+def test_a_record_without_the_base_head_begins_after_task_1(
+    make_run: MakeRun, write_runs: WriteRuns
+) -> None:
+    record = make_run()
+    unknown = pl.lit(None, pl.Int32).alias("correct_in_task")
+    record = replace(record, evaluations=record.evaluations.with_columns(unknown))
+    assert "efore task 1" not in report_of([record]).draw("accuracy-matrix").plain
 
 
 def test_a_run_that_stopped_early_has_the_tasks_that_it_learnt(

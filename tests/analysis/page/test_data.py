@@ -38,6 +38,12 @@ def cells(table: dict[str, Any], heading: str) -> list[Any]:
     return [line["cells"][place] for line in table["lines"]]
 
 
+def test_what_the_start_is_worth_stands_at_the_top(seeds: dict[str, Any]) -> None:
+    (words,) = (text for name, text in seeds["asked"]["data"] if name == "result")
+    assert words.startswith("Before the first step of a task, random rows recognise")
+    assert words.endswith("(mean over 3 tasks and 3 seeds).")
+
+
 @pytest.fixture
 def seeds(make_run: MakeRun) -> dict[str, Any]:
     records = [make_run(init, seed=seed) for init in INITS for seed in (0, 1, 2)]
@@ -55,6 +61,10 @@ def test_the_table_of_runs_has_the_values_of_the_report(three_inits: Path) -> No
     (table,) = data_of(report)["tables"]
     for heading, name in (("A_all", "acc_all"), ("L_new", "loss_new"), ("time", "seconds")):
         assert [cell[1] for cell in cells(table, heading)] == [row[name] for row in report.rows()]
+    starts = [row["acc_new_start"] for row in report.rows()]
+    assert [cell[1] for cell in cells(table, "A_0")] == starts
+    assert cells(table, "gain")[2][0].startswith("≥")
+    assert "≥: at least" in table["caption"]
     assert [cell[0] for cell in cells(table, "init")] == list(INITS)
     assert [cell[2] for cell in cells(table, "A_new")] == [False, False, True]  # the best
 
