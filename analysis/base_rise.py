@@ -24,7 +24,7 @@ def rises(runs: Sequence[RunSummary]) -> str:
         (run, before, after)
         for run in runs
         if (before := accuracy_before(run.record, run.points)) is not None
-        and (after := at_end(run.points)["acc_pre"].last()) is not None
+        and (after := _after(run)) is not None
         and after - before > FAR
     ]
     if not found:
@@ -35,6 +35,11 @@ def rises(runs: Sequence[RunSummary]) -> str:
         f"A_pre rises from {starts} % before task 1 to {ends} % after the last task:"
         f" {_reason(found[0][0])}"
     )
+
+
+def _after(run: RunSummary) -> float | None:
+    last: float | None = at_end(run.points)["acc_pre"].last()  # type: ignore[assignment]
+    return last
 
 
 def _reason(run: RunSummary) -> str:
