@@ -75,6 +75,13 @@ WORDS = {
         "b",
         "--out",
     ): "There is no option --out: OUT is given without it.",
+    ("add", "absent", "absent", "--out=o"): "Error: no model file at absent ",
+    (
+        "remember",
+        ".",
+        "absent",
+        "--out=o",
+    ): "Error: no folder of images at absent Give",
     ("demo", "here", "there"): "Nothing takes what stands at the end: here there",
 }
 
