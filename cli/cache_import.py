@@ -160,11 +160,12 @@ def _fit(cache: Path, by: HeadFit) -> None:
         source = read_source(cache)
     titles = {"grid": "Fitting the head: penalties", "refit": "Fitting the head: all rows"}
     with counting("searches") as count:  # nothing is shown where there are none
-        found = fit_head(
+        fitted = fit_head(
             source,
             by.value,
             progress=lambda stage, done, total: count(titles[stage], done, total),
         )
+    found = fitted.head
     give_head(cache, found, class_names_from="the classes of the data set")
     say(_fitted(found))
     top1 = open_split(cache / "train").summary.head.top1
@@ -172,6 +173,8 @@ def _fit(cache: Path, by: HeadFit) -> None:
         f"top-1 of the head on the {top1.total:,} rows that it was fitted to: {top1.percent:.2f} %;"
         " `--split val` measures it on others"
     )
+    for text in fitted.notes:
+        note(text)
 
 
 def _fitted(head: Head) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
+from clinit.api.heads import save_head
 from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError, ExperimentError, HeadError, ModelError
 from clinit.extract import judge_head
@@ -200,6 +202,79 @@ def test_a_run_on_imported_features_has_no_network_to_export(work: Path, tmp_pat
     assert result.exit_code == 2
     assert "--onnx means nothing where the head alone is written" in unframed(result)
     assert list(tmp_path.iterdir()) == []
+
+
+def imported(folder: Path, name: str, classes: tuple[str, ...], *, seeds: tuple[int, int]) -> Path:
+    """Import training and validation rows that are drawn with these seeds."""
+    for split, count, seed in zip(("train", "val"), (40, 30), seeds, strict=True):
+        files = write(folder, f"{name}-{split}", classes, count, seed)
+        done("cache", "import", *files, "--backbone", "own", "--split", split,
+             "--out", folder / name)  # fmt: skip
+    return folder / name
+
+
+def test_a_temperature_is_fitted_to_the_rows_of_the_run_alone(work: Path, tmp_path: Path) -> None:
+    run = work / "runs" / "least-square-calibrated"
+    same = imported(tmp_path, "same", NEW, seeds=(3 + 40, 3 + 30))
+    text = done("export", run, "--out", tmp_path / "same.npz", "--new", same)
+    assert "Probabilities: temperature " in text
+    heads = [read_head(file).weight for file in (tmp_path / "same.npz", work / "head.npz")]
+    assert heads[0].tobytes() == heads[1].tobytes()
+    other = imported(tmp_path, "other", NEW, seeds=(3 + 40, 99))
+    text = " ".join(done("export", run, "--out", tmp_path / "other.npz", "--new", other).split())
+    assert "temperature " not in text
+    assert "is not the one of the run: it differs in its val rows" in text
+    plain = read_head(run / "head.safetensors").weight
+    assert read_head(tmp_path / "other.npz").weight.tobytes() == plain.tobytes()
+
+
+@pytest.mark.parametrize("option", ["--base", "--new"])
+def test_a_cache_means_nothing_where_no_feature_is_read(
+    work: Path, tmp_path: Path, option: str
+) -> None:
+    run = work / "runs" / "least-square-calibrated"
+    result = invoke("export", run, "--out", tmp_path / "head.npz", "--no-temperature",
+                    option, work / "new")  # fmt: skip
+    assert result.exit_code == 2
+    assert f"{option} means nothing where the head alone is written" in unframed(result)
+    result = invoke("export", run, "--out", tmp_path / "model", "--no-temperature", "--no-memory",
+                    "--new", work / "new")  # fmt: skip
+    assert "--new means nothing where no feature is read" in unframed(result)
+
+
+def test_scores_without_a_temperature_are_told_of(work: Path, tmp_path: Path) -> None:
+    given = ("--base", work / "base", "--new", work / "new", "--tasks", "2", "--device", "cpu")
+    done("train-head", *given, "--method", "simplecil", "--out", tmp_path / "runs")
+    run = tmp_path / "runs" / "simplecil"
+    for option, said in (("--no-temperature", True), ("--temperature", False)):
+        head = tmp_path / f"head{option}.npz"
+        done("export", run, "--out", head, option)
+        text = " ".join(done("predict", head, work / "new-val.npy").split())
+        assert ("the head was solved (simplecil), not with cross entropy" in text) is said
+
+
+def test_a_base_class_without_training_rows_leaves_the_probabilities_of_others(
+    work: Path, tmp_path: Path
+) -> None:
+    files = write(tmp_path, "base-train", BASE[:2], 40, seed=1)
+    (tmp_path / "classes.txt").write_text("\n".join(BASE))
+    named = ("--backbone", "own", "--classes", tmp_path / "classes.txt", "--out", tmp_path / "base")
+    head = tmp_path / "head.npz"
+    save_head(head, np.eye(3, 8, dtype=np.float32), None, BASE)
+    done("cache", "import", *files, *named, "--head", head)
+    files = write(tmp_path, "base-val", BASE, 40, seed=2)
+    done("cache", "import", *files, *named, "--split", "val")
+    done("train-head", "--base", tmp_path / "base", "--new", work / "new", "--tasks", "2",
+         "--method", "slda", "--out", tmp_path / "runs", "--device", "cpu")  # fmt: skip
+    heads = []
+    for name, option in (("plain", "--no-temperature"), ("divided", "--temperature")):
+        text = done("export", tmp_path / "runs" / "slda", "--out", tmp_path / f"{name}.npz", option)
+        heads.append(tmp_path / f"{name}.npz")
+    (value,) = re.findall(r"temperature (\S+), fitted on 70 held-out rows", text)
+    assert 0.2 < float(value) < 5
+    found = [predict_features(head, work / "new-val.npy") for head in heads]
+    named_rows = [[[guess.name for guess in each.guesses] for each in one] for one in found]
+    assert named_rows[0] == named_rows[1]
 
 
 def test_a_head_of_a_run_starts_another_one(work: Path, tmp_path: Path) -> None:
