@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -327,6 +328,98 @@ def test_an_import_that_was_killed_before_its_head_was_stored_goes_on(
     error = failed(*command, "--fit-head", "lda")
     assert isinstance(error, HeadError)
     assert "is there already: the cache has a head" in str(error)
+
+
+@pytest.fixture
+def fitted(work: Path, tmp_path: Path) -> tuple[Path, tuple[object, ...]]:
+    """Return a copy of the base cache, whose head was fitted, and the command that made it."""
+    files = work / "base-train.npy", work / "base-train-labels.npy"
+    shutil.copytree(work / "base", tmp_path / "base")
+    command = ("cache", "import", *files, "--backbone", "own", "--out", tmp_path / "base")
+    return tmp_path / "base", (*command, "--fit-head", "ridge")
+
+
+def damage(head: Path, how: str) -> None:
+    if how == "gone":
+        head.unlink()
+    else:
+        content = bytearray(head.read_bytes())
+        content[-1] ^= 1
+        head.write_bytes(content)
+
+
+AGAIN = (
+    "Run the `clinit cache import` command of this cache with its `--fit-head` again: it fits the"
+    " head anew and keeps what is whole."
+)
+
+
+@pytest.mark.parametrize("how", ["gone", "one bit"])
+def test_a_fitted_head_that_is_lost_is_fitted_again(
+    fitted: tuple[Path, tuple[object, ...]], how: str
+) -> None:
+    cache, command = fitted
+    before = {file: file.read_bytes() for file in cache.rglob("*.*") if file.name != "cache.json"}
+    damage(cache / "head.safetensors", how)
+    for asked in ("verify", "repair"):
+        assert failed("cache", asked, cache).remedy == AGAIN
+    text = done(*command)
+    assert "Head of 3 classes: ridge, lambda 0." in text
+    assert "not the head that the cache had" not in text
+    assert {file: file.read_bytes() for file in before} == before
+    assert "Everything is as it was written." in done("cache", "verify", cache)
+    assert "is there already: the cache has a head" in str(failed(*command))
+
+
+def test_a_head_that_is_fitted_in_another_way_than_the_lost_one_is_told_of(
+    fitted: tuple[Path, tuple[object, ...]],
+) -> None:
+    cache, command = fitted
+    damage(cache / "head.safetensors", "gone")
+    text = " ".join(done(*command[:-1], "lda").split())
+    assert "it is not the head that the cache had: that was fitted otherwise" in text
+    assert "Everything is as it was written." in done("cache", "verify", cache)
+
+
+def test_a_lost_head_and_a_lost_shard_come_back_together(
+    fitted: tuple[Path, tuple[object, ...]],
+) -> None:
+    cache, command = fitted
+    damage(cache / "head.safetensors", "one bit")
+    (shard,) = (cache / "train").glob("shard-*.h5")
+    shard.unlink()
+    assert AGAIN in failed("cache", "verify", cache).remedy
+    assert failed("cache", "repair", cache).remedy == AGAIN
+    done(*command)
+    assert "Everything is as it was written." in done("cache", "verify", cache)
+
+
+def test_a_head_that_was_given_is_not_fitted_where_it_is_lost(
+    fitted: tuple[Path, tuple[object, ...]], work: Path, tmp_path: Path
+) -> None:
+    _, command = fitted
+    *given, _, _ = command
+    given[given.index("--out") + 1] = cache = tmp_path / "given"
+    head = tmp_path / "head.npz"
+    save_head(head, np.eye(3, 8, dtype=np.float32), None, BASE)
+    done(*given, "--head", head)
+    damage(cache / "head.safetensors", "gone")
+    error = failed(*given, "--fit-head", "ridge")
+    assert "is damaged or missing, and it was not fitted to the features beside it" in str(error)
+    assert error.remedy == f"Mend it: `clinit cache repair {cache}`."
+    done("cache", "repair", cache)
+    assert open_cache(cache).head is not None
+
+
+def test_a_strange_head_in_place_of_a_fitted_one_is_not_replaced(
+    fitted: tuple[Path, tuple[object, ...]],
+) -> None:
+    cache, command = fitted
+    head = cache / "head.safetensors"
+    save_head(head, np.eye(3, 8, dtype=np.float32), None, BASE)
+    error = failed(*command)
+    assert str(error) == f"{head} is not the head that was stored with the features beside it"
+    assert error.remedy == "Put it into another place; then the same command fits the head anew."
 
 
 def test_base_classes_without_a_head_say_how_to_get_one(work: Path, tmp_path: Path) -> None:
