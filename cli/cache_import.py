@@ -176,7 +176,8 @@ def _fit(cache: Path, by: HeadFit) -> None:
     )
     notes = fitted.notes
     if not is_same:
-        notes += ("it is not the head that the cache had: that was fitted otherwise, or by another version",)
+        how = "that was fitted otherwise, or by another version"
+        notes += (f"it is not the head that the cache had: {how}",)
     for text in notes:
         note(text)
 

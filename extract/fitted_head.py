@@ -1,4 +1,4 @@
-"""The head of a cache, and whether it was fitted to its rows: then nothing else can bring it again."""
+"""The head of a cache, and whether it was fitted to its rows: then nothing else brings it again."""
 
 from __future__ import annotations
 

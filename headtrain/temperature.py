@@ -8,11 +8,10 @@ where, with b = 1 / T,
 
 The likelihood is convex in b: there is one such T, or none (every row is labelled right: the larger
 b the better; or the logits tell nothing: b = 0). Where one is needed all the same, z_y gives way to
-(1 - e) z_y + e (mean of the other z_k), e = 1 / (n + 2) for n rows: labels that n right answers in n
-make likely, not certain (Platt, Section 2.2). A class that the head rules out has no probability at
-any T: its rows tell nothing of T, and it and they are left out. Half of the held-out rows of each class fit T, the
-others measure it by the expected calibration error over 15 bins B_m of equal width of the largest
-probability,
+(1 - e) z_y + e (mean of the other z_k) with e = 1 / (n + 2) for n rows: labels that n right answers
+in n make likely, not certain. A class that the head rules out has no probability at any T: it and
+its rows are left out. Half of the held-out rows of each class fit T, the others measure it by the
+expected calibration error over 15 bins B_m of equal width of the largest probability,
 
     ECE = sum_m |B_m| / n |accuracy(B_m) - mean probability(B_m)|.
 

@@ -197,9 +197,7 @@ def told(
     scores: list[Any] = [None] * len(logits)
     if reject is not None:
         scores = reject.scores(logits * named.temperature).tolist()
-    for probabilities, rows, score in zip(
-        chances.tolist(), found.tolist(), scores, strict=True
-    ):
+    for probabilities, rows, score in zip(chances.tolist(), found.tolist(), scores, strict=True):
         pairs = zip(probabilities, rows, strict=True)
         guesses = tuple(_guess(named, probability, row) for probability, row in pairs)
         yield guesses, None, score, reject is not None and not score >= reject.threshold

@@ -142,9 +142,7 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     def _statistics_of(
         self, rows: np.ndarray, numbers: np.ndarray, num_classes: int
     ) -> ClassStatistics:
-        return ClassStatistics.of(
-            rows, numbers, num_classes=num_classes, weighting=self.weighting
-        )
+        return ClassStatistics.of(rows, numbers, num_classes=num_classes, weighting=self.weighting)
 
     def _solve(self, statistics: ClassStatistics, lam: float) -> None:
         """Keep the head that follows from statistics."""

@@ -95,8 +95,9 @@ class Probe:
         trained = f"trained on {self.train_rows:,} rows of {self.classes:,} classes"
         if not self.grid:
             return f"a single setting, hence no choice; {trained}"
+        by = {"top1": "top-1", "loss": "loss"}[self.chosen_by]
         return (
-            f"{len(self.grid)} settings chosen by {self.chosen_by.replace('top1', 'top-1')} on {self.held_out_rows:,} held-out training"
+            f"{len(self.grid)} settings chosen by {by} on {self.held_out_rows:,} held-out training"
             f" rows ({100 * self.config.held_out:g} % of each class, seed {self.config.seed}), the"
             f" best one {trained}, these included"
         )

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
@@ -56,9 +58,7 @@ def naive_error(logits: np.ndarray, labels: np.ndarray, bins: int = 15) -> float
 
 @pytest.mark.parametrize("sure", [0.02, 0.5, 1.0, 8.0])
 @pytest.mark.parametrize("unit", [1.0, 1e-9, 1e13])
-def test_the_temperature_has_the_least_loss_that_scipy_finds(
-    sure: float, unit: float
-) -> None:
+def test_the_temperature_has_the_least_loss_that_scipy_finds(sure: float, unit: float) -> None:
     logits, labels = drawn(rows=500, sure=sure)
     found = fit_temperature(unit * logits, labels)
     assert found is not None
@@ -133,7 +133,9 @@ def test_rows_of_a_class_that_the_head_rules_out_are_left_out() -> None:
     some = rows.labels != 2
     expected = temperature_of(
         Head(head.weight[[0, 1, 3, 4]], head.bias[[0, 1, 3, 4]]),
-        FeatureSet(rows.features[some], np.array([0, 1, -1, 2, 3])[rows.labels[some]], tuple("abde")),
+        FeatureSet(
+            rows.features[some], np.array([0, 1, -1, 2, 3])[rows.labels[some]], tuple("abde")
+        ),
     )
     weight, bias = head.weight.copy(), head.bias.copy()
     weight[2], bias[2] = 0.0, NEVER
@@ -148,9 +150,15 @@ def test_rows_of_a_class_that_the_head_rules_out_are_left_out() -> None:
 
 def test_a_temperature_that_makes_ties_of_all_answers_is_none() -> None:
     head, rows = features_of(600)
+    kept = np.r_[np.flatnonzero(rows.labels != 2), np.flatnonzero(rows.labels == 2)[:20]]
+    rows = FeatureSet(rows.features[kept], rows.labels[kept], rows.class_names)
     low = head.bias.copy()
-    low[2] = NEVER  # with weights: not ruled out by its method, and yet never right
-    assert temperature_of(Head(head.weight, low), rows) is None
+    low[2] = NEVER  # it has weights, so that nothing says that the class is ruled out
+    logits = logits_of(replace(head, bias=low), rows, np.arange(len(kept)))
+    value = fit_temperature(logits, rows.labels)
+    assert value is not None
+    assert value > 1e8
+    assert temperature_of(replace(head, bias=low), rows) is None
 
 
 def test_of_many_rows_some_of_each_class_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

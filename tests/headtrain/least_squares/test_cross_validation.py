@@ -75,7 +75,9 @@ def test_with_few_rows_it_keeps_its_digits(count: int, dim: int, mean: float) ->
     lams = tuple(10.0**power for power in range(-6, 3))
     statistics = ClassStatistics.of(features, labels, num_classes=3, weighting="sample")
     found = generalised_curve(statistics, lams).errors
-    np.testing.assert_allclose(found, [kernel_form(features, labels, lam) for lam in lams], rtol=1e-6)
+    np.testing.assert_allclose(
+        found, [kernel_form(features, labels, lam) for lam in lams], rtol=1e-6
+    )
 
 
 def kernel_form(features: np.ndarray, labels: np.ndarray, lam: float) -> float:
