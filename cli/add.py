@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clinit.cli.choices import Overwrite
 from clinit.cli.claim import claimed_file
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import note, say
@@ -65,6 +66,7 @@ def add(
             "--onnx", help="Write the network as ONNX into the folder too, compared on IMAGES."
         ),
     ] = False,
+    overwrite: Overwrite = False,
     config_file: ConfigOption = None,
 ) -> None:
     """Add classes to a model, from a folder with a folder of images for each.
@@ -76,7 +78,7 @@ def add(
     clinit add scenes/ photographs/ --out scenes2/
     """
     check_paths(paths, network)
-    check_out(out)
+    check_out(out, overwrite=overwrite)
     from clinit.headtrain.deployed.add_images import AddRequest, add_images
 
     if onnx:
@@ -94,6 +96,7 @@ def add(
             config=config,
             extraction=network.extraction(),
             replacing=replace,
+            overwrite=overwrite,
             old=old,
             features=network.features,
             data={"command": ["clinit", *sys.argv[1:]]},

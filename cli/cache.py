@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,6 +12,7 @@ from clinit.cli.cache_import import import_
 from clinit.cli.cache_merge import merge
 from clinit.cli.cache_repair import repair
 from clinit.cli.cache_verify import verify
+from clinit.cli.choices import CacheArgument
 from clinit.cli.console import out, say
 from clinit.cli.extract_output import size_megabytes
 from clinit.extract.visible import visible
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True, help="Show, verify, repair, import, export and merge feature caches."
 )
-
-CacheArgument = Annotated[
-    Path, typer.Argument(help="Folder written by `clinit extract --out`.", show_default=False)
-]
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from clinit.cli.choices import Split
+from clinit.cli.choices import CacheArgument, Split
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
 from clinit.cli.progress import counting
@@ -24,9 +24,7 @@ class Format(StrEnum):
 
 @keeps("Splits that are written are kept; an unfinished file is removed.")
 def export(
-    cache: Annotated[
-        Path, typer.Argument(help="Folder written by `clinit extract --out`.", show_default=False)
-    ],
+    cache: CacheArgument,
     out: Annotated[
         Path,
         typer.Argument(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import Split
+from clinit.cli.choices import READ_AS_VAL, ReadSplit
 from clinit.cli.console import note, say, warn
 from clinit.cli.interruption import keeps
 from clinit.cli.progress import counting, doing
@@ -61,7 +61,9 @@ def import_(
             callback=_name_of_an_extractor,
         ),
     ],
-    split: Annotated[Split, typer.Option(help="Split that the rows belong to.")] = Split.train,
+    split: Annotated[
+        ReadSplit, typer.Option(help="Split that the rows belong to." + READ_AS_VAL)
+    ] = ReadSplit.train,
     classes: Annotated[
         Path | None,
         typer.Option(
@@ -112,12 +114,12 @@ def import_(
     if fit_head is not None:
         if head is not None:
             raise typer.BadParameter("--head and --fit-head exclude one another")
-        if split is not Split.train:
+        if split is not ReadSplit.train:
             raise typer.BadParameter("--fit-head fits to training rows: give it with --split train")
         check_takes_head(out)
 
     config = ImportConfig(
-        split=split.value,
+        split=split.stored,
         dataset=dataset,
         backbone=backbone,
         classes=classes,

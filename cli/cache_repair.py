@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from clinit.cli.choices import CacheArgument
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
 from clinit.cli.network_options import Workers
@@ -16,9 +17,7 @@ from clinit.headtrain.study import Device
 
 @keeps("What is mended is kept: the same command goes on after it.")
 def repair(
-    cache: Annotated[
-        Path, typer.Argument(help="Folder written by `clinit extract --out`.", show_default=False)
-    ],
+    cache: CacheArgument,
     root: Annotated[
         Path | None,
         typer.Option(

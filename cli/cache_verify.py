@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import DeviceOption
+from clinit.cli.choices import CacheArgument, DeviceOption
 from clinit.cli.console import say
 from clinit.cli.network_options import Workers
 from clinit.cli.progress import counting
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 
 def verify(
-    cache: Annotated[
-        Path, typer.Argument(help="Folder written by `clinit extract --out`.", show_default=False)
-    ],
+    cache: CacheArgument,
     deep: Annotated[
         int | None,
         typer.Option(

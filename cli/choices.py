@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from clinit.cli.completion import caches
 from clinit.extract.byte_size import byte_count
 from clinit.headtrain.setting import fields_of
 from clinit.headtrain.study import Device, Training
@@ -36,11 +37,18 @@ Memory = Annotated[
     ),
 ]
 DeviceOption = Annotated[Device, typer.Option(help=fields_of(Training)["device"].setting.help)]
+CacheArgument = Annotated[
+    Path,
+    typer.Argument(
+        help="Folder written by `clinit extract --out`.", show_default=False, autocompletion=caches
+    ),
+]
 BaseCache = Annotated[
     Path,
     typer.Option(
         help="Feature cache of the base classes.",
         metavar="FOLDER",
+        autocompletion=caches,
         rich_help_panel="Data",
         show_default=False,
     ),
@@ -50,6 +58,7 @@ NewCache = Annotated[
     typer.Option(
         help="Feature cache of the new classes.",
         metavar="FOLDER",
+        autocompletion=caches,
         rich_help_panel="Data",
         show_default=False,
     ),
@@ -69,6 +78,14 @@ VerboseStarts = Annotated[
         "--verbose", "-v", help="Show what each initialisation chose.", rich_help_panel="Output"
     ),
 ]
+Overwrite = Annotated[
+    bool,
+    typer.Option(
+        "--overwrite",
+        help="Replace what clinit has written at --out before; nothing else is ever replaced.",
+        rich_help_panel="Output",
+    ),
+]
 MaxPixels = Annotated[
     int,
     typer.Option(
@@ -84,6 +101,22 @@ class Split(StrEnum):
 
     train = "train"
     val = "val"
+
+
+class ReadSplit(StrEnum):
+    """What is read of a data set; test images become the split that results are reported on."""
+
+    train = "train"
+    val = "val"
+    test = "test"
+
+    @property
+    def stored(self) -> str:
+        """The split that they become."""
+        return Split.train.value if self is ReadSplit.train else Split.val.value
+
+
+READ_AS_VAL = " test: the test images become the split val, on which results are reported."
 
 
 class TransformKind(StrEnum):

@@ -6,6 +6,7 @@ and the command goes on: finished files are whole in any case.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -27,17 +28,23 @@ def claimed_file(out: Path) -> AbstractContextManager[None]:
     return claim_file(out, on_unlocked=_say)
 
 
-def check_free(path: Path) -> None:
-    """Refuse to write over a head.
+def check_free(path: Path, *, overwrite: bool) -> None:
+    """Check that a head can be written to `path`.
 
     Raises:
-        HeadError: If there is something at `path`.
+        HeadError: If there is something that may not be replaced.
     """
-    if path.exists():
-        raise HeadError(
-            f"there is already something at {path}: a head is never overwritten",
-            remedy="Choose another --out, or remove the old head first.",
-        )
+    from clinit.extract import occupied
+    from clinit.extract.head import foreign_to_head
+
+    occupied.check_free(path, "head", foreign_to_head, HeadError, overwrite=overwrite)
+
+
+def tell_replaced(paths: Iterable[Path], *, overwrite: bool) -> None:
+    """Say which results go when the new ones are whole."""
+    for path in paths if overwrite else ():
+        if path.exists():
+            note(f"{path} is replaced when the new one is whole")
 
 
 def _say(why: str) -> None:

@@ -19,6 +19,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from clinit.cli.completion import recipes_or_files
 from clinit.cli.config_section import Commands, Section, section_of
 from clinit.cli.config_toml import open_config
 from clinit.cli.config_value import words
@@ -48,6 +49,7 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         metavar="FILE|RECIPE",
+        autocompletion=recipes_or_files,
         is_eager=True,
         callback=read_config,
         help="TOML file of options, or a recipe of `clinit recipe list`; the command line wins.",

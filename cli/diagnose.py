@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import DeviceOption, Memory, Split
+from clinit.cli.choices import CacheArgument, DeviceOption, Memory, Split
 from clinit.cli.console import note, out, print_json, say
 from clinit.cli.places import check_caches
 from clinit.cli.progress import doing
@@ -28,9 +28,7 @@ class Format(StrEnum):
 
 
 def diagnose(
-    cache: Annotated[
-        Path, typer.Argument(help="Folder written by `clinit extract --out`.", show_default=False)
-    ],
+    cache: CacheArgument,
     split: Annotated[
         Split | None, typer.Option(help="Which rows.", show_default="train, or else val")
     ] = None,

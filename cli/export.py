@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.claim import claimed_file
+from clinit.cli.choices import Overwrite
+from clinit.cli.claim import claimed_file, tell_replaced
+from clinit.cli.completion import runs
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
@@ -31,7 +33,9 @@ def export(
     context: Context,
     run: Annotated[
         Path,
-        typer.Argument(help="Run record of train-head or train-top.", show_default=False),
+        typer.Argument(
+            help="Run record of train-head or train-top.", show_default=False, autocompletion=runs
+        ),
     ],
     out: Annotated[
         Path,
@@ -100,6 +104,7 @@ def export(
             exists=True,
         ),
     ] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write the trained classifier, backbone and head, as a model that plain timm loads.
 
@@ -115,7 +120,7 @@ def export(
 
     if head_only or out.suffix == ".npz":
         _check_head_options(context, out, temperature=temperature)
-        _export_head(run, out, temperature=temperature, base=base, new=new)
+        _export_head(run, out, temperature=temperature, base=base, new=new, overwrite=overwrite)
         return
     if out.suffix != ".safetensors" and out.suffix.lower() in FILE_SUFFIXES:
         raise typer.BadParameter(
@@ -127,6 +132,7 @@ def export(
         raise typer.BadParameter("--new means nothing where no feature is read")
     if check_images is not None and not onnx:
         raise typer.BadParameter("--check-images means nothing without --onnx")
+    tell_replaced([out], overwrite=overwrite)
     check_with = [] if check_images is None else find_images([check_images])
     with claimed_file(out), doing("Putting backbone and head together …"):
         exported = export_run(
@@ -139,6 +145,7 @@ def export(
             remembers=memory,
             calibrated=temperature,
             check_with=check_with,
+            overwrite=overwrite,
         )
     for text in exported.notes:
         note(text)
@@ -163,12 +170,21 @@ def _check_head_options(context: Context, out: Path, *, temperature: bool) -> No
 
 
 def _export_head(
-    run: Path, out: Path, *, temperature: bool, base: Path | None, new: Path | None
+    run: Path,
+    out: Path,
+    *,
+    temperature: bool,
+    base: Path | None,
+    new: Path | None,
+    overwrite: bool,
 ) -> None:
     from clinit.headtrain.export.head_alone import export_head
 
+    tell_replaced([out], overwrite=overwrite)
     with claimed_file(out), doing("Writing the head …"):
-        exported = export_head(run, out, calibrated=temperature, base=base, new=new)
+        exported = export_head(
+            run, out, calibrated=temperature, base=base, new=new, overwrite=overwrite
+        )
     for text in exported.notes:
         note(text)
     arrived = sum(task > 0 for task in exported.tasks)

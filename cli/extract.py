@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import Autocast, DeviceOption, Dtype, MaxPixels, Split, TransformKind
+from clinit.cli.choices import (
+    READ_AS_VAL,
+    Autocast,
+    DeviceOption,
+    Dtype,
+    MaxPixels,
+    ReadSplit,
+    TransformKind,
+)
+from clinit.cli.completion import backbones, datasets
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import warn
 from clinit.cli.context import Context, overridden
@@ -63,6 +72,7 @@ def extract(
             help="imagenet1k, places365, digits; or `folder` for any tree of class folders,"
             " `webdataset` for tar shards, `huggingface` for Parquet files.",
             show_default=False,
+            autocompletion=datasets,
             rich_help_panel="Data",
         ),
     ] = None,
@@ -76,14 +86,20 @@ def extract(
         ),
     ] = None,
     split: Annotated[
-        Split | None,
+        ReadSplit | None,
         typer.Option(
-            help="Extract only this split.", show_default="all there are", rich_help_panel="Data"
+            help="Extract only this split." + READ_AS_VAL,
+            show_default="train and val, as far as they are there",
+            rich_help_panel="Data",
         ),
     ] = None,
     backbone: Annotated[
         str,
-        typer.Option(help="timm's name of the network, with its tag.", rich_help_panel="Network"),
+        typer.Option(
+            help="timm's name of the network, with its tag.",
+            rich_help_panel="Network",
+            autocompletion=backbones,
+        ),
     ] = "convnextv2_femto.fcmae_ft_in1k",
     weights: Weights = None,
     model_arg: ModelArgs = None,
@@ -271,24 +287,24 @@ def _check_images(dataset: str | None, manifest: Path | None, root: Path) -> Non
 
 
 def _manifests(
-    dataset: str | None, path: Path | None, split: Split | None, root: Path, *, strict: bool
+    dataset: str | None, path: Path | None, split: ReadSplit | None, root: Path, *, strict: bool
 ) -> Mapping[str, Manifest]:
     from clinit.extract.manifest import read_manifest
     from clinit.extract.scan import available_splits, scan
 
     if path is not None:
         given = read_manifest(path)
-        if split is not None and split.value != given.split:
+        if split is not None and split.stored != given.split:
             raise typer.BadParameter(f"{path} is the manifest of split {given.split}")
         return {given.split: given}
     assert dataset is not None
     manifests = {}
     # Where no split is found, scanning for one says what was looked for.
-    names = available_splits(dataset, root) or (Split.train.value,)
+    names = available_splits(dataset, root) or (ReadSplit.train.value,)
     for name in (split.value,) if split is not None else names:
         with doing(f"Scanning {name} …"):
             scanned = scan(dataset, root, name, strict=strict)
         for warning in scanned.warnings:
             warn(warning)
-        manifests[name] = scanned.manifest
+        manifests[scanned.manifest.split] = scanned.manifest
     return manifests

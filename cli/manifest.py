@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import Split
+from clinit.cli.choices import READ_AS_VAL, ReadSplit
+from clinit.cli.completion import datasets, described_datasets
 from clinit.cli.console import note, out, say, warn
 from clinit.cli.interruption import keeps
 from clinit.cli.progress import doing
@@ -32,13 +33,16 @@ def build(
             " train/<class>/ and val/<class>/, `webdataset` for tar shards, `huggingface` for"
             " Parquet files.",
             show_default=False,
+            autocompletion=datasets,
         ),
     ],
     root: Annotated[
         Path,
         typer.Option(help="Folder that holds the data set.", metavar="FOLDER", show_default=False),
     ],
-    split: Annotated[Split, typer.Option(help="Split to list.", show_default=False)],
+    split: Annotated[
+        ReadSplit, typer.Option(help="Split to list." + READ_AS_VAL, show_default=False)
+    ],
     out: Annotated[
         Path,
         typer.Option(
@@ -86,7 +90,11 @@ def build(
 def show(
     manifest: Annotated[
         str,
-        typer.Argument(help="Manifest file, or name of a known data set.", show_default=False),
+        typer.Argument(
+            help="Manifest file, or name of a known data set.",
+            show_default=False,
+            autocompletion=described_datasets,
+        ),
     ],
     classes: Annotated[
         bool, typer.Option("--classes", help="Print the names of the classes alone, one per line.")

@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from clinit.cli import completion
 from clinit.cli.choices import DeviceOption, MaxPixels, TransformKind
+from clinit.cli.claim import tell_replaced
 from clinit.cli.console import note, warn
+from clinit.cli.expand import expand
 from clinit.cli.export import FILE_SUFFIXES
 from clinit.cli.extract_output import progress_bars
 from clinit.cli.network_options import (
@@ -32,7 +35,6 @@ from clinit.cli.network_options import (
 )
 from clinit.cli.places import check_model
 from clinit.cli.progress import doing
-from clinit.cli.study_options import expand
 from clinit.cli.training_progress import training_progress
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count
@@ -55,7 +57,10 @@ ModelAndImages = Annotated[
     ),
 ]
 ModelArgument = Annotated[
-    Path, typer.Argument(help="Folder or file of a model.", show_default=False)
+    Path,
+    typer.Argument(
+        help="Folder or file of a model.", show_default=False, autocompletion=completion.models
+    ),
 ]
 ModelOut = Annotated[
     Path,
@@ -116,7 +121,14 @@ _TIMM, _IMAGES = "A network of timm instead of MODEL", "Features of the images"
 _OF_TIMM = ("weights", "model_arg", "head_classes", "input_size", "mean", "std")
 _OPTIONS: Mapping[str, tuple[Any, Any, str]] = {
     "backbone": (
-        Annotated[str | None, typer.Option(help="timm's name of it.", show_default=False)],
+        Annotated[
+            str | None,
+            typer.Option(
+                help="timm's name of it.",
+                show_default=False,
+                autocompletion=completion.backbones,
+            ),
+        ],
         None,
         _TIMM,
     ),
@@ -197,7 +209,7 @@ def _in_panel(kind: Any, panel: str) -> Any:
     return Annotated[kind.__origin__, placed]
 
 
-def check_out(out: Path) -> None:
+def check_out(out: Path, *, overwrite: bool) -> None:
     """Check that a model can be written to `out`, and that a file has the right suffix."""
     from clinit.headtrain.export.model_folder import check_free
 
@@ -205,7 +217,8 @@ def check_out(out: Path) -> None:
         raise typer.BadParameter(
             f"--out is a folder, or a file that ends in .safetensors, got {out}"
         )
-    check_free(out)
+    check_free(out, overwrite=overwrite)
+    tell_replaced([out], overwrite=overwrite)
 
 
 def open_source(paths: Sequence[Path], network: NetworkOptions) -> tuple[Model, Path]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli.choices import DeviceOption, MaxPixels
+from clinit.cli.completion import models
 from clinit.cli.console import note, print_json, say
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
@@ -44,6 +45,7 @@ def predict(
             help="Model of `clinit export`: its folder, or a file, .safetensors or .onnx. A head"
             " alone, .npz or .safetensors, names rows of features.",
             show_default=False,
+            autocompletion=models,
         ),
     ],
     images: Annotated[

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.claim import check_free, claimed_file
+from clinit.cli.choices import CacheArgument, Overwrite
+from clinit.cli.claim import check_free, claimed_file, tell_replaced
 from clinit.cli.console import note, out, print_json, say
 from clinit.cli.diagnose import Format
 from clinit.cli.interruption import keeps
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
 @keeps("No half of a file is left: it is written whole or not at all.")
 @takes("config", ProbeConfig)
 def probe(
-    cache: Annotated[
-        Path, typer.Argument(help="Folder written by `clinit extract --out`.", show_default=False)
-    ],
+    cache: CacheArgument,
     config: ProbeConfig,
     head: Annotated[
         Path | None,
@@ -41,6 +40,7 @@ def probe(
     output: Annotated[
         Format, typer.Option("--format", help="Table, or JSON for programs.")
     ] = Format.table,
+    overwrite: Overwrite = False,
 ) -> None:
     """Measure how well a linear head tells the classes of a cache apart: the linear probe.
 
@@ -50,6 +50,8 @@ def probe(
     """
     if head is not None and head.suffix != ".safetensors":
         raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {head}")
+    if overwrite and head is None:
+        raise typer.BadParameter("--overwrite means nothing without --out")
     check_caches(cache)
     from contextlib import nullcontext
 
@@ -58,7 +60,8 @@ def probe(
 
     with claimed_file(head) if head is not None else nullcontext():
         if head is not None:
-            check_free(head)
+            check_free(head, overwrite=overwrite)
+            tell_replaced([head], overwrite=overwrite)
         with doing("Reading the feature cache …"):
             source = read_source(cache)
         found = _probe(source, config)

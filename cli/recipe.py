@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from clinit.cli import completion
 from clinit.cli.console import out, say
 from clinit.cli.recipes import names, recipe
 
@@ -31,7 +32,12 @@ def list_() -> None:
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="Name of the recipe.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="Name of the recipe.", show_default=False, autocompletion=completion.recipes
+        ),
+    ],
 ) -> None:
     """Print a recipe: the commands in order, what the paper leaves open, the settings.
 

@@ -6,6 +6,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
+from clinit.cli.choices import Overwrite
 from clinit.cli.claim import claimed_file
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import say
@@ -37,6 +38,7 @@ def remember(
     out: ModelOut,
     config: RememberConfig,
     network: NetworkOptions,
+    overwrite: Overwrite = False,
     config_file: ConfigOption = None,
 ) -> None:
     """Let a model remember its classes: no image, but their statistics.
@@ -57,7 +59,7 @@ def remember(
 
     if out.suffix == ".safetensors":
         raise typer.BadParameter(f"--out is a folder here: a file remembers nothing, got {out}")
-    check_out(out)
+    check_out(out, overwrite=overwrite)
     with claimed_file(out):
         model, images = open_source(paths, network)
         source, folder = image_features(
@@ -72,7 +74,7 @@ def remember(
         data = {"command": ["clinit", *sys.argv[1:]], **where_from(model, images, source)}
         found = remember_classes(model, source, config, data=data)
         with doing("Putting backbone and head together …"):
-            write_classes(model, found.classes, out)
+            write_classes(model, found.classes, out, overwrite=overwrite)
     _show(found, folder, out)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from clinit.cli.choices import Overwrite
 from clinit.cli.claim import claimed_file
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
@@ -22,6 +23,7 @@ def remove(
         typer.Argument(help="Names of classes.", metavar="CLASS...", show_default=False),
     ],
     out: ModelOut,
+    overwrite: Overwrite = False,
 ) -> None:
     """Remove classes from a model: their rows, and what it remembers of them.
 
@@ -34,13 +36,13 @@ def remove(
     from clinit.headtrain.deployed.model import open_model
     from clinit.headtrain.deployed.write import check_apart, write_classes
 
-    check_out(out)
+    check_out(out, overwrite=overwrite)
     with claimed_file(out), doing("Putting backbone and head together …"):
         opened = open_model(model, device="cpu")
         check_apart(out, model)
         data = {"command": ["clinit", *sys.argv[1:]], "model": opened.origin}
         left = removed(Classes.of(opened), classes, data=data)
-        facts = write_classes(opened, left, out)
+        facts = write_classes(opened, left, out, overwrite=overwrite)
     say(f"{len(set(classes)):,} removed: {facts.backbone} knows {facts.num_classes:,} classes now")
     if left.memory is not None and not left.memory.exact:
         note(

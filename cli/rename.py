@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from clinit.cli.choices import Overwrite
 from clinit.cli.claim import claimed_file
 from clinit.cli.console import say
 from clinit.cli.interruption import keeps
@@ -26,6 +27,7 @@ def rename(
         ),
     ],
     out: ModelOut,
+    overwrite: Overwrite = False,
 ) -> None:
     """Give classes of a model other names.
 
@@ -38,12 +40,13 @@ def rename(
     from clinit.headtrain.deployed.write import check_apart, write_classes
 
     pairs = _pairs(names)
-    check_out(out)
+    check_out(out, overwrite=overwrite)
     with claimed_file(out), doing("Putting backbone and head together …"):
         opened = open_model(model, device="cpu")
         check_apart(out, model)
         data = {"command": ["clinit", *sys.argv[1:]], "model": opened.origin}
-        write_classes(opened, renamed(Classes.of(opened), pairs, data=data), out)
+        classes = renamed(Classes.of(opened), pairs, data=data)
+        write_classes(opened, classes, out, overwrite=overwrite)
     say(f"{len(pairs):,} renamed. Model at {out}")
 
 

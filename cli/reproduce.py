@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clinit.cli.completion import tables
 from clinit.cli.console import note, out, say
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
@@ -44,6 +45,7 @@ def reproduce(
             " (5), data-orders (6), forward-transfer (7), cost (8), neural-collapse, figures; or"
             " all.",
             show_default=False,
+            autocompletion=tables,
         ),
     ],
     folder: Annotated[

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.choices import MaxPixels
-from clinit.cli.claim import claimed_folder
+from clinit.cli.choices import MaxPixels, Overwrite
+from clinit.cli.claim import claimed_folder, tell_replaced
+from clinit.cli.completion import runs
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
 from clinit.cli.top_inputs import BaseRoot, NewRoot, Weights, Workers
@@ -46,7 +47,10 @@ class _Places:
 def rerun(
     run: Annotated[
         Path,
-        typer.Argument(help="Folder of a run, as train-head, train-top and sweep write it."),
+        typer.Argument(
+            help="Folder of a run, as train-head, train-top and sweep write it.",
+            autocompletion=runs,
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -79,6 +83,7 @@ def rerun(
     new_root: NewRoot = None,
     workers: Workers = None,
     max_pixels: MaxPixels = MAX_PIXELS,
+    overwrite: Overwrite = False,
 ) -> None:
     """Repeat a recorded run from its settings, and compare it with its record.
 
@@ -110,10 +115,12 @@ def rerun(
         max_pixels=max_pixels,
     )
     if out is not None:
-        check_free([out])
+        _check_out(out, run, overwrite=overwrite)
+        check_free([out], overwrite=overwrite)
+        tell_replaced([out], overwrite=overwrite)
         with claimed_folder(out.absolute().parent):
             again = _train(record, study, places)
-            write_record(again, out)
+            write_record(again, out, overwrite=overwrite)
     else:
         again = _train(record, study, places)
     no_head = headless(record.info["config"])
@@ -131,6 +138,11 @@ def rerun(
     for each in _circumstances(record.info, again.info):
         say(f"  {each}")
     raise typer.Exit(1)
+
+
+def _check_out(out: Path, run: Path, *, overwrite: bool) -> None:
+    if overwrite and out.resolve() == run.resolve():
+        raise typer.BadParameter("--out is the run that is repeated: give it a folder of its own")
 
 
 def _places(info: RunInfo, base: Path | None, new: Path | None, head: Path | None) -> _Places:

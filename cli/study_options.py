@@ -9,19 +9,20 @@ the studies that they describe, resolved.
 
 from __future__ import annotations
 
-import functools
-import inspect
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import typer
 
 from clinit.cli.config_file import Defaults
 from clinit.cli.console import note
 from clinit.cli.context import Context, given, overridden
+from clinit.cli.expand import Command, expand
+from clinit.errors import ExperimentError
 from clinit.headtrain.setting import Field
 from clinit.headtrain.study import (
     HEAD_METHODS,
@@ -33,13 +34,15 @@ from clinit.headtrain.study import (
     settings_of,
 )
 
-SEVERAL: Mapping[str, tuple[str, ...]] = {"init": PAPER_INITS, "scale": ("calibrated",)}
+SEVERAL: Mapping[str, tuple[str, ...]] = {
+    "seed": ("0",),
+    "init": PAPER_INITS,
+    "scale": ("calibrated",),
+}
 """Settings of which one command takes several values, one run for each; and their defaults."""
 _GIVES_WAY_TO = ("method", "full_rank", "init_rows", "ewc_mode")
 """Settings that, given on the command line, may make settings of a file idle."""
 _TOP_PRECISIONS = ("float32", "bf16")
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def takes_studies(*, top: bool) -> Callable[[Command], Command]:
@@ -76,45 +79,6 @@ def takes(name: str, owner: type) -> Callable[[Command], Command]:
     return expand(name, options, {each: every[each].default for each in every}, build)
 
 
-def expand(
-    name: str,
-    options: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-    build: Callable[[Mapping[str, Any]], Any],
-) -> Callable[[Command], Command]:
-    """Replace a parameter with options; `build` makes its value from all that was given."""
-
-    def decorate(command: Command) -> Command:
-        signature = inspect.signature(command, eval_str=True)
-
-        @functools.wraps(command)
-        def wrapper(**values: Any) -> Any:
-            built = build(values)
-            own = {key: value for key, value in values.items() if key not in options}
-            return command(**own, **{name: built})
-
-        parameters: list[inspect.Parameter] = []
-        for parameter in signature.parameters.values():
-            if parameter.name == name:
-                parameters += [
-                    inspect.Parameter(
-                        key,
-                        inspect.Parameter.KEYWORD_ONLY,
-                        default=defaults[key],
-                        annotation=options[key],
-                    )
-                    for key in options
-                ]
-            else:
-                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-        wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
-        del wrapper.__wrapped__  # Typer would look through it
-        return wrapper  # type: ignore[return-value]
-
-    return decorate
-
-
 def _annotation(field: Field, *, top: bool) -> Any:
     words = field.words
     if field.name == "method":
@@ -123,9 +87,10 @@ def _annotation(field: Field, *, top: bool) -> Any:
         words = _TOP_PRECISIONS
     kind = _type(field, words)
     if field.name in SEVERAL:
-        # Typer takes no lists of literals.
-        kind = list[StrEnum(field.name, {word: word for word in words})] | None  # type: ignore[misc]
-    return _option(field, kind)
+        # Typer takes no lists of literals. Numbers are read by `_listed`, ranges included.
+        one = StrEnum(field.name, {word: word for word in words}) if words else str
+        kind = list[one] | None  # type: ignore[valid-type]
+    return _option(field, kind, SEVERAL.get(field.name, ()))
 
 
 def _type(field: Field, words: Iterable[str]) -> Any:
@@ -145,12 +110,13 @@ def _typed_default(field: Field) -> Any:
     return str(field.default) if field.words and field.is_number else field.default
 
 
-def _option(field: Field, kind: Any) -> Any:
+def _option(field: Field, kind: Any, several: tuple[str, ...] = ()) -> Any:
+    """Return the annotation of an option; `several`: the defaults where it takes several values."""
     setting = field.setting
-    several = SEVERAL.get(field.name)
     shown: Any = ", ".join(several) if several else setting.otherwise
     if shown is None:
         shown = field.default is not None and field.default is not False
+    bounded = field.is_number and not field.words and not several
     names = [field.option]
     if field.types == (bool,) and field.default:
         names = [f"{field.option}/--no-{field.key}"]
@@ -158,28 +124,33 @@ def _option(field: Field, kind: Any) -> Any:
         kind,
         typer.Option(
             *names,
-            help=setting.help + _repeated(field),
-            min=setting.least if field.is_number and not field.words else None,
-            max=setting.most if field.is_number and not field.words else None,
-            metavar=_metavar(field),
+            help=setting.help + _repeated(field, several=bool(several)),
+            min=setting.least if bounded else None,
+            max=setting.most if bounded else None,
+            metavar=_metavar(field, several=bool(several)),
             show_default=shown,
             rich_help_panel=field.panel,
         ),
     ]
 
 
-def _metavar(field: Field) -> str | None:
+def _metavar(field: Field, *, several: bool) -> str | None:
     """Return what the option takes, where its type does not say it."""
     if field.setting.file:
         return "FILE"
+    if several and not field.words:
+        return "NUMBER|RANGE"
     return "|".join(("NUMBER", *field.words)) if field.words and field.is_number else None
 
 
-def _repeated(field: Field) -> str:
+def _repeated(field: Field, *, several: bool) -> str:
     """Return what the help says of an option that can be given more than once."""
     if field.items is float:
         return " Repeatable."
-    return " Repeatable, one run each." if field.name in SEVERAL else ""
+    if not several:
+        return ""
+    listed = "" if field.words else " Several as 0:3 (0, 1 and 2) or 0,3,7."
+    return f"{listed} Repeatable, one run each."
 
 
 def _studies(context: Context, values: dict[str, Any], *, top: bool) -> list[Study]:
@@ -194,21 +165,38 @@ def _studies(context: Context, values: dict[str, Any], *, top: bool) -> list[Stu
     for name, field in settings_of(top=top).items():
         if field.words and field.is_number:
             values[name] = _number_or_word(values[name])
-    starts = {
-        name: [str(word) for word in values.pop(name) or default]
+    several = {
+        name: _listed(
+            settings_of(top=top)[name], [str(word) for word in values.pop(name) or default]
+        )
         for name, default in SEVERAL.items()
     }
     try:
         asked = [
-            Study.of({**values, "init": init, "scale": scale}, top=top)
-            for init in starts["init"]
-            for scale in starts["scale"]
+            Study.of({**values, **dict(zip(several, each, strict=True))}, top=top)
+            for each in itertools.product(*several.values())
         ]
         _refuse_idle(context, asked, settings_of(top=top))
         # Random rows have no scale, solved heads no start: once is enough.
         return list(dict.fromkeys(study.resolved() for study in asked))
     except ValueError as error:
         raise typer.BadParameter(_with_option(str(error), settings_of(top=top))) from error
+
+
+def _listed(field: Field, words: list[str]) -> list[Any]:
+    """Return what the words of an option list, those of numbers in the language of a sweep."""
+    if field.words:
+        return words
+    from clinit.headtrain.sweep.grid import values_of
+
+    try:
+        return [value for word in words for value in values_of(field, word)]
+    except ExperimentError as error:
+        told = str(error).replace(f"{field.name}=", f"{field.option} ", 1)
+        raise typer.BadParameter(
+            f"{_with_option(told, {field.name: field})}. Write one ({field.option} 3), a range"
+            f" ({field.option} 0:3 is 0, 1 and 2) or a list ({field.option} 0,3,7)"
+        ) from error
 
 
 def _with_option(message: str, every: Mapping[str, Field]) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from clinit.cli import completion
 from clinit.cli.choices import BaseCache, Memory, NewCache
 from clinit.cli.claim import claimed_folder
 from clinit.cli.config_file import ConfigOption, commands_with_files
@@ -68,6 +69,7 @@ def sweep(
             " lr=1e-4..1e-2:log5 (lin for even steps); buffer,iterations=24000,600;192000,1200 for"
             " fields that vary together. Fields are the options of train-head.",
             show_default=False,
+            autocompletion=completion.grid,
         ),
     ] = None,
     config_file: ConfigOption = None,
@@ -122,6 +124,7 @@ def sweep(
             help="What the search improves: acc_all, acc_new, acc_old, acc_pre, loss_new,"
             " average_incremental_accuracy or forgetting.",
             show_default="acc_all",
+            autocompletion=completion.objectives,
             rich_help_panel="Search",
         ),
     ] = None,

@@ -40,6 +40,7 @@ def sweep_top(
 ) -> None:
     """Train the runs that the folder does not hold; print all of them, ranked."""
     from clinit.headtrain.record.format import check_free
+    from clinit.headtrain.study import by_stream
     from clinit.headtrain.sweep.folder import SweepData, open_folder
     from clinit.headtrain.sweep.plan import run_names
 
@@ -66,12 +67,9 @@ def sweep_top(
             for run in left:
                 say(f"  {names[run]}")
             return
-        groups: dict[tuple[Study, str], list[Study]] = {}
-        for run in left:
-            own = run.training.loss if run.training.loss in data.heads else ""
-            groups.setdefault((run.shared, own), []).append(run)
-        for (_, key), members in groups.items():
-            group = _Group(tuple(members), data.head_for(key), dict(data.facts_for(key)))
+        for members in by_stream(left, {loss: loss for loss in data.heads}):
+            loss = members[0].training.loss
+            group = _Group(tuple(members), data.head_for(loss), dict(data.facts_for(loss)))
             _train(group, images, (base, new), folder, names, checkpoint_every)
         records = [path for run in runs if (path := folder.record_of(run)) is not None]
     show_ranking(records)

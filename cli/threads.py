@@ -1,4 +1,4 @@
-"""Defaults of the environment for the threads of PyTorch, SciPy and scikit-learn.
+"""Defaults of the environment for the threads of PyTorch, SciPy, scikit-learn and Polars.
 
 They are read when those libraries are loaded, so they are set before; what the user has set is
 left alone.
@@ -19,6 +19,10 @@ BLAS_TIMEOUT = 14
 """Binary logarithm of the clock cycles in which a thread of OpenBLAS, which NumPy and SciPy bring,
 waits likewise. Its default of 28 is a tenth of a second, after every product and every solve."""
 
+TABLE_THREADS = 1
+"""Threads of Polars. A report asks thousands of questions to tables of some hundred rows, each of
+which costs more to share out than to answer; the manifest of a million images is no slower."""
+
 
 def set_thread_defaults(environment: MutableMapping[str, str]) -> None:
     """Let waiting threads sleep soon, and start no more threads than the container has CPUs.
@@ -29,7 +33,8 @@ def set_thread_defaults(environment: MutableMapping[str, str]) -> None:
     if "OMP_WAIT_POLICY" not in environment:  # GOMP_SPINCOUNT would win against it
         environment.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))
     environment.setdefault("OPENBLAS_THREAD_TIMEOUT", str(BLAS_TIMEOUT))
+    environment.setdefault("POLARS_MAX_THREADS", str(TABLE_THREADS))
     allowed = cpu_count()
     if allowed < visible_cpus():
-        # MKL and OpenBLAS read it too; Polars looks at the quota itself.
+        # MKL and OpenBLAS read it too.
         environment.setdefault("OMP_NUM_THREADS", str(allowed))

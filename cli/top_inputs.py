@@ -13,8 +13,8 @@ import typer
 from clinit.cli.choices import MaxPixels
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
+from clinit.cli.expand import Command, expand
 from clinit.cli.progress import doing, progress
-from clinit.cli.study_options import Command, expand
 from clinit.extract.byte_size import byte_count
 from clinit.extract.image_size import MAX_PIXELS
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.choices import BaseCache, BaseHead, Memory, NewCache, VerboseStarts
-from clinit.cli.claim import claimed_folder
+from clinit.cli.choices import BaseCache, BaseHead, Memory, NewCache, Overwrite, VerboseStarts
+from clinit.cli.claim import claimed_folder, tell_replaced
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import say
 from clinit.cli.context import Context
@@ -20,7 +20,7 @@ from clinit.cli.progress import doing
 from clinit.cli.study_options import takes_studies
 from clinit.cli.training_progress import training_progress
 from clinit.extract.number_of import number_of
-from clinit.headtrain.study import Study, names_of
+from clinit.headtrain.study import Study, by_stream, names_of
 
 if TYPE_CHECKING:
     from clinit.extract.head import Head
@@ -35,8 +35,8 @@ _DIAGNOSIS_LAMBDA = 0.05
 
 
 _KEPT = (
-    "Heads in training are lost: the heads of a call are recorded together, at its end. Records"
-    " that are there stay. `clinit sweep` records bank by bank."
+    "Heads in training are lost: the heads of a seed are recorded together, when all are trained."
+    " Records that are there stay."
 )
 
 
@@ -67,35 +67,47 @@ def train_head(
     ] = False,
     memory: Memory = None,
     config_file: ConfigOption = None,
+    overwrite: Overwrite = False,
     verbose: VerboseStarts = False,
 ) -> None:
     """Train heads on new classes that arrive in tasks, with a frozen backbone.
 
-    Heads of one call share class order and batches, so that their initialisations
+    Heads of one seed share class order and batches, so that their initialisations
     are compared on the same samples. Writes a record per head and prints the
     table of their results; what an earlier call with the same command has
-    recorded stays as it is.
+    recorded stays as it is, unless --overwrite is given.
     """
     check_caches(base, new, head=head)
     from clinit.extract.device import choose_device
     from clinit.headtrain.bank.precision import check_precision
-    from clinit.headtrain.record.finished import unrecorded
-    from clinit.headtrain.record.format import INFO, check_free, write_records
+    from clinit.headtrain.record.finished import places_of, unrecorded
+    from clinit.headtrain.record.format import INFO, check_free
 
     training = studies[0].training
     check_precision(training.precision, choose_device(training.device))
-    folders = [out / name for name in names_of(studies)]
     with claimed_folder(out):
+        folders = places_of(studies, names_of(studies), out)
         # Before anything is read: a folder that is not a record is in the way.
-        check_free(folder for folder in folders if not (folder / INFO).is_file())
+        check_free(
+            (folder for folder in folders if overwrite or not (folder / INFO).is_file()),
+            overwrite=overwrite,
+        )
         data = read_data(base, new, head, memory)
-        left = unrecorded(studies, folders, data.base, data.new, data.head, diagnosed=diagnose)
-        _say_what_is_there(folders, left)
-        records = []
-        if left:
-            trained = _train(data, studies, diagnose=diagnose, verbose=verbose)
-            records = [trained[number] for number in left]
-            write_records(records, [folders[number] for number in left])
+        left = unrecorded(
+            studies,
+            folders,
+            data.base,
+            data.new,
+            data.head,
+            diagnosed=diagnose,
+            overwrite=overwrite,
+        )
+        tell_replaced(folders, overwrite=overwrite)
+        for number, folder in enumerate(folders):
+            if number not in left:
+                say(f"{folder} is there already")
+        seeds = _Seeds(studies, {studies[number]: folders[number] for number in left}, overwrite)
+        records = _train_seeds(data, seeds, diagnose=diagnose, verbose=verbose)
     _show(records, folders)
 
 
@@ -123,12 +135,37 @@ def read_data(base: Path, new: Path, head_file: Path | None, memory: int | None 
     return HeadData(base_source, new_source, *starting_head(base_source, head_file))
 
 
-def _say_what_is_there(folders: list[Path], left: list[int]) -> None:
-    for number, folder in enumerate(folders):
-        if number not in left:
-            say(f"{folder} is there already")
-    if 0 < len(left) < len(folders):
-        say("All heads are trained once more: side by side, the others get the same numbers")
+@dataclass(frozen=True, slots=True)
+class _Seeds:
+    """The runs of a call."""
+
+    studies: list[Study]
+    left: dict[Study, Path]
+    """The folders of those that are to be recorded."""
+    overwrite: bool
+
+
+def _train_seeds(
+    data: HeadData, asked: _Seeds, *, diagnose: bool, verbose: bool
+) -> list[RunRecord]:
+    """Train one seed after another and record the runs that are left, each in its folder."""
+    from clinit.headtrain.record.format import write_records
+
+    left = asked.left
+    records: list[RunRecord] = []
+    said: set[str] = set()
+    seeds = [heads for heads in by_stream(asked.studies) if not left.keys().isdisjoint(heads)]
+    for number, heads in enumerate(seeds, start=1):
+        if len(seeds) > 1:
+            say(f"Seed {heads[0].stream.seed} ({number} of {len(seeds)}):")
+        if not left.keys() >= {*heads}:
+            say("All heads are trained once more: side by side, the others get the same numbers")
+        trained = _train(data, heads, diagnose=diagnose, verbose=verbose, said=said)
+        fresh = [record for head, record in zip(heads, trained, strict=True) if head in left]
+        folders = [left[head] for head in heads if head in left]
+        write_records(fresh, folders, overwrite=asked.overwrite)
+        records += fresh
+    return records
 
 
 def _train(
@@ -137,10 +174,11 @@ def _train(
     *,
     diagnose: bool,
     verbose: bool,
+    said: set[str],
 ) -> list[RunRecord]:
     from clinit.headtrain.experiment import run_experiment
 
-    with training_progress(verbose=verbose) as observer:
+    with training_progress(verbose=verbose, said=said) as observer:
         return run_experiment(
             data.base,
             data.new,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.choices import BaseCache, BaseHead, NewCache, VerboseStarts
-from clinit.cli.claim import claimed_folder
+from clinit.cli.choices import BaseCache, BaseHead, NewCache, Overwrite, VerboseStarts
+from clinit.cli.claim import claimed_folder, tell_replaced
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import say
 from clinit.cli.context import Context
@@ -25,7 +25,7 @@ from clinit.cli.top_inputs import (
 )
 from clinit.cli.training_progress import training_progress
 from clinit.extract.number_of import number_of
-from clinit.headtrain.study import Study, names_of
+from clinit.headtrain.study import Study, by_stream, run_name
 
 if TYPE_CHECKING:
     from clinit.headtrain.record.format import RunRecord
@@ -54,6 +54,7 @@ def train_top(
     images: Images,
     checkpoint_every: CheckpointEvery = 100,
     config_file: ConfigOption = None,
+    overwrite: Overwrite = False,
     verbose: VerboseStarts = False,
 ) -> None:
     """Train the top blocks of a backbone, and its head, on new classes that arrive in tasks.
@@ -64,37 +65,49 @@ def train_top(
     when the same command is given again.
     """
     check_caches(base, new, head=head)
+    from clinit.headtrain.record.finished import places_of
     from clinit.headtrain.stream.base_head import starting_head
     from clinit.headtrain.top.resume import unfinished
 
-    # One name for a run, whatever else is trained in the same call.
-    folders = [out / names_of([study])[0] for study in studies]
     with claimed_folder(out):
+        folders = places_of(studies, _names(studies), out)
         base_side, new_side = open_sides(images)
         start, head_facts = starting_head(base_side.source, head)
         # Before activations are computed: a folder that is taken is refused at once.
-        left = unfinished(studies, folders, base_side.source, new_side.source, start)
+        left = unfinished(
+            studies, folders, base_side.source, new_side.source, start, overwrite=overwrite
+        )
+        tell_replaced(folders, overwrite=overwrite)
         for folder in folders:
             if folder not in [each for _, each in left]:
                 say(f"{folder} is there already")
         records = []
-        if left:
-            inputs = read_inputs(
-                images, base_side, new_side, start, head_facts, [study for study, _ in left]
-            )
-            for study, folder in left:
+        places = dict(left)
+        for runs in by_stream(places):
+            inputs = read_inputs(images, base_side, new_side, start, head_facts, runs)
+            for study in runs:
                 records.append(
                     train_one(
                         inputs,
                         study,
-                        folder,
+                        places[study],
                         head_facts,
                         checkpoint_every=checkpoint_every,
                         verbose=verbose,
+                        overwrite=overwrite,
                     )
                 )
                 inputs = inputs.reused()
     _show(records, folders)
+
+
+def _names(studies: list[Study]) -> list[str]:
+    """Return one name for each run, whatever else is trained in the same call, but for its seed.
+
+    The checkpoint of a killed run has it too.
+    """
+    several = len({study.stream.seed for study in studies}) > 1
+    return [run_name(study.settings(), ["seed"] if several else []) for study in studies]
 
 
 def train_one(
@@ -106,6 +119,7 @@ def train_one(
     checkpoint_every: int,
     verbose: bool,
     checkpoint: Path | None = None,
+    overwrite: bool | None = None,
 ) -> RunRecord:
     """Train one run, or finish a killed one, and write its record."""
     from clinit.headtrain.top.resume import finish_run
@@ -122,6 +136,7 @@ def train_one(
             observer=observer,
             head_facts=head_facts,
             command=["clinit", *sys.argv[1:]],
+            overwrite=overwrite,
         )
 
 

@@ -18,19 +18,28 @@ _FEW = 4
 
 
 @contextmanager
-def training_progress(*, verbose: bool) -> Iterator[Observer]:
-    """Show the events of an experiment; with `verbose`, what each initialisation chose too."""
+def training_progress(*, verbose: bool, said: set[str] | None = None) -> Iterator[Observer]:
+    """Show the events of an experiment.
+
+    Args:
+        verbose: Whether to show what each initialisation chose too.
+        said: Notes that earlier experiments of the command have shown; those of this one join
+            them. Default: none.
+    """
     from clinit.headtrain import events
 
     with progress() as shown:
         line = shown.line("Preparing")
         steps, total = 0, 0
+        known = set() if said is None else said
 
         def observe(event: Event) -> None:
             nonlocal steps, total
             match event:
                 case events.Noted(text):
-                    note(text)
+                    if text not in known:
+                        known.add(text)
+                        note(text)
                 case events.LambdaChosen(task, curve):
                     if verbose:
                         say(_chosen(task, curve))

@@ -17,6 +17,8 @@ _EXPECTED = {
     "float_parsing": "a number",
     "bool_parsing": "true or false",
 }
+_JUDGED = ("dev", "eval", "test", "valid", "validation")
+"""What others call the split that results are reported on."""
 _LIMITS = {
     "greater_than_equal": ("at least", "ge"),
     "greater_than": ("larger than", "gt"),
@@ -55,6 +57,8 @@ def _expectation(parameter: Any, details: dict[str, Any]) -> str:
     choices = [str(getattr(c, "value", c)) for c in parameter.type_descriptor.choices or ()]
     if choices:
         question = did_you_mean(str(value), choices, lead=". ")
+        if choices == ["train", "val"] and str(value) in _JUDGED:
+            question = ". Results are reported on the split val, whatever its images are called"
         return f"must be {listed(choices, 'or')}, got {value!r}{question}"
     if kind in _LIMITS:
         words, key = _LIMITS[kind]

@@ -106,8 +106,15 @@ def _committed(path: Path, write: Callable[[Path], object]) -> bool:
     return True
 
 
-def commit_folder(folder: Path, write: Callable[[Path], object]) -> None:
-    """Create `folder`, which must not exist, by what `write` writes into the empty draft of it.
+def commit_folder(
+    folder: Path, write: Callable[[Path], object], *, overwrite: bool = False
+) -> None:
+    """Create `folder` by what `write` writes into the empty draft of it.
+
+    Args:
+        folder: It must not exist, unless it is overwritten.
+        write: Is given the draft.
+        overwrite: Whether a folder that is there goes.
 
     Raises:
         ClinitError: If it cannot be written. Nothing is left behind then.
@@ -119,8 +126,7 @@ def commit_folder(folder: Path, write: Callable[[Path], object]) -> None:
         for path in draft.iterdir():
             flush_file(path)
         flush_folder(draft)
-        draft.rename(folder)
-        flush_folder(folder.parent)
+        take_place(draft, folder, overwrite=overwrite)
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
         raise ClinitError(
@@ -130,6 +136,27 @@ def commit_folder(folder: Path, write: Callable[[Path], object]) -> None:
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
+
+
+def take_place(draft: Path, folder: Path, *, overwrite: bool) -> None:
+    """Give a folder that is written its name; one that has the name goes with `overwrite` alone.
+
+    Raises:
+        OSError: If it cannot be renamed, or the name is taken. What was there is there then.
+    """
+    if overwrite and folder.exists():
+        former = draft_of(folder)
+        folder.rename(former)
+        try:
+            draft.rename(folder)
+        except OSError:
+            former.rename(folder)
+            raise
+        flush_folder(folder.parent)
+        shutil.rmtree(former, ignore_errors=True)
+        return
+    draft.rename(folder)
+    flush_folder(folder.parent)
 
 
 def _remove(draft: Path) -> None:

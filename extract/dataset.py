@@ -23,6 +23,9 @@ WEBDATASET = "webdataset"
 HUGGINGFACE = "huggingface"
 """Parquet files, described by their metadata."""
 SPLITS = ("train", "val")
+"""Splits of a cache; on val results are reported."""
+TEST = "test"
+"""What may be read as val in place of the validation images."""
 _OTHERS = (
     f"Any tree of train/<class>/ and val/<class>/ can be read as `{FOLDER}`, tar shards as"
     f" `{WEBDATASET}`, Parquet files as `{HUGGINGFACE}`."

@@ -268,6 +268,19 @@ def read_head(path: Path, *, linear: bool = True) -> Head:
     )
 
 
+def foreign_to_head(path: Path) -> str | None:
+    """Return why a file is no head that clinit has written; None where it is one."""
+    try:
+        if path.suffix == ".npz":
+            own = read_npz(path)[3] is not None
+        else:
+            with safe_open(path, framework="numpy") as file:
+                own = _KEY in (file.metadata() or {})
+    except (HeadError, SafetensorError, OSError):
+        own = False
+    return None if own else "it is no head that clinit has written"
+
+
 def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray, _Facts]:
     weight, bias, names, origin = read_npz(path)
     _check_shapes(weight, bias, path)

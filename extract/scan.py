@@ -10,10 +10,12 @@ import polars as pl
 
 from clinit.errors import ManifestError
 from clinit.extract.containers.columns import AS_TOLD, Columns
+from clinit.extract.containers.split_files import split_folders
 from clinit.extract.dataset import (
     FOLDER,
     HUGGINGFACE,
     SPLITS,
+    TEST,
     WEBDATASET,
     Dataset,
     Layout,
@@ -50,7 +52,7 @@ def scan(
         dataset: A known data set, `folder` for any tree of class folders, `webdataset` for tar
             shards, or `huggingface` for Parquet files.
         root: The folder of the data set.
-        split: "train" or "val".
+        split: "train", "val", or "test": the test images, which become the split val.
         strict: Turn warnings into an error.
         columns: Columns of Parquet files.
 
@@ -71,7 +73,7 @@ def scan(
             remedy=f"{_UNPACKED.get(dataset, 'Unpack the archives of the data set')}, then run the"
             " same command again.",
         )
-    warnings = (*listing.warnings, *_count_warnings(description, manifest))
+    warnings = (*listing.warnings, *_count_warnings(description, manifest, split))
     if strict and warnings:
         raise ManifestError(
             f"{printable(root)} is not a complete {split} split of {dataset}:\n  "
@@ -100,27 +102,28 @@ def _open(
     split: str,
     columns: Columns = AS_TOLD,
 ) -> tuple[Tree, Dataset]:
-    if split not in SPLITS:
-        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    if split not in (*SPLITS, TEST):
+        raise ValueError(f"split must be one of {', '.join((*SPLITS, TEST))}, got {split!r}")
     known = None if dataset in _SELF_DESCRIBED else read_dataset(dataset)
     tree = Tree.at(root)
-    return tree, known or _SELF_DESCRIBED[dataset](tree, columns)
+    if known is not None and split == TEST:
+        raise ManifestError(
+            f"{dataset} has no test images with labels: results are reported on its split val",
+            remedy="Give --split val.",
+        )
+    return tree, known or _SELF_DESCRIBED[dataset](tree, columns, split)
 
 
-def _folder_dataset(tree: Tree, columns: Columns) -> Dataset:
+def _folder_dataset(tree: Tree, columns: Columns, split: str) -> Dataset:
     """Describe a tree by its own class folders.
 
-    The classes are those of both splits, so that a label means the same in both. A folder
-    named train is a split only if it holds folders: it may be a class of vehicles.
+    The classes are those of both splits, so that a label means the same in both.
     """
-    inside = {split: tree.folders(split) for split in SPLITS if tree.has_folder(split)}
-    folders: dict[str, tuple[str, ...]] = {"train": (".",)}
-    splits = {split: names for split, names in inside.items() if names}
-    if splits:
-        classes = sorted(set().union(*splits.values()))
-        folders = {split: (split,) for split in splits}
+    folders = _folders_of_splits(tree, split)
+    if folders:
+        classes = sorted({each for first, *_ in folders.values() for each in tree.folders(first)})
     else:
-        classes = tree.folders(".")
+        folders, classes = {"train": (".",)}, tree.folders(".")
     return Dataset(
         name=FOLDER,
         title="this folder",
@@ -129,7 +132,20 @@ def _folder_dataset(tree: Tree, columns: Columns) -> Dataset:
     )
 
 
-_SELF_DESCRIBED: dict[str, Callable[[Tree, Columns], Dataset]] = {
+def _folders_of_splits(tree: Tree, split: str) -> dict[str, tuple[str, ...]]:
+    """Return the folders that may be each split; none where the tree holds class folders alone.
+
+    A folder named train is a split only if it holds folders: it may be a class of vehicles. One
+    named test or valid is a split only beside train, or where it is asked for.
+    """
+    named = [name for name in tree.folders(".") if split_folders([name], split)]
+    found = split_folders([name for name in named if tree.folders(name)], split)
+    if "train" in found or split == TEST:
+        return found
+    return {"val": ("val",)} if "val" in found.get("val", ()) else {}
+
+
+_SELF_DESCRIBED: dict[str, Callable[[Tree, Columns, str], Dataset]] = {
     FOLDER: _folder_dataset,
     WEBDATASET: webdataset.describe,
     HUGGINGFACE: huggingface.describe,
@@ -144,8 +160,8 @@ _CONTAINERS_OF: dict[str, Callable[[Tree], Mapping[str, object]]] = {
 
 _CONTAINERS = f"tar shards as `{WEBDATASET}`, Parquet files as `{HUGGINGFACE}`"
 _EXPECTED = {
-    FOLDER: "a folder with train/<class>/ and val/<class>/, or with class folders alone, which are"
-    f" taken as train; read {_CONTAINERS}",
+    FOLDER: "a folder with train/<class>/ and val/<class>/ or test/<class>/, or with class folders"
+    f" alone, which are taken as train; read {_CONTAINERS}",
     WEBDATASET: "a folder with .tar files whose names or folders have train, val or test in them,"
     " or none of these words, then all are taken as train",
     HUGGINGFACE: "a folder with .parquet files whose names or folders have train, validation or"
@@ -202,12 +218,13 @@ def _where_to_look(dataset: Dataset) -> str:
 
 
 def _manifest(dataset: Dataset, split: str, listing: Listing) -> Manifest:
+    """Return the manifest; of test images, that of the split val."""
     names = pl.Series("class_name", dataset.classes, dtype=pl.String)
     contained = is_contained(listing.table)
     table = listing.table.sort(("container", "position") if contained else ("label", "path"))
     return Manifest(
         dataset.name,
-        split,
+        "val" if split == TEST else split,
         dataset.classes,
         table.with_columns(names.gather(table["label"])).select(
             (CONTAINED_SCHEMA if contained else SCHEMA).names()
@@ -215,18 +232,16 @@ def _manifest(dataset: Dataset, split: str, listing: Listing) -> Manifest:
     )
 
 
-def _count_warnings(dataset: Dataset, manifest: Manifest) -> tuple[str, ...]:
-    found, expected = len(manifest.table), dataset.images.get(manifest.split)
+def _count_warnings(dataset: Dataset, manifest: Manifest, split: str) -> tuple[str, ...]:
+    found, expected = len(manifest.table), dataset.images.get(split)
     warnings: list[str] = []
     if expected is not None and found != expected:
         difference = f"{abs(expected - found):,} {'missing' if found < expected else 'too many'}"
-        warnings.append(
-            f"{found:,} images in {manifest.split}, expected {expected:,} ({difference})"
-        )
+        warnings.append(f"{found:,} images in {split}, expected {expected:,} ({difference})")
     empty = manifest.class_counts().filter(pl.col("images") == 0)["class_name"]
     if len(empty):
         warnings.append(
             f"{len(empty):,} of {len(dataset.classes):,} classes have no image in"
-            f" {manifest.split} (for example {empty[0]})"
+            f" {split} (for example {empty[0]})"
         )
     return tuple(warnings)

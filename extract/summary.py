@@ -282,7 +282,7 @@ def names_sha256(names: tuple[str, ...] | None) -> str | None:
     return None if names is None else content_sha256(names)
 
 
-def _describe(shard: Shard, valid: Float[np.ndarray, "valid dim"], path: Path) -> ShardFacts:
+def _describe(shard: Shard, valid: Float[np.ndarray, "valid ..."], path: Path) -> ShardFacts:
     return ShardFacts(
         name=path.name,
         rows=len(shard.labels),

@@ -16,18 +16,20 @@ from clinit.extract.manifest_table import leaves_root
 from clinit.extract.tree import Tree, printable
 
 
-def container_files(tree: Tree, suffix: str) -> dict[str, SplitFiles]:
+def container_files(tree: Tree, suffix: str, split: str) -> dict[str, SplitFiles]:
     """Return the containers of each split, by names alone; a split without any is absent.
 
     Args:
         tree: The data set.
         suffix: End of the names, in any case.
+        split: What is read: train, val, or test, which then stands for val.
 
     Raises:
         ManifestError: If a container would be read twice.
     """
     snapshot(tree)
-    splits = split_files([path for path in tree.others() if path.lower().endswith(suffix)])
+    paths = [path for path in tree.others() if path.lower().endswith(suffix)]
+    splits = split_files(paths, split)
     for files in splits.values():
         first = dict[str, str]()
         for path in files.paths:

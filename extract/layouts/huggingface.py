@@ -18,7 +18,7 @@ from clinit.extract.containers.parquet_table import (
     read_labels,
 )
 from clinit.extract.containers.split_files import SplitFiles
-from clinit.extract.dataset import HUGGINGFACE, SPLITS, Dataset, Layout
+from clinit.extract.dataset import HUGGINGFACE, SPLITS, TEST, Dataset, Layout
 from clinit.extract.layouts.contained import contained, container_files, expected, listing
 from clinit.extract.layouts.search import DoesNotFitError, Listing, Reader, Search
 from clinit.extract.tree import Tree, printable
@@ -27,16 +27,16 @@ _LOOKED_AT = 64
 """Images in a row at the beginning of a split: where none of them is there, none will be."""
 
 
-def splits_of(tree: Tree) -> dict[str, SplitFiles]:
+def splits_of(tree: Tree, split: str = "val") -> dict[str, SplitFiles]:
     """Return the Parquet files of each split, by names alone.
 
     Raises:
         ManifestError: If a file would be read twice.
     """
-    return container_files(tree, ".parquet")
+    return container_files(tree, ".parquet", split)
 
 
-def describe(tree: Tree, columns: Columns) -> Dataset:
+def describe(tree: Tree, columns: Columns, split: str) -> Dataset:
     """Describe the Parquet files under a root by what they and the files beside them say.
 
     The classes are those of both splits, so that a label means the same in both.
@@ -45,13 +45,15 @@ def describe(tree: Tree, columns: Columns) -> Dataset:
         ManifestError: If a file is damaged, or it is not clear which columns count.
         CacheError: If the file of class names is none.
     """
-    splits, card = splits_of(tree), read_card(tree)
+    splits, card = splits_of(tree, split), read_card(tree)
     tables = {
         path: inspect_parquet(tree.root / path, columns, card.features)
         for files in splits.values()
         for path in files.paths
     }
-    layout = Layout(kind=HUGGINGFACE, folders=dict.fromkeys(SPLITS, (".",)), columns=columns)
+    layout = Layout(
+        kind=HUGGINGFACE, folders=dict.fromkeys((*SPLITS, TEST), (".",)), columns=columns
+    )
     return Dataset(
         name=HUGGINGFACE,
         title="these Parquet files",
@@ -63,7 +65,7 @@ def describe(tree: Tree, columns: Columns) -> Dataset:
 
 def find(search: Search) -> Reader:
     """Find Parquet files whose names say that they belong to the split."""
-    files = splits_of(search.tree).get(search.split)
+    files = splits_of(search.tree, search.split).get(search.split)
     if files is None:
         raise DoesNotFitError(f"no .parquet file of {search.split}{_arrow(search.tree)}")
     return partial(_read, search, files, read_card(search.tree))

@@ -14,7 +14,7 @@ from clinit.extract.containers.columns import Columns
 from clinit.extract.containers.labels import classes_of, labels_of
 from clinit.extract.containers.split_files import SplitFiles
 from clinit.extract.containers.tar_index import TarIndex, compressed, index_tar
-from clinit.extract.dataset import SPLITS, WEBDATASET, Dataset, Layout
+from clinit.extract.dataset import SPLITS, TEST, WEBDATASET, Dataset, Layout
 from clinit.extract.layouts.contained import contained, container_files, expected, listing
 from clinit.extract.layouts.search import DoesNotFitError, Listing, Reader, Search, counted
 from clinit.extract.tree import Tree
@@ -22,14 +22,14 @@ from clinit.extract.tree import Tree
 _COMPRESSED = re.compile(r".*\.(?:tar\.(gz|bz2|xz|zst)|(tgz|tbz2|txz))", re.IGNORECASE)
 
 
-def splits_of(tree: Tree) -> dict[str, SplitFiles]:
+def splits_of(tree: Tree, split: str = "val") -> dict[str, SplitFiles]:
     """Return the tar files of each split, by names alone.
 
     Raises:
         ManifestError: If all are compressed, or a file would be read twice.
     """
     found = {path: match for path in tree.others() if (match := _COMPRESSED.fullmatch(path))}
-    splits = container_files(tree, ".tar")
+    splits = container_files(tree, ".tar", split)
     if found and not splits:
         path, match = next(iter(found.items()))
         raise compressed(tree.root / path, match[1] or match[2])
@@ -39,7 +39,7 @@ def splits_of(tree: Tree) -> dict[str, SplitFiles]:
     }
 
 
-def describe(tree: Tree, columns: Columns) -> Dataset:
+def describe(tree: Tree, columns: Columns, split: str) -> Dataset:
     """Describe the shards under a root by what they and the files beside them say.
 
     The classes are those of both splits, so that a label means the same in both. `columns` are of
@@ -49,7 +49,7 @@ def describe(tree: Tree, columns: Columns) -> Dataset:
         ManifestError: If a shard is compressed or damaged, or the labels contradict.
         CacheError: If the file of class names is none.
     """
-    splits = splits_of(tree)
+    splits = splits_of(tree, split)
     classes = read_names(tree)
     if classes is None:
         told = [_indexed(tree, path).table for files in splits.values() for path in files.paths]
@@ -58,14 +58,14 @@ def describe(tree: Tree, columns: Columns) -> Dataset:
         name=WEBDATASET,
         title="these shards",
         classes=classes,
-        layouts=(Layout(kind=WEBDATASET, folders=dict.fromkeys(SPLITS, (".",))),),
+        layouts=(Layout(kind=WEBDATASET, folders=dict.fromkeys((*SPLITS, TEST), (".",))),),
         images=expected(read_card(tree), splits),
     )
 
 
 def find(search: Search) -> Reader:
     """Find tar files whose names say that they belong to the split."""
-    files = splits_of(search.tree).get(search.split)
+    files = splits_of(search.tree, search.split).get(search.split)
     if files is None:
         raise DoesNotFitError(f"no .tar file of {search.split}")
     return partial(_read, search, files)

@@ -29,6 +29,8 @@ class AddRequest:
     """Folder of the new model, or a file that ends in .safetensors."""
     config: AddConfig
     extraction: ExtractConfig
+    overwrite: bool = False
+    """Whether a model that is at `out` is replaced."""
     replacing: bool = False
     """Whether classes that the model has are replaced."""
     old: Source | Path | None = None
@@ -85,7 +87,7 @@ def add_images(
             observer=observer,
         )
     with listener.doing("Putting backbone and head together …"):
-        write_classes(model, added.classes, request.out, extra)
+        write_classes(model, added.classes, request.out, extra, overwrite=request.overwrite)
     return added, folder
 
 

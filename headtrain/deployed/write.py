@@ -48,6 +48,8 @@ def write_classes(
     classes: Classes,
     out: Path,
     extra: Extra = no_extra,
+    *,
+    overwrite: bool = False,
 ) -> ModelFacts:
     """Write the network of `model` with other classes to `out`; return what the model says.
 
@@ -56,16 +58,17 @@ def write_classes(
     Args:
         model: Whose network.
         classes: Facts, rows as they were trained, and memory.
-        out: The folder or the file; there must be nothing yet.
+        out: The folder or the file; there must be nothing yet, unless it is overwritten.
         extra: Given the network and the facts, returns writers of further files of a folder by
             their names.
+        overwrite: Whether a model that is there is replaced.
 
     Raises:
-        ModelError: If there is something at `out`.
+        ModelError: If there is something at `out` that may not be replaced.
         BackboneError: If the network cannot hold the head.
         ClinitError: If it cannot be written.
     """
-    check_free(out)
+    check_free(out, overwrite=overwrite)
     head = divided(classes.head, classes.facts.temperature)
     network = assemble(model.backbone, head)
     check_same_logits(network, model.backbone, head, classes.facts.transform)
@@ -82,5 +85,5 @@ def write_classes(
             )
         check_backbone(model.depends_on, memory.backbone)
         files[MEMORY_FILE] = lambda path: write_memory(memory, path)
-    write_model_folder(out, network, facts, extra=files)
+    write_model_folder(out, network, facts, extra=files, overwrite=overwrite)
     return facts

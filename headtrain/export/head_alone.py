@@ -49,6 +49,7 @@ def export_head(
     calibrated: bool = True,
     base: Path | None = None,
     new: Path | None = None,
+    overwrite: bool = False,
 ) -> HeadExport:
     """Write the final head of a run record to a file.
 
@@ -58,6 +59,7 @@ def export_head(
         calibrated: Whether its rows are divided by a temperature, as in `export_run`.
         base: The feature cache of the base classes, where it is not where the record says.
         new: That of the classes that arrived.
+        overwrite: Whether a model or a head that is there is replaced.
 
     Raises:
         ModelError: If there is something at `out` already.
@@ -67,7 +69,7 @@ def export_head(
     """
     if out.suffix not in SUFFIXES:
         raise ValueError(f"a head is written as .npz or .safetensors, got {out}")
-    check_free(out)
+    check_free(out, overwrite=overwrite)
     record = read_run(run)
     trained = learnt_head(run, record)
     if changed_parameters(record):

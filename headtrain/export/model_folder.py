@@ -20,14 +20,17 @@ import timm
 import torch
 from torch import nn
 
-from clinit.errors import ModelError
+from clinit.errors import ModelError, StorageError
+from clinit.extract import occupied
 from clinit.extract.commit import commit_folder
+from clinit.extract.head import foreign_to_head
 from clinit.headtrain.export.card import write_card
 from clinit.headtrain.export.model_file import ModelFacts, read_facts, write_model
 from clinit.headtrain.export.timm_config import check_config, write_config
 
 MODEL_FILE, CONFIG_FILE, CARD_FILE = "model.safetensors", "config.json", "README.md"
 ONNX_FILE, MEMORY_FILE = "model.onnx", "memory.safetensors"
+_FILES = frozenset({MODEL_FILE, CONFIG_FILE, CARD_FILE, ONNX_FILE, MEMORY_FILE})
 TRANSFORM_LINE = "timm.data.create_transform(**timm.data.resolve_model_data_config(model))"
 """The Python expression that gives what the images of a loaded `model` go through."""
 _TOLERANCE = 1e-5
@@ -64,22 +67,24 @@ def write_model_folder(
     facts: ModelFacts,
     *,
     extra: Mapping[str, Callable[[Path], object]] = MappingProxyType({}),
+    overwrite: bool = False,
 ) -> None:
-    """Write the model to `folder`, which must not exist yet.
+    """Write the model to `folder`.
 
     Args:
-        folder: The folder.
+        folder: The folder; it must not exist, unless it is overwritten.
         network: On any device.
         facts: What the model file says of itself.
         extra: Writers of further files by their names in the folder; each is given the path to
             write to, and its error leaves no folder.
+        overwrite: Whether a model that is there is replaced.
 
     Raises:
         ModelError: If there is something at `folder`, or timm does not build the same network
             from it.
         ClinitError: If it cannot be written; nothing is left behind then.
     """
-    check_free(folder)
+    check_free(folder, overwrite=overwrite)
 
     def write(draft: Path) -> None:
         write_model(network, facts, draft / MODEL_FILE)
@@ -89,20 +94,34 @@ def write_model_folder(
         for name, write_file in extra.items():
             write_file(draft / name)
 
-    commit_folder(folder, write)
+    commit_folder(folder, write, overwrite=overwrite)
 
 
-def check_free(out: Path) -> None:
-    """Check that a model can be written to `out`.
+def check_free(out: Path, *, overwrite: bool = False) -> None:
+    """Check that a model, or a head alone, can be written to `out`.
+
+    Args:
+        out: A folder or a file.
+        overwrite: Whether a model or a head that is there may be replaced.
 
     Raises:
-        ModelError: If there is something already.
+        ModelError: If there is something that may not be replaced.
     """
-    if out.exists() or out.is_symlink():
-        raise ModelError(
-            f"there is already something at {out}: a model is never overwritten",
-            remedy="Choose another --out, or remove the old model first.",
-        )
+    occupied.check_free(out, "model", _foreign, ModelError, overwrite=overwrite)
+
+
+def _foreign(path: Path) -> str | None:
+    """Return why what is there is no model, or what lies in it beside one; None for a model."""
+    if path.is_dir():
+        if others := sorted({each.name for each in path.iterdir()} - _FILES):
+            return f"it holds {', '.join(others[:3])}, which is not of a model folder"
+    elif foreign_to_head(path) is None:
+        return None  # a head alone is exported to the same place
+    try:
+        read_facts(path / MODEL_FILE if path.is_dir() else path)
+    except (ModelError, StorageError):
+        return "it is no model"
+    return None
 
 
 def loading_line(folder: Path) -> str:

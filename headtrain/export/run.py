@@ -80,6 +80,7 @@ def export_run(
     remembers: bool = True,
     calibrated: bool = True,
     check_with: Sequence[Path] = (),
+    overwrite: bool = False,
 ) -> Export:
     """Write the backbone and the final head of a run record as one network that timm loads.
 
@@ -95,6 +96,7 @@ def export_run(
             rows that the run was evaluated on, where its backbone was frozen and they are enough.
         onnx: Whether the folder holds the network as ONNX too.
         check_with: Images to compare the two forms on; default: test images of the run.
+        overwrite: Whether a model or a head that is there is replaced.
 
     Raises:
         ModelError: If there is something at `out` already, or timm cannot have the network from
@@ -105,7 +107,7 @@ def export_run(
             imported, or the weights are gone or others.
         BackboneError: If the weights cannot be had or do not fit the network.
     """
-    check_free(out)
+    check_free(out, overwrite=overwrite)
     is_file = out.suffix == ".safetensors"
     if onnx and is_file:
         raise ValueError(f"ONNX needs a folder, got {out}")
@@ -162,7 +164,7 @@ def export_run(
             notes += forgets
             if memory is not None:
                 extra[MEMORY_FILE] = partial(write_memory, memory)
-        write_model_folder(out, network, facts, extra=extra)
+        write_model_folder(out, network, facts, extra=extra, overwrite=overwrite)
     return Export(
         path=out,
         facts=facts,

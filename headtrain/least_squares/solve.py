@@ -26,6 +26,7 @@ The bias is penalised too, as in the paper: hence rho. A class without rows gets
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ def least_squares_head(statistics: ClassStatistics, lam: float) -> Rows:
     return Rows(free + lam * xp.linalg.outer(bias, direction), bias)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class LambdaPath:
     """W_LS for any number of lambdas, after one eigendecomposition Sigma_T = U diag(e) U^T.
 
@@ -81,6 +82,16 @@ class LambdaPath:
         xp = namespace(statistics.gram)
         eigenvalues, basis = xp.linalg.eigh(statistics.total_covariance)
         return cls(statistics, xp.maximum(eigenvalues, beside(eigenvalues, 0.0)), basis)
+
+    @cached_property
+    def _mean(self) -> Float[Any, " dim"]:
+        """The mean in the eigenbasis."""
+        return self.basis.T @ self.statistics.mean
+
+    @cached_property
+    def _target(self) -> Float[Any, "classes dim"]:
+        """T."""
+        return self.statistics.target_covariance
 
     def head(self, lam: float, classes: slice = slice(None)) -> Rows:
         """Return W_LS, or its rows of `classes`, at one lambda.
@@ -118,7 +129,7 @@ class LambdaPath:
             with_bias: Whether their biases count.
         """
         within = self._within(lam, classes)
-        mean = self.basis.T @ self.statistics.mean
+        mean = self._mean
         direction = mean / (self.eigenvalues + lam)
         bounds = range(*classes.indices(self.statistics.num_classes))
         inside = (labels >= bounds.start) & (labels < bounds.stop)
@@ -138,8 +149,8 @@ class LambdaPath:
         _check(lam)
         if lam <= resolution(self.statistics):
             _require_full_rank(self.statistics, lam)
-        mean, shares = self.basis.T @ self.statistics.mean, self.statistics.shares[classes]
-        target = self.statistics.target_covariance[classes, :] @ self.basis
+        mean, shares = self._mean, self.statistics.shares[classes]
+        target = self._target[classes, :] @ self.basis
         free = target / (self.eigenvalues + lam)
         direction = mean / (self.eigenvalues + lam)
         bias = (beside(mean, shares) - free @ mean) / (1 + lam + lam * float(mean @ direction))

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from clinit.errors import RecordError
 from clinit.extract.head import Head
 from clinit.headtrain.record.format import INFO, check_free, finite, read_info
-from clinit.headtrain.record.info import study_of_run
+from clinit.headtrain.record.info import settings_of, study_of_run
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.source import Source
-from clinit.headtrain.study import PLACES, Study
+from clinit.headtrain.study import PLACES, Study, identity_of
 
-_REMEDY = "Choose another --out, or remove the old record first."
+_REMEDY = "Choose another --out, or replace it with --overwrite."
+
+
+def places_of(studies: Sequence[Study], names: Sequence[str], out: Path) -> list[Path]:
+    """Return the folder of each run in `out`: that of its record, or else that of its name.
+
+    A run has another name beside runs of other seeds; it is the same run.
+
+    Args:
+        studies: What the runs are asked to do, resolved.
+        names: Their names, in the same order.
+        out: The folder of all records.
+    """
+    found: dict[str, Path] = {}
+    for info in sorted(out.glob(f"*/{INFO}")):
+        with suppress(RecordError):  # a damaged one is refused where its name is needed
+            found[identity_of(settings_of(read_info(info.parent)))] = info.parent
+    return [found.get(run.identity, out / name) for run, name in zip(studies, names, strict=True)]
 
 
 def unrecorded(
@@ -25,8 +43,9 @@ def unrecorded(
     head: Head,
     *,
     diagnosed: bool = False,
+    overwrite: bool = False,
 ) -> list[int]:
-    """Return the numbers of the runs whose folder holds no record yet; see `is_finished`.
+    """Return the numbers of the runs that are to be trained; see `is_finished`.
 
     Raises:
         RecordError: If a folder holds anything else, or no record can be written there.
@@ -34,7 +53,7 @@ def unrecorded(
     return [
         number
         for number, (study, folder) in enumerate(zip(studies, folders, strict=True))
-        if not is_finished(folder, study, base, new, head, diagnosed=diagnosed)
+        if not is_finished(folder, study, base, new, head, diagnosed=diagnosed, overwrite=overwrite)
     ]
 
 
@@ -46,8 +65,9 @@ def is_finished(
     head: Head,
     *,
     diagnosed: bool = False,
+    overwrite: bool = False,
 ) -> bool:
-    """Return whether `folder` holds the record of this very run.
+    """Return whether `folder` holds the record of this very run, and it is to stay.
 
     Args:
         folder: Folder of the record.
@@ -56,12 +76,13 @@ def is_finished(
         new: The data of the classes that arrive.
         head: What the run starts from.
         diagnosed: Whether its record must hold diagnoses; those that it holds never disturb.
+        overwrite: Whether a record that is there, of this run or another, is to be replaced.
 
     Raises:
         RecordError: If it holds anything else, or no record can be written there.
     """
-    if not (folder / INFO).is_file():
-        check_free([folder])
+    if overwrite or not (folder / INFO).is_file():
+        check_free([folder], overwrite=overwrite)
         return False
     stored = read_info(folder)
     _compare(folder, "config", _telling(study), _telling(study_of_run(stored, str(folder))))

@@ -34,7 +34,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from clinit.errors import ClinitError, HeadError, RecordError
-from clinit.extract.commit import draft_of, flush_file, flush_folder
+from clinit.extract import occupied
+from clinit.extract.commit import draft_of, flush_file, flush_folder, take_place
 from clinit.extract.head import Head, read_head, write_head
 from clinit.extract.readable import check_readable
 from clinit.extract.writable import obstacle
@@ -92,20 +93,18 @@ class RunRecord:
         )
 
 
-def check_free(folders: Iterable[Path]) -> None:
+def check_free(folders: Iterable[Path], *, overwrite: bool | None = None) -> None:
     """Check, before anything is trained, that records can be written to `folders`.
 
+    Args:
+        folders: One for each record.
+        overwrite: Whether records that are there may be replaced; None where no one can ask for it.
+
     Raises:
-        RecordError: If one of them exists, or cannot be created.
+        RecordError: If one of them exists and may not be replaced, or cannot be created.
     """
-    folders = list(folders)
-    if present := [folder for folder in folders if folder.exists()]:
-        more = f" (and {len(present) - 1} more)" if len(present) > 1 else ""
-        raise RecordError(
-            f"there is already something at {present[0]}{more}: a record is never overwritten",
-            remedy="Choose another --out, or remove the old record first.",
-        )
     for folder in folders:
+        occupied.check_free(folder, "run record", _foreign, RecordError, overwrite=overwrite)
         if why := obstacle(folder):
             raise RecordError(
                 f"cannot write the record {folder}: {why}",
@@ -113,19 +112,35 @@ def check_free(folders: Iterable[Path]) -> None:
             )
 
 
-def write_record(record: RunRecord, folder: Path) -> None:
-    """Write `record` to `folder`, which must not exist yet.
+def _foreign(folder: Path) -> str | None:
+    """Return why what is there is no run record, or what lies in it beside one; else None."""
+    if not (folder / INFO).is_file():
+        return "it is no run record"
+    try:
+        strangers = _strangers(folder, _read_info(folder)[1])
+    except RecordError as error:
+        return str(error)
+    others = [*strangers, *sorted(name for name in _names(folder) if name.startswith("."))]
+    return f"it holds {', '.join(others)} beside the record" if others else None
+
+
+def write_record(record: RunRecord, folder: Path, *, overwrite: bool | None = None) -> None:
+    """Write `record` to `folder`.
+
+    Args:
+        record: The record.
+        folder: It must not exist, unless it is overwritten.
+        overwrite: Whether a record that is there is replaced, in the moment when this is whole.
 
     Raises:
-        RecordError: If `folder` exists or cannot be written; nothing is left behind then.
+        RecordError: If `folder` is taken or cannot be written; what was there is there then.
     """
-    check_free([folder])
+    check_free([folder], overwrite=overwrite)
     draft = draft_of(folder)
     try:
         draft.mkdir(parents=True)
         _write_files(record, draft)
-        draft.rename(folder)
-        flush_folder(folder.parent)
+        take_place(draft, folder, overwrite=bool(overwrite))
     except (OSError, ClinitError, SafetensorError) as error:  # ClinitError: has a cause
         shutil.rmtree(draft, ignore_errors=True)
         cause = error if isinstance(error, OSError) else error.__cause__
@@ -139,8 +154,12 @@ def write_record(record: RunRecord, folder: Path) -> None:
         raise
 
 
-def write_records(records: Sequence[RunRecord], folders: Sequence[Path]) -> None:
+def write_records(
+    records: Sequence[RunRecord], folders: Sequence[Path], *, overwrite: bool | None = None
+) -> None:
     """Write each record to its folder; one that cannot be written does not stop the others.
+
+    `overwrite` as in `write_record`.
 
     Raises:
         RecordError: If one could not be written, after all others are.
@@ -148,7 +167,7 @@ def write_records(records: Sequence[RunRecord], folders: Sequence[Path]) -> None
     failed: list[RecordError] = []
     for record, folder in zip(records, folders, strict=True):
         try:
-            write_record(record, folder)
+            write_record(record, folder, overwrite=overwrite)
         except RecordError as error:
             failed.append(error)
     if failed:

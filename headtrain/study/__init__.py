@@ -20,6 +20,7 @@ From the ground up:
     rules       which mean nothing to which run; checks: which exclude each other, and defaults
     study       one run
     recorded    the run that recorded settings identify; names: what tells runs apart
+    streams     runs that share a stream
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from clinit.headtrain.study.settings import (
 )
 from clinit.headtrain.study.start import Start
 from clinit.headtrain.study.stream import Stream
+from clinit.headtrain.study.streams import by_stream
 from clinit.headtrain.study.study import Study
 from clinit.headtrain.study.top import DerppConfig, EwcConfig, Top
 from clinit.headtrain.study.training import Training
@@ -92,6 +94,7 @@ __all__ = [
     "Training",
     "Weighting",
     "as_of_today",
+    "by_stream",
     "defaults",
     "identity_of",
     "names_of",

@@ -118,6 +118,18 @@ def parse_grid(words: Sequence[str], *, top: bool = False) -> dict[str, Choice]:
     return grid
 
 
+def values_of(field: Field, text: str) -> tuple[Value, ...]:
+    """Return the values that the part of a word behind `field=` lists, such as `0:3,7`.
+
+    Raises:
+        ExperimentError: If it does not list values that the field takes.
+    """
+    choice = _choice(field, text.split(","))
+    if isinstance(choice, tuple):
+        return choice
+    raise _not_a_range(field, text, "does not say how many values")
+
+
 def grid_of(table: Mapping[str, Any], *, top: bool = False) -> dict[str, Choice]:
     """Read a table of a TOML file; a value is a word as above, a number or a list.
 
@@ -219,7 +231,7 @@ def _together(fields: Sequence[Field], rows: Sequence[str]) -> Together:
     return Together(names, tuple(dict.fromkeys(found)))
 
 
-def _choice(field: Field, parts: Sequence[str]) -> Choice:
+def _choice(field: Field, parts: Sequence[str]) -> Interval | tuple[Value, ...]:
     values: list[Value] = []
     for part in (part.strip() for part in parts):
         if not part:
@@ -235,7 +247,7 @@ def _choice(field: Field, parts: Sequence[str]) -> Choice:
         elif field.is_number and (found := _INTEGERS.fullmatch(part)):
             first, stop = int(found[1]), int(found[2])
             if first >= stop:
-                raise _not_a_range(field, part, "holds no number")
+                raise _not_a_range(field, part, "it holds no number")
             _check_count(field, part, len(values) + stop - first)
             values += range(first, stop)
         else:

@@ -9,7 +9,7 @@ from typing import Any
 from clinit.extract.device import choose_device
 from clinit.extract.machine import free_memory
 from clinit.headtrain.bank.precision import check_precision
-from clinit.headtrain.study import PLACES, Study, run_name
+from clinit.headtrain.study import PLACES, Study, by_stream, run_name
 
 MEMORY_SHARE = 0.5
 """Share of the free memory that the heads of a bank may take; the rest is for the data."""
@@ -83,13 +83,10 @@ def compile_banks(
     Raises:
         DeviceError: If there is no such device, or it does not compute in a precision asked for.
     """
-    groups: dict[tuple[Study, str], list[Study]] = {}
-    for run in runs:
-        start = (key or {}).get(run.training.loss, "")
-        groups.setdefault((run.shared, start), []).append(run)
     banks = []
-    for (shared, _), group in groups.items():
-        check_precision(shared.training.precision, choose_device(shared.training.device))
+    for group in by_stream(runs, key or {}):
+        training = group[0].training
+        check_precision(training.precision, choose_device(training.device))
         limit = bank_limit(group[0], num_classes=num_classes, dim=dim, asked=asked)
         # Equal neighbours share a launch of the loss and of the optimizer.
         group.sort(

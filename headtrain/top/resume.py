@@ -18,7 +18,13 @@ from clinit.headtrain.top.inputs import TopInputs
 
 
 def unfinished(
-    studies: Sequence[Study], folders: Sequence[Path], base: Source, new: Source, head: Head
+    studies: Sequence[Study],
+    folders: Sequence[Path],
+    base: Source,
+    new: Source,
+    head: Head,
+    *,
+    overwrite: bool = False,
 ) -> list[tuple[Study, Path]]:
     """Return the runs whose folder holds no record yet, each with its folder.
 
@@ -30,13 +36,14 @@ def unfinished(
         base: The data of the classes of the head.
         new: The data of the classes that arrive.
         head: What all runs start from.
+        overwrite: Whether records that are there are to be replaced.
 
     Raises:
         RecordError: If a folder holds anything else, or no record can be written there.
     """
     left = []
     for study, folder in zip(studies, folders, strict=True):
-        if is_finished(folder, study, base, new, head):
+        if is_finished(folder, study, base, new, head, overwrite=overwrite):
             _checkpoint_of(folder).unlink(missing_ok=True)
         else:
             left.append((study, folder))
@@ -54,6 +61,7 @@ def finish_run(
     observer: Observer = ignore,
     head_facts: Mapping[str, Any] | None = None,
     command: Sequence[str] = (),
+    overwrite: bool | None = None,
 ) -> RunRecord:
     """Train one run, or finish a killed one, and write its record; its checkpoint goes.
 
@@ -67,6 +75,7 @@ def finish_run(
         observer: Told what happens as it happens.
         head_facts: Where the first head is from, for the record.
         command: What the user typed, for the record.
+        overwrite: Whether a record that is there is replaced.
 
     Raises:
         CheckpointError: If the checkpoint is damaged or belongs to another run.
@@ -84,7 +93,7 @@ def finish_run(
     )
     if name is not None:
         record = replace(record, info={**record.info, "id": name})
-    write_record(record, folder)
+    write_record(record, folder, overwrite=overwrite)
     checkpoint.unlink(missing_ok=True)
     return record
 

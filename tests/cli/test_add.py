@@ -575,7 +575,7 @@ def test_python_gives_the_same_model(
     np.testing.assert_array_equal(one.weight, two.weight)
     np.testing.assert_array_equal(one.bias, two.bias)
     assert (added.old.total, added.new.total) == (5, 4)
-    with pytest.raises(ModelError, match="there is already something at"):
+    with pytest.raises(ModelError, match="there is already a model at"):
         clinit.add_classes(remembering, images, out, device="cpu")
     with pytest.raises(ValueError, match="iterations must be at least 0"):
         clinit.add_classes(remembering, images, tmp_path / "no", {"iterations": -1})

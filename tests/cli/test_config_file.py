@@ -93,7 +93,7 @@ derpp-alpha = 1
 
 def test_a_command_reads_the_top_of_the_file_and_its_own_section() -> None:
     found = options("train-top", STUDY)
-    assert (found["tasks"], found["seed"], found["rank"]) == (7, 3, 8)
+    assert (found["tasks"], found["seed"], found["rank"]) == (7, ["3"], 8)
     assert (found["lr"], found["lam"], found["derpp_alpha"]) == (2e-3, "0.0001", 0.1)
     assert (found["probe"], found["no_trunk_cache"], found["full_rank"]) == (False, True, False)
     assert list(map(str, found["scale"])) == ["norm", "none"]
@@ -191,8 +191,9 @@ def differing(commands: Iterable[Any]) -> set[str]:
 
 
 def test_the_options_that_need_a_section_are_those_that_differ() -> None:
-    # `out` is always a path, but never the same thing.
-    assert {*differing(OF_STUDY.values()), "out"} == NOT_SHARED
+    # `out` is always a path, but never the same thing; one seed is the same to all, and several
+    # are refused where one is taken.
+    assert {*differing(OF_STUDY.values()), "out"} - {"seed"} == NOT_SHARED
     assert {*OF_STUDY, *MODEL_IN_USE} == set(commands_with_files(ROOT))
     assert set(APART) == set(MODEL_IN_USE)
     apart = differing((*OF_STUDY.values(), *MODEL_IN_USE.values())) - NOT_SHARED
@@ -216,7 +217,11 @@ def test_a_study_and_a_model_in_use_share_a_file() -> None:
     assert (found["iterations"], str(found["init"]), found["seed"]) == (20, "zero", 4)
     assert options("remember", text)["seed"] == 5
     head = options("train-head", text)
-    assert (head["iterations"], list(map(str, head["init"])), head["seed"]) == (5000, ["lda"], 3)
+    assert (head["iterations"], list(map(str, head["init"])), head["seed"]) == (
+        5000,
+        ["lda"],
+        ["3"],
+    )
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,20 @@ def test_both_splits_are_extracted_and_summed_up(
     assert "(its classes: stored with the weights)" in shown.output
 
 
+def test_test_images_become_the_split_val_where_that_is_asked_for(
+    extract: Callable[..., Result], make_tree: Callable[..., Path], tmp_path: Path
+) -> None:
+    root = make_tree()
+    (root / "val").rename(root / "test")
+    assert extract("--dataset", "folder", "--root", root, "--split", "train").exit_code == 0
+    shown = extract("--dataset", "folder", "--root", root, "--split", "test")
+    assert f"val: 6 images, features 6 x 12 float16 in 1 shard at {tmp_path}/cache/val" in (
+        shown.output
+    )
+    again = extract("--dataset", "folder", "--root", root)  # beside train, test is val
+    assert again.output.count("already complete") == 2
+
+
 @pytest.mark.parametrize("by_manifest", [False, True])
 def test_shards_are_extracted_where_they_lie(
     extract: Callable[..., Result],

@@ -446,3 +446,11 @@ def test_a_file_in_place_of_a_cache_is_told_the_command(
         f" '{tmp_path / 'my features'}'` makes a cache of it, with `--fit-head logistic` for base"
         " classes that have no head."
     )
+
+
+def test_rows_of_test_images_are_imported_as_the_split_val(tmp_path: Path) -> None:
+    np.savez(tmp_path / "test.npz", features=np.eye(4, dtype=np.float32), labels=np.arange(4))
+    words = ("cache", "import", tmp_path / "test.npz", "--backbone", "own", "--split", "test")
+    result = invoke(*words, "--out", tmp_path / "cache")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert list(open_cache(tmp_path / "cache").splits) == ["val"]

@@ -65,7 +65,8 @@ def _first(parameter: Any) -> str:
 @pytest.mark.parametrize("path", COMMANDS)
 def test_types_are_plain_words(path: str) -> None:
     words = (
-        r"INTEGER|NUMBER|TEXT|PATH|FILE|FOLDER|WORD|SIZE|ADDRESS|I/N|RECIPE|\[LOSS=\]|FIELD=VALUES"
+        r"INTEGER|NUMBER|RANGE|TEXT|PATH|FILE|FOLDER|WORD|SIZE|ADDRESS|I/N|RECIPE|\[LOSS=\]"
+        r"|FIELD=VALUES"
     )
     for entry in entries(path).values():
         assert re.fullmatch(rf"(?:(?:{words}|[a-z0-9-]+)\|?)*", entry.kind), entry.head
@@ -117,7 +118,9 @@ def test_few_choices_stand_in_the_place_of_a_type_and_many_behind_the_help() -> 
 
 def test_defaults_and_ranges_are_told_and_limits_of_storage_are_not() -> None:
     found = entries("clinit train-top")
-    assert found["--seed"].text.endswith("low-rank factors. [default: 0]")
+    assert found["--seed"].text.endswith("or 0,3,7. Repeatable, one run each. [default: 0]")
+    assert found["--seed"].kind == "NUMBER|RANGE"
+    assert entries("clinit align")["--seed"].kind == "INTEGER"
     assert found["--rank"].text == "Rank of the updates. [default: 48; 1 to 100,000]"
     assert found["--batch-size"].text == "Rows per batch. [default: 256; ewc: 128; at least 2]"
     assert found["--probe"].text.endswith("[default: --probe]")

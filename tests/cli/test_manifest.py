@@ -47,6 +47,15 @@ def test_warnings_go_to_the_error_stream(root: Path) -> None:
     assert "Warning" not in result.stdout
 
 
+def test_test_images_are_listed_as_the_split_val(root: Path, tmp_path: Path) -> None:
+    (root / "val").rename(root / "test")
+    words = ("--root", root, "--split", "test", "--out", tmp_path / "m.parquet")
+    assert run("build", "folder", *words).exit_code == 0
+    assert read_manifest(tmp_path / "m.parquet").split == "val"
+    refused = run("build", "digits", *words)
+    assert "digits has no test images with labels" in str(refused.exception)
+
+
 def test_strict_writes_nothing(root: Path) -> None:
     result, file = build(root, "--strict")
     assert isinstance(result.exception, ManifestError)
@@ -60,8 +69,8 @@ def test_an_unknown_data_set_is_refused(root: Path) -> None:
     assert "known are digits, imagenet1k, places365 and folder" in str(result.exception)
 
 
-def test_a_split_is_train_or_val(root: Path) -> None:
-    result = run("build", "folder", "--root", root, "--split", "test", "--out", root / "x")
+def test_a_split_is_train_val_or_test(root: Path) -> None:
+    result = run("build", "folder", "--root", root, "--split", "dev", "--out", root / "x")
     assert result.exit_code == 2
     assert "is not one of" in result.stderr
 

@@ -55,7 +55,13 @@ def test_a_probe_prints_protocol_grid_edge_and_accuracy_and_writes_its_head(
     assert run("diagnose", cache, "--head", out, "--split", "val").exit_code == 0
     again = run("probe", cache, *QUICK, "--out", out)
     assert isinstance(again.exception, ClinitError)
-    assert "a head is never overwritten" in str(again.exception)
+    assert str(again.exception) == f"there is already a head at {out}"
+    before = out.read_bytes()
+    replaced = run("probe", cache, *QUICK, "--out", out, "--overwrite")
+    assert f"Note: {out} is replaced when the new one is whole" in replaced.output
+    assert out.read_bytes() == before  # the same head
+    nothing = run("probe", cache, *QUICK, "--overwrite")
+    assert "--overwrite means nothing without --out" in nothing.output
 
 
 def test_json_holds_what_the_library_returns(cache: Path) -> None:

@@ -115,7 +115,7 @@ def sweep_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> l
 def top_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> list[dict[str, Any]]:
     seen: list[dict[str, Any]] = []
 
-    def none_left(studies: Any, *_: Any) -> list[Any]:
+    def none_left(studies: Any, *_: Any, **__: Any) -> list[Any]:
         seen.extend(study.values() for study in studies)
         return []
 

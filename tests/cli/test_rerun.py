@@ -142,7 +142,10 @@ def test_other_data_and_a_taken_folder_are_refused(
     result = rerun(run, "--new", caches / "base")
     assert "holds the record of another run: new differs in" in str(result.exception)
     result = rerun(run, "--out", run)
-    assert "a record is never overwritten" in str(result.exception)
+    assert str(result.exception) == f"there is already a run record at {run}"
+    result = rerun(run, "--out", run, "--overwrite")
+    assert result.exit_code == 2
+    assert "--out is the run that is repeated" in result.output
 
 
 @pytest.mark.parametrize("name", ["study.toml", "run.json"])

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from clinit.cli.threads import BLAS_TIMEOUT, SPIN_COUNT, set_thread_defaults
+from clinit.cli.threads import BLAS_TIMEOUT, SPIN_COUNT, TABLE_THREADS, set_thread_defaults
 
-BLAS = {"OPENBLAS_THREAD_TIMEOUT": str(BLAS_TIMEOUT)}
-OURS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS", *BLAS)
+OTHERS = {
+    "OPENBLAS_THREAD_TIMEOUT": str(BLAS_TIMEOUT),
+    "POLARS_MAX_THREADS": str(TABLE_THREADS),
+}
+OURS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS", *OTHERS)
 Cpus = Callable[[int, int], None]
 
 
@@ -42,16 +45,16 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 def test_waiting_threads_sleep_soon(cpus: Cpus) -> None:
     cpus(4, 4)
-    waits = {"GOMP_SPINCOUNT": str(SPIN_COUNT), **BLAS}
+    waits = {"GOMP_SPINCOUNT": str(SPIN_COUNT), **OTHERS}
     assert settled(HOME="/root") == {"HOME": "/root", **waits}
 
 
 @pytest.mark.parametrize(
     "own",
     [
-        {"GOMP_SPINCOUNT": "5", "OPENBLAS_THREAD_TIMEOUT": "20"},
-        {"OMP_WAIT_POLICY": "ACTIVE", **BLAS},
-        {"OMP_WAIT_POLICY": "passive", **BLAS},
+        {"GOMP_SPINCOUNT": "5", "OPENBLAS_THREAD_TIMEOUT": "20", "POLARS_MAX_THREADS": "3"},
+        {"OMP_WAIT_POLICY": "ACTIVE", **OTHERS},
+        {"OMP_WAIT_POLICY": "passive", **OTHERS},
     ],
 )
 def test_what_the_user_says_about_waiting_wins(cpus: Cpus, own: dict[str, str]) -> None:
@@ -75,7 +78,8 @@ from clinit.cli import main as line
 def look():
     heavy = {"torch", "scipy", "sklearn", "polars"} & set(sys.modules)
     import torch
-    print(os.environ.get("GOMP_SPINCOUNT"), sorted(heavy))
+    import polars
+    print(os.environ.get("GOMP_SPINCOUNT"), sorted(heavy), polars.thread_pool_size())
 line.app.command("look")(look)
 sys.argv = ["clinit", "look"]
 line.main()
@@ -94,7 +98,7 @@ def test_the_environment_is_set_before_torch_is_loaded_and_its_openmp_has_read_i
     own: dict[str, str], set_to: str, read: str
 ) -> None:
     done = run(COMMAND, OMP_DISPLAY_ENV="VERBOSE", **own)
-    assert done.stdout == f"{set_to} []\n"
+    assert done.stdout == f"{set_to} [] {TABLE_THREADS}\n"
     told = set(re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr))
     assert told <= {read}  # nothing where PyTorch brings another OpenMP
     assert told or not list((Path(torch.__file__).parent / "lib").glob("libgomp*"))

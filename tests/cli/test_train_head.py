@@ -181,7 +181,8 @@ def test_an_existing_record_is_refused_before_anything_is_read(tmp_path: Path) -
     hollow = hollow_cache(tmp_path)
     error = refused(invoke(hollow, hollow, tmp_path / "runs"))
     assert isinstance(error, RecordError)
-    assert "a record is never overwritten" in str(error)
+    assert str(error).endswith("runs/random that is never replaced: it is no run record")
+    assert error.remedy == "Choose another --out, or move it away."
 
 
 def test_a_cache_without_a_head_is_refused(base: Path, new: Path, tmp_path: Path) -> None:
@@ -440,7 +441,8 @@ def test_what_cannot_be_aligned_is_refused(base: Path, new: Path, tmp_path: Path
     assert f"{new} holds no pretrained head to align" in str(missing)
     assert "--head FILE" in missing.remedy
     present = refused(run_align(base, base / "head.safetensors"))
-    assert "a head is never overwritten" in str(present)
+    whole = f"that is never replaced: it is part of the feature cache {base}"
+    assert str(present).endswith(whole)
     named = run_align(base, tmp_path / "head.pt")
     assert named.exit_code == 2
     assert "--out is the head file to write, .safetensors" in said(named)
@@ -582,7 +584,7 @@ def test_records_of_other_settings_data_or_without_diagnoses_are_refused(
         error = refused(invoke(base, new, runs, "--init", "random", *options))
         assert str(error).startswith(f"{runs}/random holds the record of ")
         assert str(error).endswith(message)
-        assert error.remedy == "Choose another --out, or remove the old record first."
+        assert error.remedy == "Choose another --out, or replace it with --overwrite."
     error = refused(invoke(base, base, runs, "--init", "random"))
     assert str(error).endswith("new differs in manifest_digest, val_manifest_digest")
 

@@ -110,6 +110,22 @@ def test_a_finished_run_is_left_as_it_is(train_top: Callable[..., Result], tmp_p
     assert not (tmp_path / "runs" / "trunk-cache").exists()
 
 
+def test_several_seeds_are_trained_one_after_another_and_found_again(
+    train_top: Callable[..., Result], tmp_path: Path
+) -> None:
+    train_top("--init=random", "--seed=1")
+    shown = train_top("--init=random", "--seed=0:2")
+    assert shown.exit_code == 0, shown.output
+    assert f"{tmp_path}/runs/random is there already" in shown.output
+    assert "random-seed=0:" in shown.output
+    assert " ± " in shown.output
+    train_top("--init=random", out="alone")
+    tables = ("steps.parquet", "evaluations.parquet", "head.safetensors", "top.safetensors")
+    for name in tables:
+        several = tmp_path / "runs" / "random-seed=0" / name
+        assert several.read_bytes() == (tmp_path / "alone" / "random" / name).read_bytes()
+
+
 def test_a_record_of_another_run_is_not_overwritten(
     train_top: Callable[..., Result], tiny_run: Path, tmp_path: Path
 ) -> None:
@@ -118,7 +134,7 @@ def test_a_record_of_another_run_is_not_overwritten(
     shown = train_top("--init=least-square", "--init=random", "--head-width=full", "--iterations=0")
     assert isinstance(shown.exception, RecordError)
     assert "holds the record of another run: config differs in head_width" in str(shown.exception)
-    assert shown.exception.remedy == "Choose another --out, or remove the old record first."
+    assert shown.exception.remedy == "Choose another --out, or replace it with --overwrite."
     assert not (tmp_path / "runs" / "trunk-cache").exists()
     head = tiny_run / "head.safetensors"
     shown = train_top("--init=random", "--iterations=0", f"--head={head}")

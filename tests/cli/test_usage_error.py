@@ -35,6 +35,16 @@ MISTAKES = {
 }
 
 
+def test_the_split_of_a_cache_that_results_are_reported_on_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("cache", "export", "cache", "out", "--split", "test")
+    assert (
+        "--split must be train or val, got 'test'. Results are reported on the split val, whatever"
+        " its images are called" in told(monkeypatch, capsys, *words)
+    )
+
+
 @pytest.mark.parametrize("words", MISTAKES)
 def test_a_mistake_is_told_in_plain_words(
     words: tuple[str, ...],

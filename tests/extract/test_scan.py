@@ -48,6 +48,37 @@ def test_class_folders_alone_are_train(tmp_path: Path) -> None:
         scan("folder", tmp_path, "val")
 
 
+@pytest.mark.parametrize("name", ["val", "validation", "Valid", "dev", "test", "Testing"])
+def test_val_beside_train_may_have_any_of_its_usual_names(tmp_path: Path, name: str) -> None:
+    put(tmp_path, "train/a/1.png", "train/b/1.png", f"{name}/b/2.png")
+    assert available_splits("folder", tmp_path) == ("train", "val")
+    val = scan("folder", tmp_path, "val")
+    assert val.manifest.split == "val"
+    assert val.manifest.table.select("path", "label").rows() == [(f"{name}/b/2.png", 1)]
+
+
+def test_test_images_are_read_as_val_where_that_is_asked_for(tmp_path: Path) -> None:
+    put(tmp_path, "train/a/1.png", "train/b/1.png", "val/a/2.png", "test/a/3.png", "test/b/3.png")
+    val, test = scan("folder", tmp_path, "val"), scan("folder", tmp_path, "test")
+    assert val.manifest.table["path"].to_list() == ["val/a/2.png"]
+    assert "test was left out: val comes first" in val.warnings
+    assert test.manifest.split == "val"
+    assert test.manifest.table["path"].to_list() == ["test/a/3.png", "test/b/3.png"]
+    assert test.warnings == ()
+    assert test.manifest.class_names == scan("folder", tmp_path, "train").manifest.class_names
+    with pytest.raises(ManifestError, match="imagenet1k has no test images with labels") as caught:
+        scan("imagenet1k", tmp_path, "test")
+    assert caught.value.remedy == "Give --split val."
+
+
+def test_class_folders_with_names_of_splits_are_classes_where_there_is_no_train(
+    tmp_path: Path,
+) -> None:
+    put(tmp_path, "cat/1.png", "dev/images/1.png", "test/images/1.png")
+    assert available_splits("folder", tmp_path) == ("train",)
+    assert scan("folder", tmp_path, "train").manifest.class_names == ("cat", "dev", "test")
+
+
 def test_a_class_called_train_is_not_taken_for_a_split(tmp_path: Path) -> None:
     put(tmp_path, "train/1.png", "car/1.png", "bus/1.png")
     assert [label for _, label in rows(tmp_path)] == [0, 1, 2]
@@ -328,5 +359,5 @@ def test_class_folders_without_any_image_are_an_error(tmp_path: Path) -> None:
 
 
 def test_an_unknown_split_is_a_wrong_argument(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="split must be one of train, val, got 'test'"):
-        scan("folder", tmp_path, "test")
+    with pytest.raises(ValueError, match="split must be one of train, val, test, got 'dev'"):
+        scan("folder", tmp_path, "dev")

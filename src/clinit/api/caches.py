@@ -41,7 +41,8 @@ def extract_features(
         backbone: Name of a timm model.
         dataset: `folder`, `webdataset` (tar shards), `huggingface` (Parquet files), or a known data
             set such as `imagenet1k` or `places365`.
-        splits: Splits to extract, of `train` and `val`; default: those that exist.
+        splits: Splits to extract, of `train` and `val`; default: those that exist. `test` stands
+            for `val` where the test images are to be that split.
         device: `auto`, `cuda` or `cpu`.
         weights: File of the weights; default: those that timm downloads.
         model_args: Further arguments of `timm.create_model`.
@@ -53,7 +54,8 @@ def extract_features(
     """
     root, folder = Path(images), Path(out)
     found = splits or available_splits(dataset, root) or ("train",)
-    manifests = {split: scan(dataset, root, split).manifest for split in found}
+    read = [scan(dataset, root, split).manifest for split in found]
+    manifests = {each.split: each for each in read}
     config = ExtractConfig(
         backbone=BackboneConfig(
             name=backbone,

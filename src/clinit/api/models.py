@@ -28,6 +28,7 @@ def add_classes(
     old: Cache | None = None,
     replace: bool = False,
     features: str | Path | None = None,
+    overwrite: bool = False,
     device: str = "auto",
     observer: Observer = ignore,
 ) -> Addition:
@@ -44,24 +45,26 @@ def add_classes(
         old: Features of old classes, in place of what the model remembers.
         replace: Whether classes that the model has are replaced.
         features: Folder of the features of the images; default: `out` with `-features`.
+        overwrite: Whether a model that is at `out` is replaced.
         device: `auto`, `cuda` or `cpu`.
         observer: Called with each event of the training.
 
     Raises:
         ValueError: If a setting is wrong.
         ClinitError: If the model, the images or the features cannot be used, or there is
-            something at `out`.
+            something at `out` that may not be replaced.
     """
     config, path = AddConfig(**(settings or {})), Path(out)
     listener = Listener(training=lambda: nullcontext(observer))
     with claim_file(path, on_busy=lambda: None):
-        check_free(path)
+        check_free(path, overwrite=overwrite)
         opened = open_model(model, device=device)
         request = AddRequest(
             images=Path(images),
             out=path,
             config=config,
             extraction=ExtractConfig(backbone=opened.backbone.config),
+            overwrite=overwrite,
             replacing=replace,
             old=Path(old) if isinstance(old, str) else old,
             features=None if features is None else Path(features),

@@ -28,6 +28,7 @@ def train_heads(
     out: str | Path | None = None,
     head: Head | str | Path | None = None,
     memory: int | str | None = None,
+    overwrite: bool = False,
     observer: Observer = ignore,
 ) -> Runs:
     """Train linear heads on new classes that arrive in tasks, on cached features.
@@ -43,6 +44,7 @@ def train_heads(
         head: The pretrained head, or its file; default: the one in the base cache.
         memory: Most memory for the features of caches that are given by their folders, in bytes or
             as `8GB`; what takes more stays on disk, with the same numbers. Default: what is free.
+        overwrite: Whether records that are there, of these runs or others, are replaced.
         observer: Called with each event as it happens.
 
     Raises:
@@ -60,9 +62,10 @@ def train_heads(
         return runs_of(train())
     folders = [Path(out) / name for name in names_of(studies)]
     with claim_folder(Path(out)):
-        if left := unrecorded(studies, folders, old, arriving, first):
+        if left := unrecorded(studies, folders, old, arriving, first, overwrite=overwrite):
             records = train()
-            write_records([records[i] for i in left], [folders[i] for i in left])
+            chosen, places = [records[i] for i in left], [folders[i] for i in left]
+            write_records(chosen, places, overwrite=overwrite)
     return load_runs(*folders)
 
 
@@ -79,6 +82,7 @@ def train_top(
     trunk_cache: str | Path | None = None,
     trunk_budget: int = 20 * 10**9,
     checkpoint_every: int = 100,
+    overwrite: bool = False,
     observer: Observer = ignore,
 ) -> Runs:
     """Train the top blocks of a backbone and its head on new classes that arrive in tasks.
@@ -98,6 +102,7 @@ def train_top(
         trunk_cache: Folder of stored activations; default: `out`/trunk-cache.
         trunk_budget: Most bytes of activations that are stored; 0 stores none.
         checkpoint_every: Updates between two checkpoints; 0 keeps one per task.
+        overwrite: Whether records that are there, of these runs or others, are replaced.
         observer: Called with each event as it happens.
 
     Raises:
@@ -112,7 +117,8 @@ def train_top(
     with claim_folder(folder):
         old, arriving = _side(base, base_root, "base"), _side(new, new_root, "new")
         first, facts = starting_head(old.source, _head(head))
-        left = unfinished(studies, folders, old.source, arriving.source, first)
+        sources = old.source, arriving.source
+        left = unfinished(studies, folders, *sources, first, overwrite=overwrite)
         if left:
             device = studies[0].training.device
             path = None if weights is None else Path(weights)
@@ -138,6 +144,7 @@ def train_top(
                     checkpoint_every=checkpoint_every,
                     observer=observer,
                     head_facts=facts,
+                    overwrite=overwrite,
                 )
                 inputs = inputs.reused()
     return load_runs(*folders)

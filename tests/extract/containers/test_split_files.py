@@ -1,6 +1,6 @@
 import pytest
 
-from clinit.extract.containers.split_files import SplitFiles, split_files
+from clinit.extract.containers.split_files import SplitFiles, split_files, split_folders
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,20 @@ def test_validation_comes_before_test() -> None:
     found = split_files(["train.tar", "test.tar", "valid.tar"])["val"]
     assert found.paths == ("valid.tar",)
     assert found.warnings == ("the files of test were left out: validation comes first",)
+
+
+def test_test_files_are_taken_alone_where_they_are_asked_for() -> None:
+    found = split_files(["train.tar", "test.tar", "valid.tar"], "test")
+    assert found["test"].paths == ("test.tar",)
+    assert found["test"].warnings == ()
+    assert found["train"].paths == ("train.tar",)
+    assert "val" not in found
+
+
+def test_folders_are_in_the_order_of_the_words_that_name_splits() -> None:
+    names = ["test", "Valid", "val", "train", "cat", "training"]
+    assert split_folders(names, "val") == {
+        "train": ("train", "training"),
+        "val": ("Valid", "val", "test"),
+    }
+    assert split_folders(names, "test") == {"train": ("train", "training"), "test": ("test",)}

@@ -47,6 +47,15 @@ def test_labels_without_class_names_are_those_of_all_splits(tmp_path: Path) -> N
     assert read(tmp_path).warnings == ("1 of 2 classes have no image in train (for example ant)",)
 
 
+def test_test_files_become_val_where_that_is_asked_for(tmp_path: Path) -> None:
+    for number, part in enumerate(("train", "validation", "test")):
+        make_parquet(tmp_path / f"{part}.parquet", [b"1"], [number], names=["ant", "bee", "cat"])
+    assert rows(read(tmp_path, "val")) == [("validation.parquet/0", 1, "bee")]
+    test = read(tmp_path, "test")
+    assert rows(test) == [("test.parquet/0", 2, "cat")]
+    assert test.manifest.split == "val"
+
+
 def test_a_file_of_class_names_comes_first(tmp_path: Path) -> None:
     make_parquet(tmp_path / "train.parquet", [b"1"], [1], names=["tench, Tinca tinca", "goldfish"])
     (tmp_path / "classnames.txt").write_text("n01440764\nn01443537\n")

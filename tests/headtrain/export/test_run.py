@@ -261,9 +261,10 @@ def test_a_folder_without_a_record_is_refused(tmp_path: Path) -> None:
 
 def test_nothing_is_overwritten(tiny_run: Path, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_text("precious")
-    with pytest.raises(ModelError, match="a model is never overwritten") as caught:
-        export_run(tiny_run, tmp_path / "model.safetensors")
-    assert "--out" in caught.value.remedy
+    for overwrite in (False, True):
+        with pytest.raises(ModelError, match="never replaced: it is no model") as caught:
+            export_run(tiny_run, tmp_path / "model.safetensors", overwrite=overwrite)
+        assert "--out" in caught.value.remedy
     assert (tmp_path / "model.safetensors").read_text() == "precious"
 
 

@@ -275,7 +275,7 @@ def test_a_head_alone_is_neither_overwritten_nor_any_file(tiny_run: Path, tmp_pa
     with pytest.raises(ValueError, match=r"written as .npz or .safetensors"):
         export_head(tiny_run, tmp_path / "head.json")
     export_head(tiny_run, tmp_path / "head.npz")
-    with pytest.raises(Exception, match="there is already something at"):
+    with pytest.raises(Exception, match="there is already a model at"):
         export_head(tiny_run, tmp_path / "head.npz")
 
 

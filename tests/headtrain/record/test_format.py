@@ -100,12 +100,12 @@ def test_records_are_found_at_and_below_a_folder_and_drafts_are_not(tmp_path: Pa
 
 def test_an_existing_record_is_never_overwritten(tmp_path: Path) -> None:
     write_record(make_record(id="first"), tmp_path / "random")
-    message = re.escape(f"there is already something at {tmp_path / 'random'}")
+    message = re.escape(f"there is already a run record at {tmp_path / 'random'}")
     with pytest.raises(RecordError, match=message) as caught:
         write_record(make_record(id="second"), tmp_path / "random")
-    assert caught.value.remedy == "Choose another --out, or remove the old record first."
+    assert caught.value.remedy == "Choose another --out, or move it away."
     assert read_record(tmp_path / "random").info["id"] == "first"
-    with pytest.raises(RecordError, match=r"already something at .*random"):
+    with pytest.raises(RecordError, match=r"already a run record at .*random"):
         check_free([tmp_path / "other", tmp_path / "random"])
 
 
@@ -157,7 +157,7 @@ def test_a_record_without_a_head_is_read_and_its_head_is_missed_by_name(tmp_path
 def test_a_record_that_cannot_be_written_does_not_stop_the_others(tmp_path: Path) -> None:
     names = ("one", "two", "three")
     (tmp_path / "two").touch()
-    with pytest.raises(RecordError, match=r"two: .*; 1 of 3 runs are not recorded"):
+    with pytest.raises(RecordError, match=r"two that is .*; 1 of 3 runs are not recorded"):
         write_records([make_record()] * 3, [tmp_path / name for name in names])
     assert find_records(tmp_path) == [tmp_path / "one", tmp_path / "three"]
 

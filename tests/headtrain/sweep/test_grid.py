@@ -76,7 +76,7 @@ def test_a_value_that_comes_twice_counts_once() -> None:
         ("seed=1.5", "seed takes an integer, got '1.5'", "seed=0"),
         ("lr=fast", "lr takes a number, got 'fast'", "lr=1e-3"),
         ("lam=best", "lam takes a number or 'auto' or 'held-out', got 'best'", "lam=auto"),
-        ("seed=5:5", "seed=5:5 is not a range: holds no number", "a:b"),
+        ("seed=5:5", "seed=5:5 is not a range: it holds no number", "a:b"),
         ("lr=1e-2..1e-4:log3", "must go upwards", "a..b:log5"),
         ("lr=0..1:log3", "a log scale needs positive numbers", "a..b:log5"),
         ("lr=0..1:lin1", "needs a count of at least 2", "a..b:log5"),

@@ -402,7 +402,7 @@ def test_something_in_the_way_of_a_record_is_refused_before_training(
         pytest.fail(f"trained: {event}")
 
     (tmp_path / "random").mkdir()
-    with pytest.raises(RecordError, match="a record is never overwritten"):
+    with pytest.raises(RecordError, match="never replaced: it is no run record"):
         sweep(make_runs("init=random"), data, tmp_path, observer=never)
 
 

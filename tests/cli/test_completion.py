@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import timm
+
+from clinit.cli import completion
+
+HEAVY = ("h5py", "matplotlib", "numpy", "PIL", "polars", "safetensors", "timm", "torch")
+COMPLETE = """
+import sys
+sys.argv = ["clinit"]
+from clinit.cli.main import main
+try:
+    main()
+finally:
+    print(*(name for name in HEAVY if name in sys.modules), file=sys.stderr)
+"""
+
+
+def completed(line: str, folder: Path) -> list[str]:
+    """Return what bash is told at the end of a line; nothing that computes may be loaded."""
+    words = line.split(" ")
+    result = subprocess.run(
+        [sys.executable, "-c", COMPLETE.replace("HEAVY", repr(HEAVY))],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        check=True,
+        env={
+            **os.environ,
+            "_CLINIT_COMPLETE": "complete_bash",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(words) - 1),
+        },
+    )
+    assert result.stderr.split() == []
+    return result.stdout.split()
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Path:
+    for name in (
+        "caches/scenes/train/plan.json",
+        "caches/half/val/plan.json",
+        "caches/photos/a/1.jpg",
+        "runs/first/random/run.json",
+        "runs/.hidden/random/run.json",
+        "model/model.safetensors",
+        "mine.toml",
+        "notes.txt",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("clinit extract --dataset ", "digits folder huggingface imagenet1k places365 webdataset"),
+        ("clinit extract --backbone vit_tiny_patch16_224.aug", "vit_tiny_patch16_224.augreg_in21k"),
+        ("clinit manifest show pl", "places365"),
+        ("clinit train-head --config table2", "table2-last-layer"),
+        ("clinit train-head --config ./mi", "./mine.toml"),
+        ("clinit train-head --base ", "caches/half caches/scenes"),
+        ("clinit train-head --base caches/sc", "caches/scenes"),
+        ("clinit train-head --base notes", ""),
+        ("clinit train-head --init z", "zero"),
+        ("clinit train-head --method kl", "klda"),
+        ("clinit train-head --loss ", "ce mse sqen"),
+        ("clinit sweep we", "weighting= weight_decay="),
+        ("clinit sweep seed=0:2 init=random,l", "init=random,least-square init=random,lda"),
+        ("clinit sweep seed = 0:2 init = random,z", "random,zero"),
+        ("clinit sweep lr=", ""),
+        ("clinit sweep --top top_", "top_blocks="),
+        ("clinit sweep --top method=der", "method=derpp"),
+        ("clinit sweep method=der", ""),
+        ("clinit sweep --objective forg", "forgetting"),
+        ("clinit export ", "runs/first/random"),
+        ("clinit predict m", "model"),
+        ("clinit reproduce last", "last-layer"),
+        ("clinit recipe show star", "starts"),
+    ],
+)
+def test_a_shell_is_told_what_may_follow(places: Path, line: str, found: str) -> None:
+    answer = completed(line, places)
+    if "--backbone" in line:
+        assert found in answer
+        assert all(each.startswith(line.rpartition(" ")[2]) for each in answer)
+    else:
+        assert answer == found.split()
+
+
+def test_the_networks_are_those_of_timm() -> None:
+    proposed = {*completion.backbones("")}
+    known = {*timm.list_models(), *timm.list_models(pretrained=True)}
+    # A few are made by code, which is not run, and some that are there cannot be built any more.
+    assert len(known - proposed) <= 0.02 * len(known), sorted(known - proposed)[:20]
+    assert len(proposed - known) <= 0.02 * len(known), sorted(proposed - known)[:20]
+
+
+def test_a_folder_of_many_images_is_not_searched_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion, "_WIDE", 1)
+    for name in ("a/cache/train/plan.json", "b/cache/train/plan.json"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    assert len(completion.caches(f"{tmp_path}/")) == 1
+    assert completion.caches(f"{tmp_path}/none/") == []
