@@ -86,10 +86,10 @@ def _are_others(told: SideInfo, split: CacheSplit) -> bool:
     its test rows: what is not known is not compared.
     """
     prefix = "" if split.plan.split == "train" else "val_"
-    then = told.get(f"{prefix}manifest_digest"), told.get(f"{prefix}features_digest")
+    then = [told.get(f"{prefix}{kind}_digest") for kind in ("manifest", "features")]
     now = split.fingerprint.manifest, split.fingerprint.features
     return any(
-        one is not None and not is_held_out(one) and one != other
+        isinstance(one, str) and not is_held_out(one) and one != other
         for one, other in zip(then, now, strict=True)
     )
 
