@@ -46,6 +46,16 @@ def test_the_split_of_a_cache_that_results_are_reported_on_is_named(
     )
 
 
+def test_a_setting_given_to_a_sweep_as_an_option_is_told_how_it_is_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = told(monkeypatch, capsys, "sweep", "--weight-decay", "0")
+    assert (
+        "There is no option --weight-decay: what runs are to have is written weight_decay=VALUE,"
+        " or weight_decay=VALUE,VALUE for several." in message
+    )
+
+
 @pytest.mark.parametrize("words", MISTAKES)
 def test_a_mistake_is_told_in_plain_words(
     words: tuple[str, ...],
