@@ -36,9 +36,9 @@ from clinit.cli.network_options import (
 from clinit.cli.places import check_model
 from clinit.cli.progress import doing
 from clinit.cli.training_progress import training_progress
+from clinit.errors import ManifestError
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count
-from clinit.extract.tree import Tree
 from clinit.extract.writable import check_writable
 
 if TYPE_CHECKING:
@@ -245,14 +245,22 @@ def check_paths(paths: Sequence[Path], network: NetworkOptions) -> None:
             if needed == 1
             else "give MODEL and IMAGES; or --backbone and IMAGES alone"
         )
-    Tree.at(paths[-1])
-    if network.backbone is not None:
-        return
+    if network.backbone is None:
+        _check_of_model(paths[0], network)
+    if not paths[-1].is_dir():
+        raise ManifestError(
+            f"no folder of images at {paths[-1]}",
+            remedy="Give a folder that holds a folder of images for each class.",
+        )
+
+
+def _check_of_model(model: Path, network: NetworkOptions) -> None:
+    """Check that there is a model, and that no option of a network stands beside it."""
     given = [name for name in _OF_TIMM if getattr(network, name)]
     if given or network.transform is not TransformKind.timm:
         option = (given or ["transform"])[0].replace("_", "-")
         raise typer.BadParameter(f"--{option} goes with --backbone; MODEL has its own")
-    check_model(paths[0])
+    check_model(model)
 
 
 def listener() -> Listener:

@@ -54,8 +54,21 @@ def _about_option(error: Any, option: str) -> str:
     if (name := option.lstrip("-").upper()) in [_name(each) for each in parameters]:
         return f"There is no option {option}: {name} is given without it."
     known = [name for each in parameters for name in each.opts if name.startswith("--")]
+    if error.ctx is not None and error.ctx.command.name == "sweep" and (field := _field(option)):
+        return (
+            f"There is no option {option}: what runs are to have is written {field}=VALUE, or"
+            f" {field}=VALUE,VALUE for several."
+        )
     question = did_you_mean(option, known, lead=" ")
     return f"There is no option {option}.{question}"
+
+
+def _field(option: str) -> str | None:
+    """Return the field of a grid that an option of the other commands sets; None for any other."""
+    from clinit.headtrain.study import settings_of
+
+    options = {field.option: name for name, field in settings_of(top=True).items()}
+    return options.get(option)
 
 
 def _entry(parameter: Any) -> str:

@@ -46,6 +46,16 @@ def test_the_split_of_a_cache_that_results_are_reported_on_is_named(
     )
 
 
+def test_a_setting_given_to_a_sweep_as_an_option_is_told_how_it_is_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = told(monkeypatch, capsys, "sweep", "--weight-decay", "0")
+    assert (
+        "There is no option --weight-decay: what runs are to have is written weight_decay=VALUE,"
+        " or weight_decay=VALUE,VALUE for several." in message
+    )
+
+
 @pytest.mark.parametrize("words", MISTAKES)
 def test_a_mistake_is_told_in_plain_words(
     words: tuple[str, ...],
@@ -75,6 +85,13 @@ WORDS = {
         "b",
         "--out",
     ): "There is no option --out: OUT is given without it.",
+    ("add", "absent", "absent", "--out=o"): "Error: no model file at absent ",
+    (
+        "remember",
+        ".",
+        "absent",
+        "--out=o",
+    ): "Error: no folder of images at absent Give",
     ("demo", "here", "there"): "Nothing takes what stands at the end: here there",
 }
 
@@ -160,6 +177,7 @@ EARLY = (
     ("train-head", "--base=cache", "--new=cache", "--out=file/o"),
     ("train-top", "--base=cache", "--new=cache", "--out=file/o"),
     ("sweep", "--base=cache", "--new=cache", "--out=file/o", "lr=0.1"),
+    ("sweep", "--base=absent", "--new=absent", "--out=o", "--search=optuna", "lr=0.1..1:log"),
     ("export", "cache", "--out=file/o"),
     ("rerun", "cache", "--out=file/o"),
     ("remember", ".", ".", "--out=file/o"),
