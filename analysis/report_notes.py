@@ -8,7 +8,7 @@ from clinit.analysis.base_rise import rises
 from clinit.analysis.efficiency import Gain
 from clinit.analysis.gain_notes import bounded_gains, not_reached
 from clinit.analysis.run_summary import RunSummary
-from clinit.analysis.same_data import by_data
+from clinit.analysis.same_data import by_data, headings
 from clinit.analysis.settings import labels
 
 
@@ -35,8 +35,10 @@ def notes_of(runs: Sequence[RunSummary]) -> tuple[str, ...]:
                 f" {len(run.points)} evaluation points."
             )
     notes += not_reached(runs)
-    for part in by_data(runs):
-        notes += [*bounded_gains(part), *filter(None, [rises(part)])]
+    parts = by_data(runs)
+    for heading, part in zip(headings(parts), parts, strict=True):
+        data = f"{heading.split(':')[0]}: " if heading else ""
+        notes += [f"{data}{note}" for note in (*bounded_gains(part), rises(part)) if note]
     return tuple(dict.fromkeys(notes))
 
 

@@ -112,3 +112,11 @@ def test_many_runs_that_miss_the_level_have_one_note(make_run: MakeRun) -> None:
     ]
     few = [note for note in report_of([runs[0], runs[5]]).notes if "95 %" in note]
     assert "in 1 of 3 tasks, not in tasks 1, 3; its gain" in few[0]
+
+
+def test_notes_on_one_of_several_data_name_it(make_run: MakeRun) -> None:
+    runs = [make_run("random", accuracy=slow), make_run("least-square", accuracy=lambda t, i: 0.9)]
+    others = [make_run("random", accuracy=slow)]
+    others[0].info["new"] = {"path": "caches/birds", "fingerprint": {"weights": "a"}, "rows": 2}
+    notes = [note for note in report_of([*others, *runs]).notes if "≥" in note]
+    assert [note.partition(": ")[0] for note in notes] == ["Data 2 of 2"]
