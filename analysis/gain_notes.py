@@ -62,8 +62,8 @@ def bounded_gains(runs: Sequence[RunSummary]) -> list[str]:
     ahead = _counted(names, [[task.is_bounded("equal-level") for task in own] for own in tasks])
     if ahead:
         notes.append(
-            f"≥: above the level before the first step, which counts as {at}, the first evaluation"
-            f" after it, so that the gain is at least that: {ahead}.{finer}"
+            f"≥: at 95 % of the best of random before the first step, which counts as {at}, the"
+            f" first evaluation after it, so that the gain is at least that: {ahead}.{finer}"
         )
     late = [
         [task.random_reached <= task.first for task in own] if part[0].init == "random" else []
@@ -71,8 +71,8 @@ def bounded_gains(runs: Sequence[RunSummary]) -> list[str]:
     ]
     if level := _counted(names, late):
         notes.append(
-            f"No gain above 1 can show where random itself is at the level by the first evaluation,"
-            f" {at}: {level}.{'' if ahead else finer}"
+            f"No gain above 1 can show where random itself is at 95 % of its best by the first"
+            f" evaluation, {at}: {level}.{'' if ahead else finer}"
         )
     return notes
 

@@ -64,8 +64,8 @@ def test_bounded_gains_are_counted_over_tasks_and_seeds(make_run: MakeRun) -> No
     assert told == [[True] * 3, [False, True, True]]
     assert [row["gain_equal_level_bounded"] for row in report.rows() if row not in rows] == [0, 0]
     assert bounded_gains(report.runs) == [
-        "≥: above the level before the first step, which counts as iteration 50, the first"
-        " evaluation after it, so that the gain is at least that: least-square in 5 of 6 tasks."
+        "≥: at 95 % of the best of random before the first step, which counts as iteration 50, the"
+        " first evaluation after it, so that the gain is at least that: least-square in 5 of 6 tasks."
         " A smaller `--eval-every` than 50 in training shows more."
     ]
     assert bounded_gains(report.runs)[0] in report.notes
@@ -76,9 +76,9 @@ def test_tasks_in_which_random_leaves_no_room_are_counted(make_run: MakeRun) -> 
     late = make_run("least-square", accuracy=lambda task, iteration: 0.9 if iteration else 0.8)
     (note,) = bounded_gains(report_of([fast, late]).runs)
     assert note == (
-        "No gain above 1 can show where random itself is at the level by the first evaluation,"
-        " iteration 50: random in 2 of 3 tasks. A smaller `--eval-every` than 50 in training shows"
-        " more."
+        "No gain above 1 can show where random itself is at 95 % of its best by the first"
+        " evaluation, iteration 50: random in 2 of 3 tasks. A smaller `--eval-every` than 50 in"
+        " training shows more."
     )
 
 
