@@ -247,7 +247,7 @@ def check_paths(paths: Sequence[Path], network: NetworkOptions) -> None:
     if given or network.transform is not TransformKind.timm:
         option = (given or ["transform"])[0].replace("_", "-")
         raise typer.BadParameter(f"--{option} goes with --backbone; MODEL has its own")
-    check_model(paths[0])
+    check_model(paths[0], paths[1:])
 
 
 def listener() -> Listener:
