@@ -15,13 +15,14 @@ help: ## Show this list
 
 $(READY): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "Installing into .venv (torch is large: a few minutes on first use) …"
+	@echo "Installing into .venv: some minutes, and 7 GB with PyTorch for CUDA …"
 	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	@$(BIN)/python -m pip install --quiet --editable ".$(EXTRA)" --group dev
 	@touch $@
 
 demo: $(READY) ## The whole pipeline on handwritten digits, offline, in about a minute
 	@$(BIN)/clinit demo --out demo
+	@echo "clinit is in .venv: source .venv/bin/activate"
 
 # One thread in each process: the tensors of the tests are too small to share, and idle threads
 # spin. A file stays in one process, for what its tests share; files with slow tests come first,
@@ -42,6 +43,7 @@ check: $(READY) docs ## Static checks: format, lint, types, layers, documentatio
 
 docs: $(READY) ## The documentation site, in site/; a warning is an error
 	@PYTHONPATH=src $(BIN)/zensical build --clean --strict
+	@echo "Open site/index.html"
 
 reference: $(READY) ## Write docs/commands.md from the help of the commands
 	@$(BIN)/python -m clinit.cli.reference docs/commands.md

@@ -109,14 +109,14 @@ def import_(
     diagnose` work as with features of `clinit extract`.
     """
     from clinit.extract.import_features import ImportConfig, import_features
-    from clinit.extract.judge_head import check_headless
+    from clinit.extract.judge_head import check_takes_head
 
     if fit_head is not None:
         if head is not None:
             raise typer.BadParameter("--head and --fit-head exclude one another")
         if split is not ReadSplit.train:
             raise typer.BadParameter("--fit-head fits to training rows: give it with --split train")
-        check_headless(out)
+        check_takes_head(out)
 
     config = ImportConfig(
         split=split.stored,
@@ -126,7 +126,7 @@ def import_(
         head=head,
         features_name=features_name,
         labels_name=labels_name,
-        accepts_finished=fit_head is not None,
+        head_follows=fit_head is not None,
     )
     with counting("rows") as count:
         written = import_features(
@@ -154,26 +154,34 @@ def import_(
 def _fit(cache: Path, by: HeadFit) -> None:
     """Fit a head to the training rows of a cache, store it there and say how good it is."""
     from clinit.extract.cache import open_split
-    from clinit.extract.judge_head import give_head
+    from clinit.extract.judge_head import give_head, remove_lost_head
     from clinit.headtrain.probe.fit_head import fit_head
     from clinit.headtrain.stream.source import read_source
 
+    remove_lost_head(cache)
     with doing("Reading the features …"):
         source = read_source(cache)
     titles = {"grid": "Fitting the head: penalties", "refit": "Fitting the head: all rows"}
     with counting("searches") as count:  # nothing is shown where there are none
-        found = fit_head(
+        fitted = fit_head(
             source,
             by.value,
             progress=lambda stage, done, total: count(titles[stage], done, total),
         )
-    give_head(cache, found, class_names_from="the classes of the data set")
+    found = fitted.head
+    is_same = give_head(cache, found, class_names_from="the classes of the data set")
     say(_fitted(found))
     top1 = open_split(cache / "train").summary.head.top1
     say(
         f"top-1 of the head on the {top1.total:,} rows that it was fitted to: {top1.percent:.2f} %;"
         " `--split val` measures it on others"
     )
+    notes = fitted.notes
+    if not is_same:
+        how = "that was fitted otherwise, or by another version"
+        notes += (f"it is not the head that the cache had: {how}",)
+    for text in notes:
+        note(text)
 
 
 def _fitted(head: Head) -> str:

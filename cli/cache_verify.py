@@ -64,6 +64,7 @@ def verify(
 
 def _check_digests(cache: Path, show: Callable[[str, int, int], None]) -> None:
     from clinit.errors import CacheError
+    from clinit.extract.fitted_head import FIT_AGAIN
     from clinit.extract.verify import verify as check
 
     remedies: list[str] = []
@@ -74,10 +75,12 @@ def _check_digests(cache: Path, show: Callable[[str, int, int], None]) -> None:
             say(f"  {problem}")
             remedies.append(problem.remedy)
     if remedies:
-        plural = "s" if len(remedies) > 1 else ""
+        count = len(remedies)
+        plural = "s" if count > 1 else ""
+        if any(remedy != FIT_AGAIN for remedy in remedies):  # nothing repairs a fitted head
+            remedies.append(f"Or: `clinit cache repair {cache}`.")
         raise CacheError(
-            f"{len(remedies):,} problem{plural} in {cache}",
-            remedy="\n".join(dict.fromkeys((*remedies, f"Or: `clinit cache repair {cache}`."))),
+            f"{count:,} problem{plural} in {cache}", remedy="\n".join(dict.fromkeys(remedies))
         )
 
 

@@ -61,6 +61,14 @@ def export(
             show_default="where it was in training",
         ),
     ] = None,
+    new: Annotated[
+        Path | None,
+        typer.Option(
+            help="That of the classes that arrived: its test rows fit the temperature.",
+            metavar="FOLDER",
+            show_default="where it was in training",
+        ),
+    ] = None,
     onnx: Annotated[
         bool, typer.Option("--onnx", help="Write the network as ONNX into the folder too.")
     ] = False,
@@ -111,8 +119,8 @@ def export(
     from clinit.headtrain.export.run import export_run
 
     if head_only or out.suffix == ".npz":
-        _check_head_options(context, out)
-        _export_head(run, out, temperature=temperature, overwrite=overwrite)
+        _check_head_options(context, out, temperature=temperature)
+        _export_head(run, out, temperature=temperature, base=base, new=new, overwrite=overwrite)
         return
     if out.suffix != ".safetensors" and out.suffix.lower() in FILE_SUFFIXES:
         raise typer.BadParameter(
@@ -120,6 +128,8 @@ def export(
         )
     if onnx and out.suffix == ".safetensors":
         raise typer.BadParameter(f"--onnx writes into a folder: give --out one, not {out}")
+    if new is not None and not (temperature or (memory and out.suffix != ".safetensors")):
+        raise typer.BadParameter("--new means nothing where no feature is read")
     if check_images is not None and not onnx:
         raise typer.BadParameter("--check-images means nothing without --onnx")
     tell_replaced([out], overwrite=overwrite)
@@ -129,6 +139,7 @@ def export(
             run,
             out,
             base=base,
+            new=new,
             weights=weights,
             onnx=onnx,
             remembers=memory,
@@ -141,23 +152,39 @@ def export(
     _show(exported)
 
 
-def _check_head_options(context: Context, out: Path) -> None:
+def _check_head_options(context: Context, out: Path, *, temperature: bool) -> None:
     if out.suffix not in (".npz", ".safetensors"):
         raise typer.BadParameter(
             f"--out is a file that ends in .npz or .safetensors with --head-only, got {out}"
         )
-    for name in ("weights", "base", "onnx", "memory", "check_images"):
+    unread = ["weights", "onnx", "memory", "check_images"]
+    if not temperature:
+        unread += ["base", "new"]
+    for name in unread:
         if given(context, name) is not None:
             option = f"--{name.replace('_', '-')}"
-            raise typer.BadParameter(f"{option} means nothing where the head alone is written")
+            where = " without a temperature" if name in ("base", "new") else ""
+            raise typer.BadParameter(
+                f"{option} means nothing where the head alone is written{where}"
+            )
 
 
-def _export_head(run: Path, out: Path, *, temperature: bool, overwrite: bool) -> None:
+def _export_head(
+    run: Path,
+    out: Path,
+    *,
+    temperature: bool,
+    base: Path | None,
+    new: Path | None,
+    overwrite: bool,
+) -> None:
     from clinit.headtrain.export.head_alone import export_head
 
     tell_replaced([out], overwrite=overwrite)
     with claimed_file(out), doing("Writing the head …"):
-        exported = export_head(run, out, calibrated=temperature, overwrite=overwrite)
+        exported = export_head(
+            run, out, calibrated=temperature, base=base, new=new, overwrite=overwrite
+        )
     for text in exported.notes:
         note(text)
     arrived = sum(task > 0 for task in exported.tasks)

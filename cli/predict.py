@@ -191,6 +191,7 @@ def _of_features(
 ) -> _Answers:
     from clinit.extract.head import read_head
     from clinit.headtrain.export.feature_prediction import predict_features
+    from clinit.headtrain.export.probabilities import caution_of_head
 
     head, rejection = read_head(model), rejection_of_head(model, asked)
     with doing("Naming rows …"):
@@ -199,7 +200,7 @@ def _of_features(
             for file in files
             for each in predict_features(head, file, top=top, features_name=name, reject=rejection)
         ]
-    return _Answers(found, rejection)
+    return _Answers(found, rejection, warning=caution_of_head(head))
 
 
 @contextmanager

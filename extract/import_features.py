@@ -56,8 +56,9 @@ class ImportConfig:
     """Name of the features in a file of several arrays; default: `features`."""
     labels_name: str | None = None
     """Name of the labels in a file of several arrays; default: `labels` or `label`."""
-    accepts_finished: bool = False
-    """Whether a split that this very import has written is returned, instead of refused."""
+    head_follows: bool = False
+    """Whether a head is fitted to the rows afterwards: a split that this very import has written
+    is returned then, instead of refused, and a head that is lost is not missed."""
 
     def __post_init__(self) -> None:
         if self.split not in ("train", "val"):
@@ -104,7 +105,8 @@ def import_features(
     manifest = _manifest(order, labels, names, dim * _ITEM_BYTES[features.dtype], config)
     fingerprint = Fingerprint.of_import(backbone=config.backbone, dtype=dtype)
     stored = out / HEAD_FILE
-    head = _read_head(config.head or (stored if stored.is_file() else None), dim, fingerprint)
+    there = stored if stored.is_file() and not config.head_follows else None
+    head = _read_head(config.head or there, dim, fingerprint)
     head, head_classes = _named(head, names)
     facts = files.facts()
     assert facts.features is not None
@@ -126,8 +128,9 @@ def import_features(
         head_classes=head_classes,
         run=facts,
         on_rows=on_rows,
+        head_follows=config.head_follows,
     )
-    if config.accepts_finished and (finished := writer.finished()) is not None:
+    if config.head_follows and (finished := writer.finished()) is not None:
         return finished
     with writer.claimed(on_note), features.open(writer.folder) as take:
 

@@ -5,28 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 
 from clinit.errors import HeadError
-from clinit.extract.cache import HEAD_FILE, open_cache
-from clinit.extract.head import Head, store_head
+from clinit.extract.cache import HEAD_FILE, open_split
+from clinit.extract.cache_folder import split_names
+from clinit.extract.fitted_head import judged_heads, readable_head, was_fitted
+from clinit.extract.head import Head, store_head, tensors_sha256
 from clinit.extract.lock import claim_folder
 from clinit.extract.summary import write_summary
 
 
-def give_head(path: Path, head: Head, *, class_names_from: str) -> None:
+def give_head(path: Path, head: Head, *, class_names_from: str) -> bool:
     """Store a head in the cache at `path`, and its accuracy with every split.
 
     Args:
-        path: A cache without a head; what of it is killed meanwhile is a cache with a head whose
-            accuracy is not known.
+        path: A cache that takes one (`check_takes_head`); what of it is killed meanwhile is a cache
+            with a head whose accuracy is not known.
         head: With a name per row, and the fingerprint of the features.
         class_names_from: Where these names are from.
+
+    Returns:
+        Whether it is the one that the splits were judged with before, if they were.
 
     Raises:
         HeadError: If the cache has a head.
         ClinitError: If it cannot be written.
     """
-    check_headless(path)
+    known = judged_heads(path)
+    remove_lost_head(path)
     store_head(head, path / HEAD_FILE)
-    for split in open_cache(path).splits.values():
+    for split in (open_split(path / name) for name in split_names(path)):
         with claim_folder(split.path, within=path):
             write_summary(
                 split.path,
@@ -36,16 +42,35 @@ def give_head(path: Path, head: Head, *, class_names_from: str) -> None:
                 head_classes=class_names_from,
                 run=split.summary.run,
             )
+    return not known or known == {tensors_sha256(head)}
 
 
-def check_headless(path: Path) -> None:
-    """Check that a head can be stored in the cache at `path`.
+def check_takes_head(path: Path) -> None:
+    """Check that a head can be fitted for the cache at `path`: it has none, or has lost it.
 
     Raises:
-        HeadError: If it has one.
+        HeadError: If it has one, or one that was not fitted.
     """
-    if (path / HEAD_FILE).exists():
+    stored, known = path / HEAD_FILE, judged_heads(path)
+    head = readable_head(stored)
+    if known and head is None and not was_fitted(path):
         raise HeadError(
-            f"{path / HEAD_FILE} is there already: the cache has a head",
+            f"{stored} is damaged or missing, and it was not fitted to the features beside it",
+            remedy=f"Mend it: `clinit cache repair {path}`.",
+        )
+    if head is not None and was_fitted(path) and tensors_sha256(head) not in known:
+        raise HeadError(
+            f"{stored} is not the head that was stored with the features beside it",
+            remedy="Put it into another place; then the same command fits the head anew.",
+        )
+    if head is not None or (stored.exists() and not known):
+        raise HeadError(
+            f"{stored} is there already: the cache has a head",
             remedy="Leave out `--fit-head`, or import into another folder.",
         )
+
+
+def remove_lost_head(path: Path) -> None:
+    """Remove what is left of a damaged head from a cache that takes another one."""
+    check_takes_head(path)
+    (path / HEAD_FILE).unlink(missing_ok=True)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from clinit.errors import CacheError, HeadError
-from clinit.extract.cache import HEAD_FILE, open_split
+from clinit.extract.cache import HEAD_FILE
 from clinit.extract.dataset import SPLITS
-from clinit.extract.head import Head, read_head, tensors_sha256
+from clinit.extract.fitted_head import FIT_AGAIN, judged_heads, readable_head, was_fitted
+from clinit.extract.head import Head, tensors_sha256
 from clinit.extract.manifest import read_manifest
 from clinit.extract.plan import Plan, read_plan
 
 
-def refuse_other_cache(out: Path, plan: Plan, names: tuple[str, ...], head: Head | None) -> None:
+def refuse_other_cache(
+    out: Path, plan: Plan, names: tuple[str, ...], head: Head | None, *, head_follows: bool = False
+) -> None:
     """Compare a split that is to be written with what is in its cache already.
 
     Args:
@@ -20,6 +23,7 @@ def refuse_other_cache(out: Path, plan: Plan, names: tuple[str, ...], head: Head
         plan: The plan of the split.
         names: Its class names.
         head: The head that comes with it.
+        head_follows: Whether it comes later, in place of one that may be lost.
 
     Raises:
         CacheError: If the other split is of another backbone or of other classes.
@@ -27,9 +31,9 @@ def refuse_other_cache(out: Path, plan: Plan, names: tuple[str, ...], head: Head
     """
     _refuse_other_backbone(out, plan)
     _refuse_other_classes(out, plan.split, names)
-    if head is None:
+    if head is None and not head_follows:
         _refuse_no_head(out)
-    else:
+    elif head is not None:
         _refuse_other_head(head, out)
 
 
@@ -63,16 +67,15 @@ def _refuse_other_classes(out: Path, split: str, names: tuple[str, ...]) -> None
 
 def _refuse_no_head(out: Path) -> None:
     stored = out / HEAD_FILE
-    if _readable(stored) is not None:
+    if readable_head(stored) is not None:
         raise HeadError(
             f"{stored} belongs to the features in {out}, these have no head",
             remedy="Use another folder.",
         )
-    if _judged_heads(out):
+    if judged_heads(out):
         raise HeadError(
             f"{stored}, the head that was stored with the features in {out}, is missing",
-            remedy="Give it with `--head FILE`; one that was fitted comes with another import into"
-            " a new folder.",
+            remedy=FIT_AGAIN if was_fitted(out) else "Give it with `--head FILE`.",
         )
 
 
@@ -81,9 +84,9 @@ def _refuse_other_head(head: Head, out: Path) -> None:
 
     A stored head that has been damaged is written anew: the splits know which one it was.
     """
-    stored, known = out / HEAD_FILE, _judged_heads(out)
+    stored, known = out / HEAD_FILE, judged_heads(out)
     is_same = True
-    if (other := _readable(stored)) is not None:
+    if (other := readable_head(stored)) is not None:
         is_same = other.class_names == head.class_names
         known |= {tensors_sha256(other)}
     if not is_same or known - {tensors_sha256(head)}:
@@ -91,23 +94,3 @@ def _refuse_other_head(head: Head, out: Path) -> None:
             f"{stored} holds another head than the one given",
             remedy="Leave out `--head` for the second split, or use another folder.",
         )
-
-
-def _readable(path: Path) -> Head | None:
-    try:
-        return read_head(path)
-    except HeadError:
-        return None
-
-
-def _judged_heads(out: Path) -> set[str]:
-    """Return the digests of the heads that the splits in a cache were judged with."""
-    found: set[str] = set()
-    for name in SPLITS:
-        try:
-            tensors = open_split(out / name).summary.head.tensors
-        except CacheError:
-            continue
-        if tensors is not None:
-            found.add(tensors)
-    return found

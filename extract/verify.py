@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from clinit.errors import CacheError, ClinitError
+from clinit.errors import CacheError, ClinitError, HeadError
 from clinit.extract.cache import (
     HEAD_FILE,
     CacheSplit,
@@ -20,6 +20,7 @@ from clinit.extract.cache import (
     verify_shard,
 )
 from clinit.extract.cache_folder import split_names
+from clinit.extract.fitted_head import FIT_AGAIN, was_fitted
 from clinit.extract.head import Head, read_head
 from clinit.extract.plan import WRITE_AGAIN, shard_name
 from clinit.extract.views import check_view, view_folders
@@ -124,6 +125,10 @@ def _read_head(
     if path.is_file():
         try:
             head = read_head(path)
+        except HeadError as error:
+            if was_fitted(path.parent):
+                return None, "head: not read", HeadError(str(error), remedy=FIT_AGAIN)
+            return None, "head: not read", error
         except ClinitError as error:
             return None, "head: not read", error
         known = all(split.summary.head.tensors for split in splits.values())
@@ -132,7 +137,8 @@ def _read_head(
     if not any(split.summary.head.tensors for split in splits.values()):
         return None, "head: none", None
     missing = CacheError(
-        f"{path}, the head that was stored with the features, is missing", remedy=WRITE_AGAIN
+        f"{path}, the head that was stored with the features, is missing",
+        remedy=FIT_AGAIN if was_fitted(path.parent) else WRITE_AGAIN,
     )
     return None, "head: not read", missing
 

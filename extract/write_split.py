@@ -37,11 +37,18 @@ class SplitWriter:
     run: RunFacts
     on_rows: Callable[[int, int], None]
     """Called with the rows written so far and their number, after every shard."""
+    head_follows: bool = False
+    """Whether a head is stored later, in place of one that may be lost: `head` is None."""
 
     @property
     def folder(self) -> Path:
         """The folder of the split."""
         return self.out / self.plan.split
+
+    @property
+    def _stored_head(self) -> Path | None:
+        """The head that the split must have been judged with; None for any."""
+        return None if self.head_follows else self.out / HEAD_FILE
 
     def finished(self) -> CacheSplit | None:
         """Return the split, where this very one is there and whole, its head too."""
@@ -49,7 +56,7 @@ class SplitWriter:
             found = open_split(self.folder)
         except CacheError:
             return None
-        is_this = found.plan == self.plan and _is_whole(found, self.out / HEAD_FILE)
+        is_this = found.plan == self.plan and _is_whole(found, self._stored_head)
         return found if is_this else None
 
     @contextmanager
@@ -61,9 +68,15 @@ class SplitWriter:
                 holds another backbone, other classes or another head. Nothing is written then.
             ClinitError: If it is being written, or cannot be.
         """
-        refuse_other_cache(self.out, self.plan, self.manifest.class_names, self.head)
+        refuse_other_cache(
+            self.out,
+            self.plan,
+            self.manifest.class_names,
+            self.head,
+            head_follows=self.head_follows,
+        )
         with claim_folder(self.folder, within=self.out, on_unlocked=on_note):
-            _refuse_complete(self.folder, self.plan, self.out / HEAD_FILE)
+            _refuse_complete(self.folder, self.plan, self._stored_head)
             _remove_unfinished(self.folder, self.plan)
             settle_plan(self.plan, self.folder)
             yield
@@ -90,7 +103,7 @@ class SplitWriter:
         return open_split(folder)
 
 
-def _refuse_complete(folder: Path, plan: Plan, head: Path) -> None:
+def _refuse_complete(folder: Path, plan: Plan, head: Path | None) -> None:
     """Refuse to write a split again, unless this very one or its head has been damaged."""
     try:
         found = open_split(folder)
@@ -103,13 +116,14 @@ def _refuse_complete(folder: Path, plan: Plan, head: Path) -> None:
         )
 
 
-def _is_whole(split: CacheSplit, head: Path) -> bool:
+def _is_whole(split: CacheSplit, head: Path | None) -> bool:
     tensors = split.summary.head.tensors
-    try:
-        if tensors is not None and tensors_sha256(read_head(head)) != tensors:
+    if head is not None and tensors is not None:
+        try:
+            if tensors_sha256(read_head(head)) != tensors:
+                return False
+        except HeadError:
             return False
-    except HeadError:
-        return False
     return all(verify_shard(split, shard) is None for shard in range(split.plan.num_shards))
 
 

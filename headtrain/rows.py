@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from clinit.extract.head import Head
 from clinit.headtrain.array import to_numpy
+
+NEVER = -1e9
+"""Bias of a row that must not win: finite, so that losses stay numbers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,3 +55,10 @@ class Rows:
     def on_host(self) -> Rows:
         """Return the rows as NumPy arrays."""
         return Rows(to_numpy(self.weight), to_numpy(self.bias))
+
+
+def never_wins(head: Head) -> Bool[np.ndarray, " classes"]:
+    """Return which classes a head rules out, whatever the features."""
+    # Half of it: rows that were divided and multiplied again are not what they were to the bit.
+    found: np.ndarray = (head.bias <= NEVER / 2) & ~head.weight.any(axis=1)
+    return found

@@ -7,14 +7,17 @@ where, with b = 1 / T,
     d/db Ave[-log softmax(b z)_y] = Ave[sum_k softmax(b z)_k z_k - z_y] = 0.
 
 The likelihood is convex in b: there is one such T, or none (every row is labelled right: the larger
-b the better; or the logits tell nothing: b = 0). Half of the held-out rows of each class fit T, the
-others measure it by the expected calibration error over 15 bins B_m of equal width of the largest
-probability,
+b the better; or the logits tell nothing: b = 0). Where one is needed all the same, z_y gives way to
+(1 - e) z_y + e (mean of the other z_k) with e = 1 / (n + 2) for n rows: labels that n right answers
+in n make likely, not certain. A class that the head rules out has no probability at any T: it and
+its rows are left out. Half of the held-out rows of each class fit T, the others measure it by the
+expected calibration error over 15 bins B_m of equal width of the largest probability,
 
     ECE = sum_m |B_m| / n |accuracy(B_m) - mean probability(B_m)|.
 
 Source: C. Guo, G. Pleiss, Y. Sun, K. Q. Weinberger, "On calibration of modern neural networks",
-ICML 2017, Sections 2 and 4.2.
+ICML 2017, Sections 2 and 4.2; J. C. Platt, "Probabilistic outputs for support vector machines and
+comparisons to regularized likelihood methods", Advances in Large Margin Classifiers, 1999.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from scipy.optimize import brentq
 from clinit.extract.document import Count
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
+from clinit.headtrain.rows import never_wins
 
 BINS = 15
 LEAST_ROWS = 100
@@ -38,6 +42,9 @@ LEAST_ROWS = 100
 less of an error over 15 bins."""
 MOST_ROWS = 20_000
 """Held-out rows that are looked at: 220 MB of logits of 1,365 classes."""
+LEAST_LEAD = 1e-4
+"""Lead of the largest of the divided logits of a row over the next, in the row where it is largest:
+below it all first answers are as likely as the second ones, and in float32 soon the same."""
 _MOST_STEPS = 100
 """Doublings of b on the way to a bracket."""
 
@@ -105,19 +112,24 @@ def temperature_of(head: Head, rows: FeatureSet) -> Temperature | None:
         rows: Features of images that it was not trained on; labels are rows of the head.
 
     Returns:
-        None where there are fewer than `LEAST_ROWS` rows, or there is no such temperature.
+        None where there are fewer than `LEAST_ROWS` rows of classes that the head can answer, or
+        there is no such temperature.
     """
-    if len(rows.labels) < LEAST_ROWS:
+    left = np.flatnonzero(~never_wins(head))
+    place = np.full(head.num_classes, -1, dtype=np.int64)
+    place[left] = np.arange(len(left))
+    labels = place[rows.labels]
+    order = np.argsort(labels, kind="stable")[np.count_nonzero(labels < 0) :]
+    if len(order) < LEAST_ROWS:
         return None
-    order = np.argsort(rows.labels, kind="stable")
     spaced = np.linspace(0, len(order) - 1, num=min(len(order), MOST_ROWS)).astype(np.int64)
     # In halves of each class: every other row of those sorted by class.
     halves = (order[spaced[::2]], order[spaced[1::2]])
     (fit, of_fit), (judge, of_judge) = (
-        (logits_of(head, rows, np.sort(half)), rows.labels[np.sort(half)]) for half in halves
+        (logits_of(head, rows, np.sort(half))[:, left], labels[np.sort(half)]) for half in halves
     )
     value = fit_temperature(fit, of_fit)
-    if value is None:
+    if value is None or float(np.diff(np.partition(fit, -2)[:, -2:]).max()) < LEAST_LEAD * value:
         return None
     return Temperature(
         value=value,
@@ -129,20 +141,30 @@ def temperature_of(head: Head, rows: FeatureSet) -> Temperature | None:
 
 
 def fit_temperature(
-    logits: Float[np.ndarray, "rows classes"], labels: Int[np.ndarray, " rows"]
+    logits: Float[np.ndarray, "rows classes"],
+    labels: Int[np.ndarray, " rows"],
+    *,
+    smoothed: bool = False,
 ) -> float | None:
     """Return the temperature of the least mean negative log-likelihood, None where there is none.
 
     Args:
-        logits: In float64.
+        logits: In float64; none of a class that is ruled out.
         labels: The column of the class of each row.
+        smoothed: Whether 1 / (n + 2) of each label goes evenly to the other classes: then there is
+            one although every row is labelled right.
     """
+    if not len(labels) or logits.shape[1] < 2:
+        return None
     truth = logits[np.arange(len(labels)), labels]
+    if smoothed:
+        others = (logits.sum(axis=1) - truth) / (logits.shape[1] - 1)
+        truth = truth + (others - truth) / (len(labels) + 2)
 
     def slope(b: float) -> float:
         return float((_softmax(b * logits) * logits).sum(axis=1).mean() - truth.mean())
 
-    if not len(labels) or bool((truth >= logits.max(axis=1)).all()):
+    if bool((truth >= logits.max(axis=1)).all()):
         return None
     low = high = 1.0
     for _ in range(_MOST_STEPS):
@@ -150,8 +172,10 @@ def fit_temperature(
             low /= 2
         elif slope(high) < 0:
             high *= 2
+        elif low == high:
+            return 1.0
         else:
-            return 1.0 / high if low == high else 1.0 / float(brentq(slope, low, high, rtol=1e-10))
+            return 1.0 / float(brentq(slope, low, high, xtol=1e-10 * low, rtol=1e-10))
     return None
 
 

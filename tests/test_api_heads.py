@@ -11,7 +11,9 @@ import torch
 
 import clinit
 from clinit.extract.cache import open_cache
+from clinit.extract.head import Head
 from clinit.headtrain.deployed.model import open_model
+from clinit.headtrain.export.rejection import Rejection
 from clinit.headtrain.export.run import Export, export_run
 from clinit.headtrain.export.run_head import read_run
 
@@ -94,6 +96,52 @@ def test_rows_of_features_are_named(tmp_path: Path) -> None:
         clinit.predict_features(head, rows[:, :2])
     with pytest.raises(ValueError, match="top must be positive, got 0"):
         clinit.predict_features(head, rows, top=0)
+
+
+def test_rows_whose_logits_overflow_are_named_and_do_not_affect_others(tmp_path: Path) -> None:
+    head = clinit.save_head(tmp_path / "head.npz", 10 * np.eye(2, 3), None, ["ant", "bee"])
+    rows = np.array([[1, 0, 0], [1e38, 0, 0], [0, 1e38, 1e38], [0, np.inf, 0], [0, 1, 1e300]])
+    found = clinit.predict_features(head, rows)
+    overflow = (
+        "its logits overflow: features of this size are not those that the head was trained on"
+    )
+    assert [each.reason for each in found] == [
+        None, overflow, overflow, "its features are not finite", None,
+    ]  # fmt: skip
+    assert [each.guesses[0].name for each in (found[0], found[4])] == ["ant", "bee"]
+    half = clinit.predict_features(head, rows[:1].astype(np.float16))
+    assert half[0].guesses == found[0].guesses
+
+
+def test_rows_of_later_blocks_keep_their_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clinit.headtrain.export.feature_prediction.BLOCK_ROWS", 3)
+    head = clinit.save_head(tmp_path / "head.npz", np.eye(2), None, ["ant", "bee"])
+    rows = np.random.default_rng(0).standard_normal((8, 2))
+    np.save(tmp_path / "rows.npy", rows)
+    for given in (rows, tmp_path / "rows.npy"):
+        found = clinit.predict_features(head, given)
+        assert [each.row for each in found] == list(range(8))
+        answers = [each.guesses[0].name == "bee" for each in found]
+        assert answers == (rows[:, 1] > rows[:, 0]).tolist()
+
+
+def test_scores_are_of_the_logits_as_they_were_trained(tmp_path: Path) -> None:
+    rows = np.array([[1.0, 0.0], [0.0, 3.0]])
+    divided = Head(
+        np.eye(2, dtype=np.float32) / 4, np.zeros(2, np.float32), ("ant", "bee"),
+        origin={"temperature": {"value": 4.0}},
+    )  # fmt: skip
+    found = clinit.predict_features(divided, rows, reject=Rejection("max-logit", 2.0))
+    assert [each.score for each in found] == [1.0, 3.0]
+    assert [each.unknown for each in found] == [True, False]
+
+
+def test_classes_beyond_the_least_probability_are_in_their_order(tmp_path: Path) -> None:
+    head = clinit.save_head(tmp_path / "head.npz", np.eye(4), None, list("abcd"))
+    (found,) = clinit.predict_features(head, np.array([[-500.0, 900.0, -200.0, -300.0]]))
+    assert [guess.name for guess in found.guesses] == ["b", "c", "d", "a"]
 
 
 def test_one_path_as_text_is_one_image(tiny_run: Path, model: Export) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from clinit.errors import CacheError, HeadError
+from clinit.errors import CacheError
 from clinit.extract.cache import HEAD_FILE
 from clinit.extract.contrast import DIGEST_LETTERS, contrast
-from clinit.extract.head import read_head
+from clinit.extract.fitted_head import FIT_AGAIN, readable_head, was_fitted
 from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.repair.parts import DamagedCache
 from clinit.extract.shard import file_sha256
@@ -29,6 +29,7 @@ def import_again(
     Raises:
         CacheError: If nothing says which files they were, or these are others now.
     """
+    _refuse_lost_fit(cache)
     plan, facts = cache.plans[name], _facts(cache, name)
     features, labels = _same(facts.features), _same(facts.labels)
     assert facts.features is not None
@@ -54,6 +55,15 @@ def import_again(
     )
 
 
+def _refuse_lost_fit(cache: DamagedCache) -> None:
+    head = cache.path / HEAD_FILE
+    if was_fitted(cache.path) and readable_head(head) is None:
+        raise CacheError(
+            f"{head} is damaged or missing, and no file has brought it: it was fitted to the rows",
+            remedy=FIT_AGAIN,
+        )
+
+
 def _facts(cache: DamagedCache, name: str) -> RunFacts:
     summary = cache.summaries.get(cache.path / name)
     if summary is None or summary.run.features is None or summary.run.labels is None:
@@ -76,12 +86,8 @@ def _head(cache: DamagedCache) -> Path | None:
 
     Whichever import has brought it: all splits share it.
     """
-    try:
-        if (cache.path / HEAD_FILE).exists():
-            read_head(cache.path / HEAD_FILE)
-            return None
-    except HeadError:
-        pass
+    if readable_head(cache.path / HEAD_FILE) is not None:
+        return None
     heads = (each.run.head for each in cache.summaries.values() if each.run.head is not None)
     found = next(heads, None)
     return None if found is None else _same(found)

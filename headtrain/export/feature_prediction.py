@@ -21,6 +21,7 @@ from clinit.headtrain.export.rejection import Rejection
 
 BLOCK_ROWS = 4096
 NOT_FINITE = "its features are not finite"
+OVERFLOW = "its logits overflow: features of this size are not those that the head was trained on"
 
 
 def predict_features(
@@ -143,12 +144,17 @@ def _of(
     path: Path = Path(),
 ) -> Iterator[Prediction]:
     """Yield what is said of each row of a block."""
-    rows = np.asarray(block, dtype=np.float32)
+    rows = np.asarray(block, dtype=np.float64)
     finite = np.asarray(np.isfinite(rows).all(axis=1))
-    logits = np.where(finite[:, None], rows, 0) @ head.weight.T + head.bias
-    answers = told(named, torch.from_numpy(logits.astype(np.float32)), top, reject)
-    for number, (answer, good) in enumerate(zip(answers, finite, strict=True), start):
-        if good:
+    with np.errstate(over="ignore", invalid="ignore"):
+        wide = np.where(finite[:, None], rows, 0) @ head.weight.T.astype(np.float64) + head.bias
+        logits = wide.astype(np.float32)
+        # Scores of `reject` are of the logits as they were trained.
+        fits = np.isfinite(logits * np.float32(max(1.0, named.temperature))).all(axis=1)
+    logits[~fits] = 0
+    answers = told(named, torch.from_numpy(logits), top, reject)
+    for number, (answer, good, fit) in enumerate(zip(answers, finite, fits, strict=True), start):
+        if good and fit:
             yield Prediction(path, *answer, row=number)
         else:
-            yield Prediction(path, (), NOT_FINITE, row=number)
+            yield Prediction(path, (), OVERFLOW if good else NOT_FINITE, row=number)

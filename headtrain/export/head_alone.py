@@ -12,6 +12,7 @@ from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head, Top1, write_head
 from clinit.headtrain.export.model_file import METADATA
 from clinit.headtrain.export.model_folder import check_free
+from clinit.headtrain.export.probabilities import trained_by
 from clinit.headtrain.export.run_change import accuracies
 from clinit.headtrain.export.run_head import learnt_head, read_run
 from clinit.headtrain.export.run_temperature import temperature_of_run
@@ -42,7 +43,13 @@ class HeadExport:
 
 
 def export_head(
-    run: Path, out: Path, *, calibrated: bool = True, overwrite: bool = False
+    run: Path,
+    out: Path,
+    *,
+    calibrated: bool = True,
+    base: Path | None = None,
+    new: Path | None = None,
+    overwrite: bool = False,
 ) -> HeadExport:
     """Write the final head of a run record to a file.
 
@@ -50,6 +57,8 @@ def export_head(
         run: The folder of the record.
         out: The file, .npz or .safetensors.
         calibrated: Whether its rows are divided by a temperature, as in `export_run`.
+        base: The feature cache of the base classes, where it is not where the record says.
+        new: That of the classes that arrived.
         overwrite: Whether a model or a head that is there is replaced.
 
     Raises:
@@ -70,13 +79,16 @@ def export_head(
             remedy="Export both: `clinit export RUN --out FOLDER`.",
         )
     temperature, notes = (
-        temperature_of_run(record, trained, frozen=True) if calibrated else (None, ())
+        temperature_of_run(record, trained, frozen=True, base=base, new=new)
+        if calibrated
+        else (None, ())
     )
     names, tasks = (tuple(record.classes[each])[: trained.num_classes] for each in ("name", "task"))
     origin = {
         "run": record.info["id"],
         "tasks": list(tasks),
         "temperature": None if temperature is None else asdict(temperature),
+        **trained_by(record.info["config"]),
     }
     head = replace(divided(trained, temperature), class_names=names, origin=origin)
     write_head(head, out)

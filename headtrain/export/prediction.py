@@ -191,13 +191,13 @@ def told(
     reject: Rejection | None,
 ) -> Iterator[Told]:
     """Yield what is said of each image of a batch, or of each row of features."""
-    found = logits.softmax(dim=1).topk(min(top, len(named.class_names)), dim=1)
+    # By logits: probabilities that round to the same number would leave the order to chance.
+    found = logits.topk(min(top, len(named.class_names)), dim=1).indices
+    chances = logits.softmax(dim=1).gather(1, found)
     scores: list[Any] = [None] * len(logits)
     if reject is not None:
         scores = reject.scores(logits * named.temperature).tolist()
-    for probabilities, rows, score in zip(
-        found.values.tolist(), found.indices.tolist(), scores, strict=True
-    ):
+    for probabilities, rows, score in zip(chances.tolist(), found.tolist(), scores, strict=True):
         pairs = zip(probabilities, rows, strict=True)
         guesses = tuple(_guess(named, probability, row) for probability, row in pairs)
         yield guesses, None, score, reject is not None and not score >= reject.threshold

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from clinit.extract.head import Head
 from clinit.headtrain.export.model_file import ModelFacts
 
 NOT_PROBABILISTIC = frozenset({"ncm", "ridge", "simplecil"})
@@ -17,10 +21,27 @@ def caution(facts: ModelFacts) -> str | None:
         return None
     trained = (each for each in reversed(facts.history) if each.settings.get("iterations"))
     last = next((each for each in trained if each.action in ("add", "replace")), None)
-    config = (facts.record.get("config") or {}) if last is None else last.settings
-    if config.get("method") in NOT_PROBABILISTIC:
-        origin = f"solved ({config['method']})"
-    elif config.get("loss") == "mse":
+    return _of_settings((facts.record.get("config") or {}) if last is None else last.settings)
+
+
+def caution_of_head(head: Head) -> str | None:
+    """Return the same of a head alone, as far as its file says how it came about."""
+    origin = head.origin or {}
+    if origin.get("temperature") is not None:
+        return None
+    return _of_settings({"method": origin.get("fitted"), **origin})
+
+
+def trained_by(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run that `caution_of_head` asks for."""
+    return {name: settings[name] for name in ("method", "loss") if settings.get(name) is not None}
+
+
+def _of_settings(settings: Mapping[str, Any]) -> str | None:
+    method = settings.get("method")
+    if isinstance(method, str) and method in NOT_PROBABILISTIC:
+        origin = f"solved ({method})"
+    elif settings.get("loss") == "mse":
         origin = "trained with squared error"
     else:
         return None

@@ -42,6 +42,12 @@ from clinit.headtrain.export.run_temperature import temperature_of_run
 from clinit.headtrain.record.format import RunRecord, changed_parameters
 from clinit.headtrain.temperature import divided
 
+_LATER = "`clinit remember MODEL IMAGES --out NEW` lets it remember its classes"
+_FORGETS = (
+    "the model remembers nothing: training has changed the backbone, so that cached features are"
+    f" not its own; {_LATER}"
+)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Export:
@@ -68,6 +74,7 @@ def export_run(
     out: Path,
     *,
     base: Path | None = None,
+    new: Path | None = None,
     weights: Path | None = None,
     onnx: bool = False,
     remembers: bool = True,
@@ -81,6 +88,7 @@ def export_run(
         run: The folder of the record.
         out: The model file to write, .safetensors; any other name is that of a model folder.
         base: The feature cache of the base classes, where it is not where the record says.
+        new: That of the classes that arrived.
         weights: The weights of the backbone, where they are not where the cache says.
         remembers: Whether a folder holds what the model remembers of the images of the run, where
             its backbone was frozen and its caches are still there.
@@ -111,7 +119,9 @@ def export_run(
     changed = changed_parameters(record)
     _change(backbone.network, changed, run)
     temperature, why = (
-        temperature_of_run(record, trained, frozen=not changed) if calibrated else (None, ())
+        temperature_of_run(record, trained, frozen=not changed, base=base, new=new)
+        if calibrated
+        else (None, ())
     )
     head = divided(trained, temperature)
     network = assemble(backbone, head)
@@ -148,7 +158,9 @@ def export_run(
     else:
         extra: dict[str, Callable[[Path], object]] = {ONNX_FILE: write_onnx_form} if onnx else {}
         if remembers:
-            memory, forgets = _memory(record, facts, backbone, frozen=not changed)
+            memory, forgets = (
+                _memory(record, facts, backbone, base, new) if not changed else (None, (_FORGETS,))
+            )
             notes += forgets
             if memory is not None:
                 extra[MEMORY_FILE] = partial(write_memory, memory)
@@ -182,17 +194,18 @@ def _of_features(record: RunRecord, changed: nn.Module | None) -> Fingerprint:
 
 
 def _memory(
-    record: RunRecord, facts: ModelFacts, backbone: Backbone, *, frozen: bool
+    record: RunRecord,
+    facts: ModelFacts,
+    backbone: Backbone,
+    base: Path | None,
+    new: Path | None,
 ) -> tuple[Memory | None, tuple[str, ...]]:
     """Return what the model remembers, or why it remembers nothing."""
-    later = "`clinit remember MODEL IMAGES --out NEW` lets it remember its classes"
-    if not frozen:
-        why = "training has changed the backbone, so that cached features are not its own"
-        return None, (f"the model remembers nothing: {why}; {later}",)
+    depends_on = features_of(facts, backbone)
     try:
-        return memory_of_run(record, facts.num_classes, features_of(facts, backbone)), ()
+        return memory_of_run(record, facts.num_classes, depends_on, base=base, new=new), ()
     except (CacheError, StorageError) as error:
-        return None, (f"the model remembers nothing: {error}; {later}",)
+        return None, (f"the model remembers nothing: {error}; {_LATER}",)
 
 
 def _backbone(

@@ -13,7 +13,7 @@ from clinit.headtrain.array import beside, namespace
 from clinit.headtrain.init.lda import discriminants
 from clinit.headtrain.least_squares.solve import least_squares_head
 from clinit.headtrain.least_squares.statistics import ClassStatistics
-from clinit.headtrain.rows import Rows
+from clinit.headtrain.rows import NEVER, Rows
 
 
 @runtime_checkable
@@ -23,10 +23,6 @@ class SolvedHead(Protocol):
     def solve(self, statistics: ClassStatistics, lam: float) -> Rows:
         """Return the head over all classes of `statistics`; not every method reads `lam`."""
         ...
-
-
-NEVER = -1e9
-"""Bias of a row that must not win: finite, so that losses stay numbers."""
 
 
 def rule_out_absent(head: Rows, statistics: ClassStatistics) -> Rows:

@@ -65,13 +65,14 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         """
         self._check_settings()
         rows, labels = self._checked(X, y, reset=True)
-        self.classes_, numbers = np.unique(labels, return_inverse=True)
-        self._check_classes()
-        statistics = self._statistics_of(rows, numbers)
+        named, numbers = np.unique(labels, return_inverse=True)
+        _check_classes(named)
+        statistics = self._statistics_of(rows, numbers, len(named))
         lam = self.lam
         if lam == "auto":
             lam = leave_one_out_curve(rows, numbers, statistics).best
         self._solve(statistics, float(lam))
+        self.classes_, self._statistics = named, statistics
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> LeastSquaresClassifier:  # noqa: N803
@@ -84,8 +85,8 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
 
         Raises:
             ValueError: If an argument is wrong, `classes` is missing or differs from what it was,
-                or averages are over classes.
-            StatisticsError: If lam = 0 and the system is singular.
+                or averages are over classes. The rows are not added then.
+            StatisticsError: If lam = 0 and the rows so far are too few. They count with later ones.
         """
         self._check_settings()
         if self.weighting != "sample":
@@ -93,30 +94,28 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
                 "partial_fit needs weighting='sample': averages over classes weigh each row by the"
                 " number of rows of its class, which is not known before the last one"
             )
-        first = not hasattr(self, "classes_")
+        first = not hasattr(self, "_statistics")
         if first and classes is None:
             raise ValueError("the first call of partial_fit needs all classes: classes=[...]")
         rows, labels = self._checked(X, y, reset=first)
-        if classes is not None:
-            named = np.unique(classes)
-            if not first and not np.array_equal(named, self.classes_):
-                raise ValueError(
-                    f"classes are {named}, at the first call they were {self.classes_}"
-                )
-            self.classes_ = named
-        self._check_classes()
-        if unknown := np.setdiff1d(labels, self.classes_).tolist():
+        named = self.classes_ if classes is None else np.unique(classes)
+        if not first and not np.array_equal(named, self.classes_):
+            raise ValueError(f"classes are {named}, at the first call they were {self.classes_}")
+        _check_classes(named)
+        if unknown := np.setdiff1d(labels, named).tolist():
             raise ValueError(f"y holds {unknown[:3]}, which are none of the classes")
-        statistics = self._statistics_of(rows, np.searchsorted(self.classes_, labels))
+        statistics = self._statistics_of(rows, np.searchsorted(named, labels), len(named))
         if not first:
             statistics = pooled(self._statistics, statistics)
+        # Kept before they are solved: rows that are too few for lam = 0 count with later ones.
+        self.classes_, self._statistics = named, statistics
         lam = self.lam
         self._solve(statistics, generalised_curve(statistics).best if lam == "auto" else float(lam))
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
         """Return scores (rows, classes); of two classes (rows,), above 0 for the second one."""
-        check_is_fitted(self)
+        check_is_fitted(self, "coef_")
         rows = validate_data(self, X, reset=False, dtype=np.float64)
         scores: np.ndarray = rows @ self.coef_.T + self.intercept_
         return scores[:, 0] if len(self.classes_) == 2 else scores
@@ -140,23 +139,20 @@ class LeastSquaresClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         check_classification_targets(labels)
         return rows, labels
 
-    def _check_classes(self) -> None:
-        if len(self.classes_) < 2:
-            raise ValueError(f"there is one class, {self.classes_[0]}: a classifier needs two")
-
-    def _statistics_of(self, rows: np.ndarray, numbers: np.ndarray) -> ClassStatistics:
-        return ClassStatistics.of(
-            rows,
-            numbers,
-            num_classes=len(self.classes_),
-            weighting=self.weighting,
-        )
+    def _statistics_of(
+        self, rows: np.ndarray, numbers: np.ndarray, num_classes: int
+    ) -> ClassStatistics:
+        return ClassStatistics.of(rows, numbers, num_classes=num_classes, weighting=self.weighting)
 
     def _solve(self, statistics: ClassStatistics, lam: float) -> None:
-        """Keep the statistics, which later rows are added to, and the head that follows."""
+        """Keep the head that follows from statistics."""
         head = least_squares_head(statistics, lam)
         weight, bias = head.weight, head.bias
-        if len(self.classes_) == 2:
+        if len(bias) == 2:
             weight, bias = weight[1:] - weight[:1], bias[1:] - bias[:1]
-        self._statistics, self.lam_ = statistics, lam
-        self.coef_, self.intercept_ = weight, bias
+        self.lam_, self.coef_, self.intercept_ = lam, weight, bias
+
+
+def _check_classes(classes: np.ndarray) -> None:
+    if len(classes) < 2:
+        raise ValueError(f"there is one class, {classes[0]}: a classifier needs two")

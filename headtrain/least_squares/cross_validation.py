@@ -10,10 +10,17 @@ leverages in place of each, for averages over rows:
 
     1/2 Ave |W z - y|^2 / (1 - df / N)^2,    df = tr[(Ave z z^T + lam I)^-1 Ave z z^T].
 
-With Sigma_T = U diag(e) U^T, m = U^T mu, a_j = m_j / (e_j + lam) and rho = lam / (1 + lam), as in
-`leave_one_out`,
+Both factors vanish with lam where there are no more rows than features, and as differences of
+traces they would be rounding alone. With Sigma_T = U diag(e) U^T of rank r, m = U^T mu,
+b_j = Ave[(y - p) (h - mu)^T] u_j, a_j = m_j / (e_j + lam), rho = lam / (1 + lam) and the answer at
+the mean off by t = p - V mu = (p - sum_j b_j a_j) / (1 + rho m.a), as in `solve`, they are sums of
+terms that are not negative:
 
-    df = sum_j e_j / (e_j + lam) + 1 - rho (1 + sum_j e_j a_j^2) / (1 + rho m.a).
+    Ave |W z - y|^2 = sum_j |lam b_j - rho e_j m_j t|^2 / (e_j (e_j + lam)^2) + rho^2 |t|^2 + u,
+    N - df = N - 1 - r + sum_j lam / (e_j + lam) + rho (1 + sum_j e_j a_j^2) / (1 + rho m.a),
+
+with sums over the r directions in which rows differ (m.a over all). u = Ave |y - p|^2 -
+sum_j |b_j|^2 / e_j is what no head on these features explains: nothing where r = N - 1.
 
 Source: G. H. Golub, M. Heath, G. Wahba, "Generalized cross-validation as a method for choosing a
 good ridge parameter", Technometrics 21(2), 1979.
@@ -29,12 +36,7 @@ from jaxtyping import Float, Int
 
 from clinit.headtrain.array import namespace, to_numpy
 from clinit.headtrain.feature_rows import FeatureRows, take
-from clinit.headtrain.least_squares.lambda_curve import (
-    ALL,
-    LambdaCurve,
-    default_lams,
-    held_out_error,
-)
+from clinit.headtrain.least_squares.lambda_curve import LambdaCurve, default_lams
 from clinit.headtrain.least_squares.leave_one_out import blocks_of
 from clinit.headtrain.least_squares.moments import widen
 from clinit.headtrain.least_squares.solve import LambdaPath
@@ -85,7 +87,7 @@ def generalised_curve(
 
     Args:
         statistics: With averages over rows.
-        lams: As in `leave_one_out_curve`.
+        lams: As in `leave_one_out_curve`; above 0.
 
     Raises:
         ValueError: If the averages are over classes.
@@ -93,17 +95,30 @@ def generalised_curve(
     if statistics.weighting != "sample":
         raise ValueError("generalised cross-validation needs averages over rows")
     path, rows = LambdaPath.of(statistics), int(statistics.totals.sum())
-    xp, eigenvalues = namespace(path.basis), path.eigenvalues
-    mean = path.basis.T @ statistics.mean
+    eigenvalues, mean = to_numpy(path.eigenvalues), to_numpy(path.basis.T @ statistics.mean)
+    target = to_numpy(statistics.target_covariance @ path.basis)
+    shares = to_numpy(statistics.shares)
+    floor = max(rows, len(mean)) * np.finfo(np.float64).eps * eigenvalues.max(initial=0.0)
+    spread = (eigenvalues > floor) & (np.arange(len(mean)) > len(mean) - rows)  # ascending
+    found, along = eigenvalues[spread], target[:, spread]
+    unexplained = 0.0
+    if (spare := rows - 1 - len(found)) > 0:
+        explained = float(((along**2).sum(axis=0) / found).sum())
+        unexplained = max(0.0, 1 - float(shares @ shares) - explained)
     lams = default_lams(statistics) if lams is None else lams
     errors = []
     for lam in lams:
-        rho, direction = lam / (1 + lam), mean / (eigenvalues + lam)
-        spread = 1 + float(xp.sum(eigenvalues * direction**2))
-        centred = float(xp.sum(eigenvalues / (eigenvalues + lam)))
-        freedom = centred + 1 - rho * spread / (1 + rho * float(mean @ direction))
-        error = held_out_error(path.head(lam), statistics, ALL)
-        errors.append(error / (1 - freedom / rows) ** 2)
+        rho, shrunk = lam / (1 + lam), found + lam
+        direction = mean[spread] / shrunk
+        inside = float(mean[spread] @ direction)
+        pull = 1 + rho * (inside + float(mean[~spread] @ mean[~spread]) / lam)
+        off = (shares - along @ direction) / pull
+        gaps = lam * along - rho * off[:, None] * (found * mean[spread])
+        error = float(((gaps**2).sum(axis=0) / (found * shrunk**2)).sum())
+        error += rho**2 * float(off @ off) + unexplained
+        left = spare + float((lam / shrunk).sum())
+        left += rho * (1 + float(found @ direction**2)) / pull
+        errors.append(error / 2 / (left / rows) ** 2)
     return LambdaCurve(lams, tuple(errors), "generalised cross-validation")
 
 

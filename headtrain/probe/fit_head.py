@@ -1,19 +1,22 @@
 """The head of a cache that came without one, fitted to its training rows.
 
     logistic   multinomial logistic regression by L-BFGS on standardised features, its penalty
-               chosen by top-1 on a held-out fifth of the rows of each class: a linear probe
+               chosen by the mean loss on a held-out fifth of the rows of each class
     ridge      W_LS with class-balanced averages, its lambda chosen by the leave-one-out error
     lda        linear discriminants with shrinkage (`clinit.headtrain.init.lda`)
 
-Least squares and discriminants are scores on a scale of their own. New rows start beside their
-logits, and training goes on with cross entropy: so they are divided by the temperature of a head
-that is fitted without a fifth of the rows of each class, on these (`clinit.headtrain.temperature`).
+New rows start beside the logits of such a head, and training goes on with cross entropy, so that
+their scale counts. The penalty of a logistic regression sets it: many penalties label the held-out
+rows equally well, and of these the strongest leaves probabilities that are nearly equal. Least
+squares and discriminants are scores on a scale of their own: they are divided by the temperature of
+a head that is fitted without a fifth of the rows of each class, on these, with smoothed labels
+(`clinit.headtrain.temperature`), so that there is one although all of them may be labelled right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -35,8 +38,8 @@ from clinit.headtrain.temperature import Temperature, fit_temperature, logits_of
 
 HeadFit = Literal["logistic", "ridge", "lda"]
 HELD_OUT = 0.2
-LEAST_FOR_TEMPERATURE = 30
-"""Held-out rows below which no temperature is fitted."""
+FEW_ROWS = 30
+"""Held-out rows below which the scale of the logits is a guess."""
 C = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Inverse penalties that `logistic` tries, on standardised features: whatever their unit, the best
 one is among them or near. Larger ones take most of the time."""
@@ -44,9 +47,19 @@ Progress = Callable[[str, int, int], None]
 """Called with the stage, what is done of it, and all there is."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedHead:
+    """A head that was fitted to the training rows of a cache."""
+
+    head: Head
+    """With a row per class that has training rows; its origin says how it was fitted."""
+    notes: tuple[str, ...]
+    """What the user should know of the scale of its logits."""
+
+
 def fit_head(
     source: Source, by: HeadFit, *, progress: Progress = lambda stage, done, total: None
-) -> Head:
+) -> FittedHead:
     """Fit a head to the training rows of a cache, with a row per class that has some.
 
     Args:
@@ -55,38 +68,65 @@ def fit_head(
         progress: Called with the searches of `logistic`.
 
     Raises:
-        CacheError: If fewer than two classes have rows, or `logistic` can hold nothing out.
+        CacheError: If fewer than two classes have rows, `logistic` can hold nothing out, or the
+            features are too large for the shrinkage of `lda`.
     """
     if by == "logistic":
-        if source.train.counts().max() < 2:
-            raise CacheError(
-                "every class has a single training row: nothing can be held out to choose the"
-                " penalty of a logistic regression by",
-                remedy="Fit the head with `--fit-head ridge` or `--fit-head lda`.",
-            )
-        found = probe(source, ProbeConfig(by="lbfgs", c=C, standardise=True), progress=progress)
-        told: dict[str, Any] = {**found.chosen, "converged": all(p.converged for p in found.grid)}
-        return _named(found.head, source, by, told)
+        return _logistic(source, progress)
     rows = _present(source)
     held = held_out_rows(rows.labels, HELD_OUT, generator(0, Draw.HELD_OUT))
+    count = int(held.sum())
     solved, told = _solved(rows, by, None)
-    if (value := _temperature(rows, held, by, told.get("lam"))) is not None:
-        solved = Temperature(value=value, fitted_rows=int(held.sum()), measured_rows=0).divided(
-            solved
+    value = _temperature(rows, held, by, told.get("lam"))
+    if value is None:
+        return FittedHead(_named(solved, source, by, told), (_no_temperature(count),))
+    divided = Temperature(value=value, fitted_rows=count, measured_rows=0).divided(solved)
+    told |= {"temperature": value, "temperature_rows": count}
+    return FittedHead(_named(divided, source, by, told), _few(count, "the temperature"))
+
+
+def _logistic(source: Source, progress: Progress) -> FittedHead:
+    if source.train.counts().max() < 2:
+        raise CacheError(
+            "every class has a single training row: nothing can be held out to choose the"
+            " penalty of a logistic regression by",
+            remedy="Fit the head with `--fit-head ridge` or `--fit-head lda`.",
         )
-        told["temperature"] = value
-    return _named(solved, source, by, told)
+    config = ProbeConfig(by="lbfgs", c=C, standardise=True, held_out=HELD_OUT)
+    found = probe(source, config, choose_by="loss", progress=progress)
+    told: dict[str, Any] = {**found.chosen, "converged": all(p.converged for p in found.grid)}
+    notes = _few(found.held_out_rows, "the penalty")
+    return FittedHead(_named(found.head, source, "logistic", told), notes)
 
 
 def _temperature(
     rows: FeatureSet, held: Bool[np.ndarray, " rows"], by: str, lam: float | None
 ) -> float | None:
     """Fit the temperature of a head of the other rows to those that are held out."""
-    if held.sum() < LEAST_FOR_TEMPERATURE:
+    if not held.any():
         return None
     without, _ = _solved(_read(rows.part(~held)), by, lam)
     aside = _read(rows.part(held))
-    return fit_temperature(logits_of(without, aside, np.arange(len(aside.labels))), aside.labels)
+    logits = logits_of(without, aside, np.arange(len(aside.labels)))
+    return fit_temperature(logits, aside.labels, smoothed=True)
+
+
+def _no_temperature(held: int) -> str:
+    why = (
+        f"its logits tell nothing of {held:,} held-out rows"
+        if held
+        else "every class has a single training row, so that none can be held out"
+    )
+    return f"{why}: the head is not divided by a temperature, and its probabilities mean little"
+
+
+def _few(held: int, what: str) -> tuple[str, ...]:
+    if held >= FEW_ROWS:
+        return ()
+    rows = "1 row is" if held == 1 else f"{held:,} rows are"
+    return (
+        f"{rows} held out to fit {what} to: how sure the head is of its answers is a rough guess",
+    )
 
 
 def _read(rows: FeatureSet) -> FeatureSet:
@@ -108,10 +148,23 @@ def _present(source: Source) -> FeatureSet:
 
 
 def _solved(rows: FeatureSet, by: str, lam: float | None) -> tuple[Head, dict[str, Any]]:
-    """Solve for a head of all classes, at a lambda or the one of the least error."""
+    """Solve for a head of all classes, at a lambda or the one of the least error.
+
+    Raises:
+        CacheError: If a covariance of `lda` is not positive definite to working precision.
+    """
     statistics = ClassStatistics.of(rows.features, rows.labels, num_classes=len(rows.class_names))
     if by == "lda":
-        return discriminants(statistics).as_head(rows.class_names), {"shrinkage": SHRINKAGE}
+        try:
+            found = discriminants(statistics)
+        except np.linalg.LinAlgError as error:
+            raise CacheError(
+                f"the shrinkage of linear discriminants, {SHRINKAGE:g}, is lost beside features of"
+                f" this scale: the covariance of {len(rows.labels):,} rows of {rows.dim:,} numbers"
+                " is singular",
+                remedy="Fit the head with `--fit-head logistic` or `--fit-head ridge`.",
+            ) from error
+        return found.as_head(rows.class_names), {"shrinkage": SHRINKAGE}
     if lam is None:
         lam = leave_one_out_curve(rows.features, rows.labels, statistics).best
     return least_squares_head(statistics, lam).as_head(rows.class_names), {"lam": lam}

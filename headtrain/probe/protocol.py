@@ -1,9 +1,10 @@
 """The protocol of a linear probe.
 
 Each combination of a grid trains a head on a part of the training rows, the best one by top-1 on
-the held-out part is trained anew on all training rows, and measured once on the validation rows,
-which nothing is chosen by. Of equal points the first one of the grid wins: the smallest learning
-rate with the largest weight decay, or the smallest C.
+the held-out part (for a head that training starts from: by its mean loss there) is trained anew on
+all training rows, and measured once on the validation rows, which nothing is chosen by. Of equal
+points the first one of the grid wins: the smallest learning rate with the largest weight decay, or
+the smallest C.
 
 What the field does: L-BFGS over a grid of C with a held-out part of the training rows (CLIP;
 DINOv2, `eval/log_regression.py`); SGD with a cosine over a grid of learning rates, without weight
@@ -29,13 +30,13 @@ from jaxtyping import Int
 from clinit.errors import CacheError, HeadError
 from clinit.extract.device import choose_device, device_name
 from clinit.extract.stopwatch import Stopwatch
-from clinit.headtrain.bank.evaluate import count_correct
+from clinit.headtrain.bank.evaluate import count_correct, mean_losses
 from clinit.headtrain.bank.rows import LabelledRows
 from clinit.headtrain.class_draws import held_out_rows
 from clinit.headtrain.probe.accuracy import bank_of, measure
 from clinit.headtrain.probe.notes import data_notes, edge_notes, search_notes
 from clinit.headtrain.probe.points import Fitted, Progress, fit
-from clinit.headtrain.probe.result import GridPoint, Probe
+from clinit.headtrain.probe.result import Choice, GridPoint, Probe
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.record.provenance import git_commit, versions
 from clinit.headtrain.stream.seeds import Draw, generator
@@ -46,6 +47,7 @@ def probe(
     source: Source,
     config: ProbeConfig | None = None,
     *,
+    choose_by: Choice = "top1",
     progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> Probe:
     """Measure how well a linear head tells the classes of `source` apart.
@@ -54,6 +56,7 @@ def probe(
         source: Features with their classes; without validation rows the number is that of the
             held-out rows.
         config: How heads are trained and what is tried.
+        choose_by: By what on the held-out rows the best point is chosen.
         progress: Called with the stage, `grid` or `refit`, the units of work that are done of it,
             and all there are.
 
@@ -74,7 +77,7 @@ def probe(
         held = held_out_rows(labels, config.held_out, generator(config.seed, Draw.HELD_OUT))
         with watch.phase("grid"):
             grid = _tried(train, held, len(present), config, _of_stage(progress, "grid"))
-        chosen = _best(grid)
+        chosen = _best(grid, choose_by)
     with watch.phase("refit"):
         (fitted,) = fit(train, len(present), [chosen], config, _of_stage(progress, "refit"))
     _check(fitted)
@@ -84,6 +87,7 @@ def probe(
     names = tuple(source.class_names[label] for label in present)
     return Probe(
         config=config,
+        chosen_by=choose_by,
         grid=grid,
         chosen=chosen,
         held_out_rows=int(held.sum()),
@@ -141,26 +145,29 @@ def _tried(
     fitted = fit(part, num_classes, config.grid, config, progress)
     with torch.no_grad():
         bank = bank_of([each.rows for each in fitted], train.labels.device)
-        right = count_correct(bank, aside).sum(1)
+        right, losses = count_correct(bank, aside).sum(1), mean_losses(bank, aside)
     return tuple(
         GridPoint(
             settings=point,
             top1=100 * int(correct) / len(aside),
+            held_out_loss=float(loss),
             loss=each.loss,
             iterations=each.iterations,
             converged=each.converged,
         )
-        for point, each, correct in zip(config.grid, fitted, right, strict=True)
+        for point, each, correct, loss in zip(config.grid, fitted, right, losses, strict=True)
     )
 
 
-def _best(grid: Sequence[GridPoint]) -> dict[str, float]:
+def _best(grid: Sequence[GridPoint], by: Choice) -> dict[str, float]:
     """Return the settings of the first of the best points."""
     finite = [point for point in grid if np.isfinite(point.loss)]
     if not finite:
         raise HeadError(
             "every head of the grid has diverged: no loss is a number", remedy="Use a smaller --lr."
         )
+    if by == "loss":
+        return dict(min(finite, key=lambda point: point.held_out_loss).settings)
     return dict(max(finite, key=lambda point: point.top1).settings)
 
 

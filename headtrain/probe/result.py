@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from clinit.extract.head import Head
 from clinit.headtrain.probe.accuracy import Accuracy
 from clinit.headtrain.probe.settings import ProbeConfig
+
+Choice = Literal["top1", "loss"]
+"""What the best point of a grid has on the held-out rows: the largest top-1, or the least loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,8 @@ class GridPoint:
     settings: Mapping[str, float]
     top1: float
     """On the held-out rows, in percent."""
+    held_out_loss: float
+    """Mean cross entropy on these."""
     loss: float
     """Mean cross entropy of the rows that it was trained on; not finite if it has diverged."""
     iterations: int | None = None
@@ -31,6 +36,7 @@ class Probe:
 
     config: ProbeConfig
     """Resolved."""
+    chosen_by: Choice
     grid: tuple[GridPoint, ...]
     """In the order of `config.grid`; empty where there was a single point, hence no choice."""
     chosen: Mapping[str, float]
@@ -60,7 +66,7 @@ class Probe:
     @property
     def held_out_top1(self) -> float | None:
         """Top-1 of the chosen point on the rows it was chosen by; an upper estimate."""
-        return max((point.top1 for point in self.grid), default=None)
+        return next((point.top1 for point in self.grid if point.settings == self.chosen), None)
 
     @property
     def top1(self) -> float | None:
@@ -89,8 +95,9 @@ class Probe:
         trained = f"trained on {self.train_rows:,} rows of {self.classes:,} classes"
         if not self.grid:
             return f"a single setting, hence no choice; {trained}"
+        by = {"top1": "top-1", "loss": "loss"}[self.chosen_by]
         return (
-            f"{len(self.grid)} settings chosen by top-1 on {self.held_out_rows:,} held-out training"
+            f"{len(self.grid)} settings chosen by {by} on {self.held_out_rows:,} held-out training"
             f" rows ({100 * self.config.held_out:g} % of each class, seed {self.config.seed}), the"
             f" best one {trained}, these included"
         )

@@ -16,6 +16,7 @@ from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import PLACES, Study, identity_of
 
 _REMEDY = "Choose another --out, or replace it with --overwrite."
+_SETTINGS_REMEDY = f"{_REMEDY} `clinit sweep` collects runs of several settings in one folder."
 
 
 def places_of(studies: Sequence[Study], names: Sequence[str], out: Path) -> list[Path]:
@@ -85,7 +86,8 @@ def is_finished(
         check_free([folder], overwrite=overwrite)
         return False
     stored = read_info(folder)
-    _compare(folder, "config", _telling(study), _telling(study_of_run(stored, str(folder))))
+    recorded = _telling(study_of_run(stored, str(folder)))
+    _compare(folder, "config", _telling(study), recorded, _SETTINGS_REMEDY)
     check_data(folder, stored, base, new, head)
     if diagnosed and not all("diagnosis" in task for task in stored["tasks"]):
         raise RecordError(

@@ -69,6 +69,9 @@ class SideInfo(TypedDict, total=False):
     fingerprint: Required[dict[str, str]]
     manifest_digest: str | None
     val_manifest_digest: str | None
+    features_digest: str | None
+    """Of the file that training rows were imported from; absent of extracted ones."""
+    val_features_digest: str | None
 
 
 class BaseHead(TypedDict, total=False):

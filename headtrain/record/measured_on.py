@@ -18,6 +18,11 @@ def held_out_manifest(share: float, seed: int) -> str:
     return f"held-out:{share:g}:{seed}"
 
 
+def is_held_out(manifest: str) -> bool:
+    """Return whether what a record says of its test images is such a stand-in, and no digest."""
+    return _HELD_OUT.fullmatch(manifest) is not None
+
+
 def held_out_share(info: Mapping[str, Any]) -> float | None:
     """Return the share of the training images of each class; None: it was the test images."""
     for side in ("base", "new"):

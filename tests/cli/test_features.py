@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
+from clinit.api.heads import save_head
 from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError, ExperimentError, HeadError, ModelError
 from clinit.extract import judge_head
@@ -202,6 +205,79 @@ def test_a_run_on_imported_features_has_no_network_to_export(work: Path, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+def imported(folder: Path, name: str, classes: tuple[str, ...], *, seeds: tuple[int, int]) -> Path:
+    """Import training and validation rows that are drawn with these seeds."""
+    for split, count, seed in zip(("train", "val"), (40, 30), seeds, strict=True):
+        files = write(folder, f"{name}-{split}", classes, count, seed)
+        done("cache", "import", *files, "--backbone", "own", "--split", split,
+             "--out", folder / name)  # fmt: skip
+    return folder / name
+
+
+def test_a_temperature_is_fitted_to_the_rows_of_the_run_alone(work: Path, tmp_path: Path) -> None:
+    run = work / "runs" / "least-square-calibrated"
+    same = imported(tmp_path, "same", NEW, seeds=(3 + 40, 3 + 30))
+    text = done("export", run, "--out", tmp_path / "same.npz", "--new", same)
+    assert "Probabilities: temperature " in text
+    heads = [read_head(file).weight for file in (tmp_path / "same.npz", work / "head.npz")]
+    assert heads[0].tobytes() == heads[1].tobytes()
+    other = imported(tmp_path, "other", NEW, seeds=(3 + 40, 99))
+    text = " ".join(done("export", run, "--out", tmp_path / "other.npz", "--new", other).split())
+    assert "temperature " not in text
+    assert "is not the one of the run: it differs in its val rows" in text
+    plain = read_head(run / "head.safetensors").weight
+    assert read_head(tmp_path / "other.npz").weight.tobytes() == plain.tobytes()
+
+
+@pytest.mark.parametrize("option", ["--base", "--new"])
+def test_a_cache_means_nothing_where_no_feature_is_read(
+    work: Path, tmp_path: Path, option: str
+) -> None:
+    run = work / "runs" / "least-square-calibrated"
+    result = invoke("export", run, "--out", tmp_path / "head.npz", "--no-temperature",
+                    option, work / "new")  # fmt: skip
+    assert result.exit_code == 2
+    assert f"{option} means nothing where the head alone is written" in unframed(result)
+    result = invoke("export", run, "--out", tmp_path / "model", "--no-temperature", "--no-memory",
+                    "--new", work / "new")  # fmt: skip
+    assert "--new means nothing where no feature is read" in unframed(result)
+
+
+def test_scores_without_a_temperature_are_told_of(work: Path, tmp_path: Path) -> None:
+    given = ("--base", work / "base", "--new", work / "new", "--tasks", "2", "--device", "cpu")
+    done("train-head", *given, "--method", "simplecil", "--out", tmp_path / "runs")
+    run = tmp_path / "runs" / "simplecil"
+    for option, said in (("--no-temperature", True), ("--temperature", False)):
+        head = tmp_path / f"head{option}.npz"
+        done("export", run, "--out", head, option)
+        text = " ".join(done("predict", head, work / "new-val.npy").split())
+        assert ("the head was solved (simplecil), not with cross entropy" in text) is said
+
+
+def test_a_base_class_without_training_rows_leaves_the_probabilities_of_others(
+    work: Path, tmp_path: Path
+) -> None:
+    files = write(tmp_path, "base-train", BASE[:2], 40, seed=1)
+    (tmp_path / "classes.txt").write_text("\n".join(BASE))
+    named = ("--backbone", "own", "--classes", tmp_path / "classes.txt", "--out", tmp_path / "base")
+    head = tmp_path / "head.npz"
+    save_head(head, np.eye(3, 8, dtype=np.float32), None, BASE)
+    done("cache", "import", *files, *named, "--head", head)
+    files = write(tmp_path, "base-val", BASE, 40, seed=2)
+    done("cache", "import", *files, *named, "--split", "val")
+    done("train-head", "--base", tmp_path / "base", "--new", work / "new", "--tasks", "2",
+         "--method", "slda", "--out", tmp_path / "runs", "--device", "cpu")  # fmt: skip
+    heads = []
+    for name, option in (("plain", "--no-temperature"), ("divided", "--temperature")):
+        text = done("export", tmp_path / "runs" / "slda", "--out", tmp_path / f"{name}.npz", option)
+        heads.append(tmp_path / f"{name}.npz")
+    (value,) = re.findall(r"temperature (\S+), fitted on 70 held-out rows", text)
+    assert 0.2 < float(value) < 5
+    found = [predict_features(head, work / "new-val.npy") for head in heads]
+    named_rows = [[[guess.name for guess in each.guesses] for each in one] for one in found]
+    assert named_rows[0] == named_rows[1]
+
+
 def test_a_head_of_a_run_starts_another_one(work: Path, tmp_path: Path) -> None:
     run = work / "runs" / "least-square-calibrated"
     head = tmp_path / "head.safetensors"
@@ -252,6 +328,98 @@ def test_an_import_that_was_killed_before_its_head_was_stored_goes_on(
     error = failed(*command, "--fit-head", "lda")
     assert isinstance(error, HeadError)
     assert "is there already: the cache has a head" in str(error)
+
+
+@pytest.fixture
+def fitted(work: Path, tmp_path: Path) -> tuple[Path, tuple[object, ...]]:
+    """Return a copy of the base cache, whose head was fitted, and the command that made it."""
+    files = work / "base-train.npy", work / "base-train-labels.npy"
+    shutil.copytree(work / "base", tmp_path / "base")
+    command = ("cache", "import", *files, "--backbone", "own", "--out", tmp_path / "base")
+    return tmp_path / "base", (*command, "--fit-head", "ridge")
+
+
+def damage(head: Path, how: str) -> None:
+    if how == "gone":
+        head.unlink()
+    else:
+        content = bytearray(head.read_bytes())
+        content[-1] ^= 1
+        head.write_bytes(content)
+
+
+AGAIN = (
+    "Run the `clinit cache import` command of this cache with its `--fit-head` again: it fits the"
+    " head anew and keeps what is whole."
+)
+
+
+@pytest.mark.parametrize("how", ["gone", "one bit"])
+def test_a_fitted_head_that_is_lost_is_fitted_again(
+    fitted: tuple[Path, tuple[object, ...]], how: str
+) -> None:
+    cache, command = fitted
+    before = {file: file.read_bytes() for file in cache.rglob("*.*") if file.name != "cache.json"}
+    damage(cache / "head.safetensors", how)
+    for asked in ("verify", "repair"):
+        assert failed("cache", asked, cache).remedy == AGAIN
+    text = done(*command)
+    assert "Head of 3 classes: ridge, lambda 0." in text
+    assert "not the head that the cache had" not in text
+    assert {file: file.read_bytes() for file in before} == before
+    assert "Everything is as it was written." in done("cache", "verify", cache)
+    assert "is there already: the cache has a head" in str(failed(*command))
+
+
+def test_a_head_that_is_fitted_in_another_way_than_the_lost_one_is_told_of(
+    fitted: tuple[Path, tuple[object, ...]],
+) -> None:
+    cache, command = fitted
+    damage(cache / "head.safetensors", "gone")
+    text = " ".join(done(*command[:-1], "lda").split())
+    assert "it is not the head that the cache had: that was fitted otherwise" in text
+    assert "Everything is as it was written." in done("cache", "verify", cache)
+
+
+def test_a_lost_head_and_a_lost_shard_come_back_together(
+    fitted: tuple[Path, tuple[object, ...]],
+) -> None:
+    cache, command = fitted
+    damage(cache / "head.safetensors", "one bit")
+    (shard,) = (cache / "train").glob("shard-*.h5")
+    shard.unlink()
+    assert AGAIN in failed("cache", "verify", cache).remedy
+    assert failed("cache", "repair", cache).remedy == AGAIN
+    done(*command)
+    assert "Everything is as it was written." in done("cache", "verify", cache)
+
+
+def test_a_head_that_was_given_is_not_fitted_where_it_is_lost(
+    fitted: tuple[Path, tuple[object, ...]], work: Path, tmp_path: Path
+) -> None:
+    _, command = fitted
+    *given, _, _ = command
+    given[given.index("--out") + 1] = cache = tmp_path / "given"
+    head = tmp_path / "head.npz"
+    save_head(head, np.eye(3, 8, dtype=np.float32), None, BASE)
+    done(*given, "--head", head)
+    damage(cache / "head.safetensors", "gone")
+    error = failed(*given, "--fit-head", "ridge")
+    assert "is damaged or missing, and it was not fitted to the features beside it" in str(error)
+    assert error.remedy == f"Mend it: `clinit cache repair {cache}`."
+    done("cache", "repair", cache)
+    assert open_cache(cache).head is not None
+
+
+def test_a_strange_head_in_place_of_a_fitted_one_is_not_replaced(
+    fitted: tuple[Path, tuple[object, ...]],
+) -> None:
+    cache, command = fitted
+    head = cache / "head.safetensors"
+    save_head(head, np.eye(3, 8, dtype=np.float32), None, BASE)
+    error = failed(*command)
+    assert str(error) == f"{head} is not the head that was stored with the features beside it"
+    assert error.remedy == "Put it into another place; then the same command fits the head anew."
 
 
 def test_base_classes_without_a_head_say_how_to_get_one(work: Path, tmp_path: Path) -> None:

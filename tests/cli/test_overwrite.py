@@ -40,7 +40,9 @@ def test_the_record_of_another_run_is_replaced_where_that_is_asked_for(
 ) -> None:
     runs = tmp_path / "runs"
     train(caches, runs, "--init=random", "--init=lda")
-    assert refused(train(caches, runs, "--init=random", "--seed=1")).remedy == REMEDY
+    assert refused(train(caches, runs, "--init=random", "--seed=1")).remedy == (
+        f"{REMEDY} `clinit sweep` collects runs of several settings in one folder."
+    )
     result = train(caches, runs, "--init=random", "--seed=1", "--overwrite")
     assert result.exit_code == 0, (result.output, result.exception)
     assert f"Note: {runs}/random is replaced when the new one is whole" in result.output

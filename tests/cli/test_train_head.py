@@ -584,7 +584,8 @@ def test_records_of_other_settings_data_or_without_diagnoses_are_refused(
         error = refused(invoke(base, new, runs, "--init", "random", *options))
         assert str(error).startswith(f"{runs}/random holds the record of ")
         assert str(error).endswith(message)
-        assert error.remedy == "Choose another --out, or replace it with --overwrite."
+        assert error.remedy.startswith("Choose another --out, or replace it with --overwrite.")
+        assert ("`clinit sweep` collects runs" in error.remedy) == ("config" in message)
     error = refused(invoke(base, base, runs, "--init", "random"))
     assert str(error).endswith("new differs in manifest_digest, val_manifest_digest")
 

@@ -134,7 +134,9 @@ def test_a_record_of_another_run_is_not_overwritten(
     shown = train_top("--init=least-square", "--init=random", "--head-width=full", "--iterations=0")
     assert isinstance(shown.exception, RecordError)
     assert "holds the record of another run: config differs in head_width" in str(shown.exception)
-    assert shown.exception.remedy == "Choose another --out, or replace it with --overwrite."
+    assert shown.exception.remedy.startswith(
+        "Choose another --out, or replace it with --overwrite. `clinit sweep` collects"
+    )
     assert not (tmp_path / "runs" / "trunk-cache").exists()
     head = tiny_run / "head.safetensors"
     shown = train_top("--init=random", "--iterations=0", f"--head={head}")

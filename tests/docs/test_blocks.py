@@ -74,6 +74,8 @@ def _is_known(words: list[str]) -> bool:
     match words:
         case ["make", target]:
             return f"\n{target}:" in (ROOT / "Makefile").read_text(encoding="utf-8")
+        case ["source", script]:
+            return script == ".venv/bin/activate"  # where `make` puts the environment
         case ["python", script, *_]:
             return (ROOT / script).is_file()
         case ["pip", "install", what]:

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
 
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
-from clinit.headtrain.init.solved import NEVER
+from clinit.headtrain.rows import NEVER
 from clinit.headtrain.temperature import (
     LEAST_ROWS,
     Temperature,
     expected_calibration_error,
     fit_temperature,
+    logits_of,
     temperature_of,
 )
 
@@ -53,14 +57,32 @@ def naive_error(logits: np.ndarray, labels: np.ndarray, bins: int = 15) -> float
 
 
 @pytest.mark.parametrize("sure", [0.02, 0.5, 1.0, 8.0])
-def test_the_temperature_has_the_least_loss_that_scipy_finds(sure: float) -> None:
+@pytest.mark.parametrize("unit", [1.0, 1e-9, 1e13])
+def test_the_temperature_has_the_least_loss_that_scipy_finds(sure: float, unit: float) -> None:
     logits, labels = drawn(rows=500, sure=sure)
-    found = fit_temperature(logits, labels)
+    found = fit_temperature(unit * logits, labels)
     assert found is not None
     reference = minimize_scalar(
         lambda t: naive_loss(logits / np.exp(t), labels), bounds=(-7, 7), method="bounded",
         options={"xatol": 1e-9},
     )  # fmt: skip
+    assert found / unit == pytest.approx(np.exp(reference.x), rel=1e-4)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_with_smoothed_labels_there_is_one_although_all_rows_are_right(right: bool) -> None:
+    logits, labels = drawn(rows=30)
+    if right:
+        labels = logits.argmax(axis=1)
+    found = fit_temperature(logits, labels, smoothed=True)
+    assert found is not None
+    targets = np.full(logits.shape, 1 / 32 / 6)
+    targets[np.arange(30), labels] = 1 - 1 / 32
+
+    def loss(t: float) -> float:
+        return float(-(targets * log_softmax(logits / np.exp(t), axis=1)).sum())
+
+    reference = minimize_scalar(loss, bounds=(-7, 7), method="bounded", options={"xatol": 1e-9})
     assert found == pytest.approx(np.exp(reference.x), rel=1e-4)
 
 
@@ -78,10 +100,10 @@ def test_the_calibration_error_is_that_of_a_loop_over_bins(sure: float, bins: in
 
 
 def test_a_probability_on_the_edge_of_a_bin_belongs_to_the_one_below() -> None:
-    halves = np.log(np.array([[0.8, 0.2], [0.9, 0.1]]))
-    labels = np.array([0, 1])
-    # 0.8 = 12/15 and 0.9 lie in bins of their own: |1 - 0.8| / 2 + |0 - 0.9| / 2.
-    assert expected_calibration_error(halves, labels) == pytest.approx(0.55)
+    tie, below = [0.0, 0.0, NEVER], np.log([0.4, 0.3, 0.3])
+    logits, labels = np.array([tie, below]), np.array([0, 1])
+    # 1/2, right, shares the bin (0, 1/2] with 0.4, wrong: |(1 - 0.5) + (0 - 0.4)| / 2.
+    assert expected_calibration_error(logits, labels, bins=2) == pytest.approx(0.05)
 
 
 def test_rows_that_are_all_right_or_tell_nothing_give_none() -> None:
@@ -101,8 +123,56 @@ def test_a_class_that_is_ruled_out_does_not_disturb() -> None:
 
 def features_of(rows: int) -> tuple[Head, FeatureSet]:
     logits, labels = drawn(rows=rows, classes=5, sure=4.0)
-    head = Head(np.eye(5, dtype=np.float32), np.zeros(5, dtype=np.float32), tuple("abcde"))
-    return head, FeatureSet(logits.astype(np.float32), labels, tuple("abcde"))
+    bias = np.array([0.5, -3.0, 2.0, 0.0, 1.0], dtype=np.float32)
+    head = Head(np.eye(5, dtype=np.float32), bias, tuple("abcde"))
+    return head, FeatureSet((logits - bias).astype(np.float32), labels, tuple("abcde"))
+
+
+def test_rows_of_a_class_that_the_head_rules_out_are_left_out() -> None:
+    head, rows = features_of(600)
+    some = rows.labels != 2
+    expected = temperature_of(
+        Head(head.weight[[0, 1, 3, 4]], head.bias[[0, 1, 3, 4]]),
+        FeatureSet(
+            rows.features[some], np.array([0, 1, -1, 2, 3])[rows.labels[some]], tuple("abde")
+        ),
+    )
+    weight, bias = head.weight.copy(), head.bias.copy()
+    weight[2], bias[2] = 0.0, NEVER
+    found = temperature_of(Head(weight, bias), rows)
+    assert found is not None
+    assert found == expected
+    assert found.value == pytest.approx(4.0, rel=0.3)
+    few = np.concatenate([np.flatnonzero(some)[: LEAST_ROWS - 1], np.flatnonzero(~some)])
+    left = FeatureSet(rows.features[few], rows.labels[few], rows.class_names)
+    assert temperature_of(Head(weight, bias), left) is None
+
+
+def test_a_temperature_that_makes_ties_of_all_answers_is_none() -> None:
+    head, rows = features_of(600)
+    kept = np.r_[np.flatnonzero(rows.labels != 2), np.flatnonzero(rows.labels == 2)[:20]]
+    rows = FeatureSet(rows.features[kept], rows.labels[kept], rows.class_names)
+    low = head.bias.copy()
+    low[2] = NEVER  # it has weights, so that nothing says that the class is ruled out
+    logits = logits_of(replace(head, bias=low), rows, np.arange(len(kept)))
+    value = fit_temperature(logits, rows.labels)
+    assert value is not None
+    assert value > 1e8
+    assert temperature_of(replace(head, bias=low), rows) is None
+
+
+def test_of_many_rows_some_of_each_class_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clinit.headtrain.temperature.MOST_ROWS", 200)
+    found = temperature_of(*features_of(1001))
+    assert found is not None
+    assert (found.fitted_rows, found.measured_rows) == (100, 100)
+
+
+def test_logits_are_in_float64_and_have_their_biases() -> None:
+    head, rows = features_of(4)
+    found = logits_of(head, rows, np.array([1, 3]))
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, rows.features[[1, 3]] + head.bias)
 
 
 def test_one_half_fits_and_the_other_measures() -> None:
@@ -112,7 +182,7 @@ def test_one_half_fits_and_the_other_measures() -> None:
     assert (found.fitted_rows, found.measured_rows) == (501, 500)
     order = np.argsort(rows.labels, kind="stable")
     fit, judge = order[::2], order[1::2]
-    logits = rows.features.astype(np.float64)
+    logits = (rows.features + head.bias).astype(np.float64)
     assert found.value == pytest.approx(fit_temperature(logits[fit], rows.labels[fit]))
     assert found.ece_before == pytest.approx(naive_error(logits[judge], rows.labels[judge]))
     after = naive_error(logits[judge] / found.value, rows.labels[judge])

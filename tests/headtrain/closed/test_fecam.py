@@ -6,7 +6,7 @@ import pytest
 from clinit.errors import StatisticsError
 from clinit.headtrain.closed.fecam import Fecam, correlation_of, own_covariances, shrink
 from clinit.headtrain.closed.interface import Arrival, ClosedForm
-from clinit.headtrain.init.solved import NEVER
+from clinit.headtrain.rows import NEVER
 from clinit.headtrain.study import FecamConfig
 from tests.headtrain.closed.made import COUNTS, DIM, queries, rows_of, stream
 

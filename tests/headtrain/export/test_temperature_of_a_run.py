@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import timm
 import torch
 
-from clinit.errors import HeadError
+from clinit.errors import CacheError, HeadError
 from clinit.extract.cache import open_cache
 from clinit.extract.head import read_head
 from clinit.extract.reload import reload
@@ -25,7 +26,9 @@ from clinit.headtrain.export.onnx_classifier import load_onnx
 from clinit.headtrain.export.rejection import Rejection
 from clinit.headtrain.export.run import Export, export_run
 from clinit.headtrain.export.run_rows import run_rows
-from clinit.headtrain.record.format import read_record
+from clinit.headtrain.export.run_temperature import temperature_of_run
+from clinit.headtrain.record.format import RunRecord, read_record
+from clinit.headtrain.rows import NEVER
 
 
 @pytest.fixture
@@ -104,9 +107,92 @@ def test_without_a_temperature_the_head_has_the_bits_of_the_run(
 def test_too_few_rows_are_noted(tiny_run: Path, tmp_path: Path) -> None:
     (note,) = export_run(tiny_run, tmp_path / "model.safetensors").notes
     assert note == (
-        "the probabilities are those of the head as it was trained, which may be too sure: a"
-        " temperature needs 100 held-out rows, the run has 20"
+        "the probabilities are those of the head as it was trained: a temperature needs 100"
+        " held-out rows, the run has 20"
     )
+
+
+def with_base(record: RunRecord, **told: Any) -> RunRecord:
+    """Return a record that says this of its base cache; None: it says nothing of it."""
+    base = {name: each for name, each in {**record.info["base"], **told}.items() if each}
+    return replace(record, info={**record.info, "base": base})  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("kind", ["manifest", "features"])
+def test_other_rows_than_those_of_the_run_are_refused(
+    tiny_run: Path, split: str, kind: str
+) -> None:
+    name = f"{'val_' if split == 'val' else ''}{kind}_digest"
+    record = with_base(read_record(tiny_run), **{name: "0" * 64})
+    with pytest.raises(CacheError) as caught:
+        run_rows(record, 5, split)
+    path = record.info["base"]["path"]
+    assert str(caught.value) == (
+        f"the cache at {path} is not the one of the run: it differs in its {split} rows"
+    )
+    assert caught.value.remedy == "Say where that one is with `--base CACHE`."
+    assert len(run_rows(record, 5, "val" if split == "train" else "train").labels)
+
+
+@pytest.mark.parametrize("told", [None, "held-out:0.2:0"])
+def test_rows_that_a_record_does_not_name_are_taken(tiny_run: Path, told: str | None) -> None:
+    record = with_base(read_record(tiny_run), val_manifest_digest=told)
+    assert len(run_rows(record, 5, "val").labels) == 20
+
+
+def test_a_cache_of_another_backbone_is_refused(tiny_run: Path) -> None:
+    record = read_record(tiny_run)
+    fingerprint = {**record.info["base"]["fingerprint"], "timm": "0.0.1"}
+    with pytest.raises(CacheError, match="is not the one of the run: it differs in timm"):
+        run_rows(with_base(record, fingerprint=fingerprint), 5, "val")
+
+
+def test_a_cache_that_was_moved_is_asked_for_and_taken(tiny_run: Path, tmp_path: Path) -> None:
+    found = read_record(tiny_run)
+    record = with_base(found, path=str(tmp_path / "gone"))
+    head = read_head(tiny_run / "head.safetensors")
+    _, (note,) = temperature_of_run(record, head, frozen=True)
+    assert note == (
+        "the probabilities are those of the head as it was trained: nothing is at"
+        f" {tmp_path / 'gone'}, where a cache of the run was. Say where that one is with"
+        " `--base CACHE`."
+    )
+    there = Path(found.info["base"]["path"])
+    assert len(run_rows(record, 5, "val", base=there).labels) == 20
+    with pytest.raises(CacheError, match="it differs in its val rows") as caught:
+        run_rows(record, 5, "val", base=there, new=there)
+    assert caught.value.remedy == "Say where that one is with `--new CACHE`."
+
+
+def test_cached_features_are_not_those_of_a_changed_backbone(tiny_run: Path, few: None) -> None:
+    record, head = read_record(tiny_run), read_head(tiny_run / "head.safetensors")
+    assert temperature_of_run(record, head, frozen=True)[0] is not None
+    assert temperature_of_run(record, head, frozen=False) == (
+        None,
+        (
+            "the probabilities are those of the head as it was trained: training has changed the"
+            " backbone, so that cached features are not its own",
+        ),
+    )
+
+
+def test_rows_of_classes_that_are_ruled_out_do_not_count(tiny_run: Path) -> None:
+    record, head = read_record(tiny_run), read_head(tiny_run / "head.safetensors")
+    weight, bias = head.weight.copy(), head.bias.copy()
+    weight[0], bias[0] = 0.0, NEVER
+    left = 20 - int(run_rows(record, 5, "val").counts()[0])
+    _, (note,) = temperature_of_run(record, replace(head, weight=weight, bias=bias), frozen=True)
+    assert note.endswith(f"a temperature needs 100 held-out rows, the run has {left}")
+
+
+def test_a_head_that_says_nothing_of_its_rows_has_no_temperature(
+    tiny_run: Path, few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clinit.headtrain.export.run_temperature.LEAST_ROWS", 10)
+    record, head = read_record(tiny_run), read_head(tiny_run / "head.safetensors")
+    _, (note,) = temperature_of_run(record, replace(head, weight=-head.weight), frozen=True)
+    assert note.endswith("all are labelled right, or the logits tell nothing of them")
 
 
 def test_classes_are_added_to_rows_as_they_were_trained(tiny_run: Path, model: Export) -> None:

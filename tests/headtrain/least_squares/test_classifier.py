@@ -6,11 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import Ridge
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import clinit
+from clinit.errors import StatisticsError
 from clinit.headtrain.least_squares.classifier import LeastSquaresClassifier
+from clinit.headtrain.least_squares.cross_validation import generalised_curve, leave_one_out_curve
+from clinit.headtrain.least_squares.statistics import ClassStatistics
 
 
 @parametrize_with_checks([LeastSquaresClassifier(), LeastSquaresClassifier(lam=0.05)])  # type: ignore[untyped-decorator]
@@ -59,6 +63,59 @@ def test_of_two_classes_the_score_is_the_difference() -> None:
     assert scores.shape == (two.sum(),)
     assert model.coef_.shape == (1, 8)
     assert (model.predict(features[two]) == np.where(scores > 0, "bee", "ant")).all()
+    extended = np.c_[features[two], np.ones(two.sum())]
+    targets = np.where(labels[two] == "bee", 1.0, -1.0)  # of the difference of two indicators
+    reference = Ridge(alpha=0.02 * two.sum(), fit_intercept=False).fit(extended, targets)
+    np.testing.assert_allclose(scores, reference.predict(extended), atol=1e-9)
+
+
+def test_without_a_lambda_rows_choose_by_leaving_out_and_sums_on_average() -> None:
+    rng, labels = np.random.default_rng(0), ["ant", "bee", "cat"]
+    numbers = np.repeat([0, 1, 2], [20, 3, 3])
+    features = rng.standard_normal((26, 12)) + 1.5 * np.eye(12)[numbers]
+    features[0] *= 20  # one row weighs much: its own leverage is not the mean one
+    named = np.array(labels)[numbers]
+    statistics = ClassStatistics.of(features, numbers, weighting="sample")
+    curves = leave_one_out_curve(features, numbers, statistics), generalised_curve(statistics)
+    lams = [each.best for each in curves]
+    assert lams[0] != lams[1]
+    assert LeastSquaresClassifier().fit(features, named).lam_ == lams[0]
+    assert LeastSquaresClassifier().partial_fit(features, named, labels).lam_ == lams[1]
+
+
+def test_a_first_part_that_is_refused_leaves_the_estimator_as_it_was() -> None:
+    features, labels = rows()
+    model = LeastSquaresClassifier(lam=0.02)
+    with pytest.raises(ValueError, match=r"y holds \['dog'\], which are none of the classes"):
+        model.partial_fit(features[:2], ["ant", "dog"], classes=["ant", "bee", "cat"])
+    with pytest.raises(NotFittedError):
+        model.predict(features)
+    with pytest.raises(ValueError, match="the first call of partial_fit needs all classes"):
+        model.partial_fit(features, labels)
+    model.partial_fit(features, labels, classes=["ant", "bee", "cat"])
+    whole = LeastSquaresClassifier(lam=0.02).fit(features, labels)
+    np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-8, atol=1e-12)
+
+
+def test_parts_that_are_too_few_for_lambda_zero_count_with_later_ones() -> None:
+    features, labels = rows()
+    model = LeastSquaresClassifier(lam=0)
+    with pytest.raises(StatisticsError, match="singular at lam = 0"):
+        model.partial_fit(features[:5], labels[:5], classes=["ant", "bee", "cat"])
+    with pytest.raises(NotFittedError):
+        model.predict(features)
+    model.partial_fit(features[5:], labels[5:])
+    whole = LeastSquaresClassifier(lam=0).fit(features, labels)
+    np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-8, atol=1e-12)
+
+
+def test_a_fit_that_fails_changes_nothing() -> None:
+    features, labels = rows()
+    model = LeastSquaresClassifier(lam=0).fit(features, labels)
+    expected = model.predict(features)
+    with pytest.raises(StatisticsError, match="singular at lam = 0"):
+        model.fit(features[:5], ["x", "y", "x", "y", "x"])
+    assert (model.predict(features) == expected).all()
 
 
 @pytest.mark.parametrize("lam", [0.02, "auto"])

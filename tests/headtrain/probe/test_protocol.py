@@ -182,7 +182,7 @@ def test_searches_that_are_cut_short_are_counted() -> None:
 def test_the_edge_of_the_grid_is_told_but_not_that_of_no_decay_or_of_a_single_value() -> None:
     def notes(**chosen: float) -> list[str]:
         grid = [
-            GridPoint({"lr": lr, "weight_decay": decay}, 50.0, 1.0)
+            GridPoint({"lr": lr, "weight_decay": decay}, 50.0, 1.0, 1.0)
             for lr in (0.1, 0.2, 0.3)
             for decay in (0.0, 1.0)
         ]
@@ -194,7 +194,7 @@ def test_the_edge_of_the_grid_is_told_but_not_that_of_no_decay_or_of_a_single_va
         "the best --lr, 0.1, is the smallest one that was tried: a smaller one may be better still"
     )
     assert len(notes(lr=0.3, weight_decay=1.0)) == 2
-    assert edge_notes([GridPoint({"c": 1.0}, 50.0, 1.0)], {"c": 1.0}) == []
+    assert edge_notes([GridPoint({"c": 1.0}, 50.0, 1.0, 1.0)], {"c": 1.0}) == []
 
 
 def test_of_equal_points_the_smallest_rate_with_the_largest_decay_wins() -> None:
