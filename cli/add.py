@@ -200,4 +200,4 @@ def accuracy_in_words(part: Top1) -> str:
         return "-"
     if part.total < FEW:
         return f"{part.correct} of {part.total}"
-    return f"{part.percent:.1f} %"
+    return f"{part.percent:.2f} %"

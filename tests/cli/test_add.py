@@ -289,7 +289,7 @@ def test_few_images_are_counted_and_said_to_be_too_few(grown: tuple[Path, str]) 
 
 def test_shares_of_many_images_are_in_percent() -> None:
     assert accuracy_in_words(Top1(15, 29)) == "15 of 29"
-    assert accuracy_in_words(Top1(15, 30)) == "50.0 %"
+    assert accuracy_in_words(Top1(15, 30)) == "50.00 %"
     assert accuracy_in_words(Top1(0, 0)) == "-"
 
 
