@@ -37,20 +37,17 @@ def loss_caption(runs: Sequence[RunSummary]) -> str:
     return f"L_new: mean loss on {most}training images of the current task."
 
 
-def below(
-    runs: Sequence[RunSummary], *said: str, left_out: str = "", legend: str = ""
-) -> list[RenderableType]:
+def below(runs: Sequence[RunSummary], *said: str, left_out: str = "") -> list[RenderableType]:
     """Return the words below a table in the terminal; nothing where there is nothing to say.
 
     Args:
         runs: Those of the table.
         said: Sentences about this table; empty ones are left out.
         left_out: Headings of the columns that it has no room for.
-        legend: Lines below the words; empty, or with a line break before each.
     """
     start = "" if not runs[0].skip_start else "The points before the first step are left out."
     missing = f"Not shown in this width: {left_out}." if left_out else ""
-    words = (" ".join(filter(None, (*said, start, missing))) + legend).strip("\n")
+    words = " ".join(filter(None, (*said, start, missing)))
     return [Text(words, style="dim")] if words else []
 
 

@@ -15,7 +15,7 @@ from clinit.analysis.deviation import Deviation, deviation
 from clinit.analysis.neural_collapse import NeuralCollapse, class_nc1, neural_collapse
 from clinit.errors import HeadError
 from clinit.extract.cache import CacheSplit
-from clinit.extract.contrast import DIGEST_LETTERS, contrast
+from clinit.extract.contrast import contrast_digests
 from clinit.extract.head import Head, head_rows
 from clinit.headtrain.array import beside, library, placed, to_numpy, torch_stream
 from clinit.headtrain.least_squares.moments import Block
@@ -217,7 +217,7 @@ def matching_rows(head: Head, split: CacheSplit) -> Int[np.ndarray, " classes"]:
         )
     if not split.fingerprint.fits(head.fingerprint):
         expected = split.fingerprint.backbone_identifier
-        its, features = contrast(head.fingerprint, expected, letters=DIGEST_LETTERS)
+        its, features = contrast_digests(head.fingerprint, expected)
         raise HeadError(
             f"the head belongs to the backbone {its}, the features of {split.path} to {features}",
             remedy="Give a head that was trained on features of this backbone.",

@@ -42,7 +42,6 @@ def diagnosis_table(runs: Sequence[RunSummary], width: int, *, per_task: bool) -
         runs,
         "On buffer and new training images; 0: full collapse.",
         left_out=fitted.left_out,
-        legend=names.legend,
     )
     return Group(Text(title, style="italic"), fitted.table, *words)
 

@@ -41,7 +41,6 @@ def metrics_table(runs: Sequence[RunSummary], width: int) -> RenderableType:
         f"± standard deviation over seeds{unequal_seeds(groups)}." if seeded else "",
         *_marks(groups, measures),
         left_out=fitted.left_out,
-        legend=names.legend,
     )
     return Group(fitted.table, *words)
 

@@ -48,7 +48,6 @@ def ranking(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rendera
         "*: not in every task of every run." if starred else "",
         reading_caption(reading),
         left_out=fitted.left_out,
-        legend=names.legend,
     )
     return Group(Text(names.title, style="bold"), fitted.table, *words)
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,12 @@ import polars as pl
 
 from clinit.analysis.efficiency import Reading, gain
 from clinit.analysis.report_notes import notes_of
+from clinit.analysis.run_numbers import legend, numbered
 from clinit.analysis.run_summary import Row, RunSummary
-from clinit.analysis.same_data import by_data, headings, stacked
+from clinit.analysis.same_data import by_data, drawn, headings, stacked
 from clinit.analysis.time_to_accuracy import times_to_levels
 from clinit.errors import RecordError
+from clinit.extract.number_of import number_of
 from clinit.headtrain.record.format import RunRecord, find_records, finite, read_record
 
 if TYPE_CHECKING:
@@ -36,11 +39,16 @@ class Report:
     """What the records and the comparison want said, each once."""
 
     def __repr__(self) -> str:
-        return f"<Report: {len(self.runs)} runs, {len(self.notes)} notes>"
+        return f"<Report: {number_of(len(self.runs), 'run')}, {len(self.notes)} notes>"
 
     def by_data(self) -> list[Report]:
         """Return a report for each data: base and new classes, and images measured on."""
         return [Report(runs, self.notes) for runs in by_data(self.runs)]
+
+    @property
+    def legend(self) -> list[str]:
+        """Where the runs lie that tables, figures and notes name by a number, a line for each."""
+        return legend(self.runs)
 
     def rows(self) -> list[Row]:
         """Return one row per run, with its tasks; plain values."""
@@ -150,24 +158,27 @@ class Report:
         return self.draw("curves", width=width)
 
     def draw(self, name: str = "curves", *, width: int = 80) -> Text:
-        """Return a figure in characters, no line wider than `width`.
+        """Return a figure in characters, no line wider than `width`, for each data.
+
+        Where the records of one data do not hold what it shows, that is said in its place.
 
         Raises:
             ValueError: If there is no figure of this name; `FigureName` lists them.
-            RecordError: If the records do not hold what it shows.
+            RecordError: If no record holds what it shows.
         """
         from rich.text import Text
 
         from clinit.analysis.figures.gallery import drawable
 
         figure, parts = drawable(name), by_data(self.runs)
-        drawn = [
-            Text.assemble((f"{heading}\n", "bold underline") if heading else "", picture)
-            for heading, picture in zip(
-                headings(parts), (figure.draw(part, width) for part in parts), strict=True
+        pictures = drawn([partial(figure.draw, part, width) for part in parts])
+        return Text("\n\n").join(
+            Text.assemble(
+                (f"{heading}\n", "bold underline") if heading else "",
+                Text(f"Not drawn: {picture}.") if isinstance(picture, RecordError) else picture,
             )
-        ]
-        return Text("\n\n").join(drawn)
+            for heading, picture in zip(headings(parts), pictures, strict=True)
+        )
 
     def figure(self, name: str = "curves") -> Figure:
         """Return a figure for a paper; see `draw` for what is raised."""
@@ -221,7 +232,8 @@ def report_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Repo
     compared = [_compare(run, randoms.get(run.key)) for run in runs]
     groups = list(dict.fromkeys(run.key for run in runs))
     compared.sort(key=lambda run: (groups.index(run.key), *_order(run)))
-    return Report(tuple(compared), notes_of(compared))
+    ordered = numbered(compared)
+    return Report(tuple(ordered), notes_of(ordered))
 
 
 def is_diagnosed(run: RunSummary) -> bool:

@@ -9,15 +9,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from clinit.analysis.columns import Column
+from clinit.analysis.common_settings import common
 from clinit.analysis.run_summary import RunSummary
-from clinit.analysis.settings import NOTHING, SHORT, common, differences, phrase, scale_of, shown
+from clinit.analysis.settings import NOTHING, SHORT, differences, phrase, scale_of, shown
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunNames:
     """The names of runs, each of which is the first of its line."""
 
-    runs: tuple[RunSummary, ...]
     settings: tuple[str, ...]
     """What differs: `init`, `scale` and other settings; `init` where nothing does."""
     title: str
@@ -32,10 +32,7 @@ class RunNames:
         own = ["scale"] if len(scales) > 1 else []
         if len(inits) > 1 or not (own or differing):
             own.insert(0, "init")
-        words = [common(runs, (*differing, *without))]
-        words += [] if "init" in own else inits
-        words += [f"scale {scale}" for scale in scales if len(scales) == 1]
-        return cls(tuple(runs), (*own, *differing), ", ".join(filter(None, words)))
+        return cls((*own, *differing), common(runs, (*own, *differing, *without)))
 
     @property
     def columns(self) -> list[Column]:
@@ -50,21 +47,14 @@ class RunNames:
         """Return the same in words: `least-square, calibrated, lr 0.1`."""
         texts = {name: self._text(run, name) for name in self.settings}
         return ", ".join(
-            text if name in ("init", "scale") else phrase(run, name, self.runs)
+            text if name in ("init", "scale") else phrase(run, name)
             for name, text in texts.items()
             if text != NOTHING
         )
-
-    @property
-    def legend(self) -> str:
-        """Which run has which number; empty where something else tells the runs apart."""
-        if "run" not in self.settings:
-            return ""
-        return "".join(f"\n# {number}: {run.path}" for number, run in enumerate(self.runs, 1))
 
     def _text(self, run: RunSummary, name: str) -> str:
         if name == "init":
             return run.init
         if name == "scale":
             return scale_of(run) or NOTHING
-        return shown(run, name, self.runs)
+        return shown(run, name)

@@ -38,6 +38,8 @@ class RunSummary:
     """When levels of the random run's accuracy are reached, by task; None without one."""
     skip_start: bool = False
     """Whether the points before the first step are left out of the averages."""
+    number: int | None = None
+    """Tells it apart in its report, where nothing else does."""
 
     def __repr__(self) -> str:
         return f"<RunSummary of {self.record}>"

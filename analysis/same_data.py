@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from clinit.analysis.run_summary import RunSummary
+from clinit.errors import RecordError
 
+Drawn = TypeVar("Drawn")
 Runs = tuple[RunSummary, ...]
 
 
@@ -51,6 +54,24 @@ def stacked(runs: Sequence[RunSummary], render: Callable[[Runs], RenderableType]
         above = f"\n{heading}" if pieces else heading
         pieces += [Text(above, style="bold underline"), render(part)]
     return Group(*pieces)
+
+
+def drawn(draws: Sequence[Callable[[], Drawn]]) -> list[Drawn | RecordError]:
+    """Return what each data's call draws; in the place of what its records lack, the error.
+
+    Raises:
+        RecordError: If none of them can be drawn.
+    """
+    found: list[Drawn | RecordError] = []
+    for draw in draws:
+        try:
+            found.append(draw())
+        except RecordError as error:
+            found.append(error)
+    errors = [each for each in found if isinstance(each, RecordError)]
+    if len(errors) == len(found):
+        raise errors[0]
+    return found
 
 
 def _name(run: RunSummary, *, path: bool = False) -> str:

@@ -25,17 +25,12 @@ SHORT = {
     "init_rows": "rows",
     "iterations": "iters",
     "lam": "λ",
-    "run": "#",
     "top_blocks": "top",
     "weighting": "ave",
     "weight_decay": "decay",
 }
 """Column headings for settings whose name is too long for one."""
 
-_COMMON = (
-    *("measured_on", "backbone", "top_blocks", "rank", "method", "loss", "head_width"),
-    *("tasks", "stop_after", "iterations", "buffer", "buffer_per_class", "lr", "seed"),
-)
 _WORDS = {
     "backbone": "{}",
     "loss": "loss {}",
@@ -50,9 +45,10 @@ _WORDS = {
     "buffer_per_class": "buffer {} per class",
     "lr": "lr {}",
     "lam": "λ {}",
-    "run": "# {}",
+    "shots": "{} shots",
 }
 _ONE = {
+    "shots": "1 shot",
     "top_blocks": "1 top block",
     "tasks": "1 task",
     "iterations": "1 iteration per task",
@@ -78,11 +74,12 @@ class Differences:
 def differences(runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> Differences:
     """Return the settings in which `runs` differ; with `run` where those do not tell all apart.
 
-    Settings `without` count as if all runs had the same.
+    A setting that means nothing to some of them has one value, that of the others. Settings
+    `without` count as if all runs had the same.
     """
-    names = dict.fromkeys(name for run in runs for name in settings(run))
-    names = {name: None for name in names if name not in without}
-    differing = [name for name in names if len({_value(run, name) for run in runs} - {None}) > 1]
+    every = [values(run) for run in runs]
+    names = [n for n in dict.fromkeys(n for each in every for n in each) if n not in without]
+    differing = [name for name in names if len({each.get(name) for each in every} - {None}) > 1]
     of_init = [name for name in differing if name in INIT_SETTINGS]
     of_training = [name for name in differing if name not in of_init]
     if len({identity(run, differing) for run in runs}) < len(runs):
@@ -92,7 +89,17 @@ def differences(runs: Sequence[RunSummary], *, without: Collection[str] = ()) ->
 
 def identity(run: RunSummary, names: Sequence[str]) -> tuple[str, ...]:
     """Return the initialisation, the scale and the settings `names` of a run."""
-    return (run.init, scale_of(run) or "", *(shown(run, name) for name in names))
+    found = values(run)
+    return (run.init, scale_of(run) or "", *(found.get(name) or NOTHING for name in names))
+
+
+def values(run: RunSummary) -> dict[str, str | None]:
+    """Return the settings of a run as text: None where one means nothing to it, or is unknown."""
+    idle = _idle(run)
+    return {
+        name: None if name in idle or (value is None and name not in run.config) else _text(value)
+        for name, value in settings(run).items()
+    }
 
 
 def scale_of(run: RunSummary) -> str | None:
@@ -115,30 +122,23 @@ def settings(run: RunSummary) -> dict[str, Any]:
     return {**names, "backbone": fingerprint.get("backbone"), "head": _head_name(run), **config}
 
 
-def shown(run: RunSummary, name: str, runs: Sequence[RunSummary] = ()) -> str:
-    """Return a setting as it is printed; `run` is the number of the run among `runs`."""
+def shown(run: RunSummary, name: str) -> str:
+    """Return a setting as it is printed; `run` is the number of the run in its report."""
     if name == "run":
-        return str(1 + next(number for number, other in enumerate(runs) if other is run))
-    return _value(run, name) or NOTHING
+        return NOTHING if run.number is None else str(run.number)
+    return values(run).get(name) or NOTHING
 
 
-def phrase(run: RunSummary, name: str, runs: Sequence[RunSummary] = ()) -> str:
+def phrase(run: RunSummary, name: str) -> str:
     """Return a setting with its name: `seed 0`, `head grow`."""
-    return _said(name, shown(run, name, runs))
+    return said(name, shown(run, name))
 
 
-def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
-    """Return in words what all runs share: data sets, tasks, iterations, loss, seed, ..."""
-    every = [settings(run) for run in runs]
-    first = every[0]
-    data = [str(first[side]) for side in ("base", "new") if side not in differing and first[side]]
-    words = [
-        _said(name, _text(first[name]))
-        for name in _COMMON
-        if name not in differing and all(each.get(name) is not None for each in every)
-        if name != "top_blocks" or first[name]
-    ]
-    return ", ".join([" → ".join(data), *words] if data else words)
+def said(name: str, text: str) -> str:
+    """Return a setting and its value in words."""
+    if text == "1" and name in _ONE:
+        return _ONE[name]
+    return _WORDS.get(name, name.replace("_", " ") + " {}").format(text)
 
 
 def labels(runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> list[str]:
@@ -152,28 +152,13 @@ def labels(runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> list
     for run in runs:
         scale = scale_of(run) if len(scales) > 1 else None
         parts = [] if scale is None else [scale]
-        parts += [phrase(run, name, runs) for name in names if shown(run, name, runs) != NOTHING]
+        parts += [phrase(run, name) for name in names if shown(run, name) != NOTHING]
         result.append(run.init + (f" ({', '.join(parts)})" if parts else ""))
     return result
 
 
-def _said(name: str, text: str) -> str:
-    """Return a setting and its value in words."""
-    if text == "1" and name in _ONE:
-        return _ONE[name]
-    return _WORDS.get(name, name.replace("_", " ") + " {}").format(text)
-
-
-def _value(run: RunSummary, name: str) -> str | None:
-    """Return a setting as text; None where it means nothing to the run's initialisation."""
-    if name in _idle(run):
-        return None
-    value = settings(run).get(name)
-    return None if value is None else _text(value)
-
-
 def _idle(run: RunSummary) -> frozenset[str]:
-    """Return the settings of the initialisation that mean nothing to the run."""
+    """Return the settings that mean nothing to the run."""
     return _idle_in(json.dumps(run.config, sort_keys=True))
 
 
@@ -184,10 +169,12 @@ def _idle_in(config: str) -> frozenset[str]:
         study = Study.of(settings, top="top_blocks" in settings)
     except ValueError:  # settings of another version
         return frozenset()
-    return frozenset(INIT_SETTINGS & study.resolved().idle().keys())
+    return frozenset(study.resolved().idle())
 
 
 def _text(value: object) -> str:
+    if value is None:
+        return NOTHING
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000:

@@ -83,7 +83,6 @@ def run_table(runs: Sequence[RunSummary], width: int, reading: Reading) -> Rende
         "*: not in every task, see the notes." if partly else "",
         reading_caption(reading),
         left_out=fitted.left_out,
-        legend=names.legend,
     )
     return Group(Text(names.title, style="bold"), fitted.table, *words)
 

@@ -28,6 +28,7 @@ from clinit.cli.model_source import (
     takes_network,
 )
 from clinit.cli.study_options import takes
+from clinit.extract.number_of import number_of
 from clinit.headtrain.deployed.settings import AddConfig
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _show(added: Addition, folder: Path, path: Path) -> None:
     say(
         f"{len(change.classes):,} class{'es' if several else ''}"
         f" {'replaced or added' if change.action == 'replace' else 'added'}:"
-        f" {facts.backbone} knows {facts.num_classes:,} classes now"
+        f" {facts.backbone} knows {number_of(facts.num_classes, 'class')} now"
     )
     say(
         f"Images: {sum(change.images.values()):,} to learn from, {added.new.total:,} kept aside;"

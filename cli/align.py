@@ -16,6 +16,7 @@ from clinit.cli.interruption import keeps
 from clinit.cli.places import check_caches
 from clinit.cli.progress import doing, progress
 from clinit.cli.study_options import takes
+from clinit.extract.writable import check_writable
 from clinit.headtrain.align.settings import AlignConfig
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def align(
     if out.suffix != ".safetensors":
         raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {out}")
     check_caches(cache, head=head)
+    check_writable(out)
     from clinit.extract.cache import open_cache
     from clinit.extract.head import write_head
     from clinit.headtrain.align.alignment import choose_views

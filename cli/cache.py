@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -15,6 +16,7 @@ from clinit.cli.cache_verify import verify
 from clinit.cli.choices import CacheArgument
 from clinit.cli.console import out, say
 from clinit.cli.extract_output import size_megabytes
+from clinit.extract.number_of import number_of
 from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ def show(cache: CacheArgument) -> None:
     from rich.text import Text
 
     from clinit.extract.cache import open_cache
+    from clinit.extract.fingerprint import IMPORTED
 
     opened = open_cache(cache)
     table = Table("", *opened.splits, title=Text(visible(str(cache))), title_justify="left")
@@ -49,16 +52,19 @@ def show(cache: CacheArgument) -> None:
     table.add_row("top-1 of the stored head", *(_top1(s.summary.head) for s in splits))
     table.add_row("images/s", *(_rate(s.summary.run) for s in splits))
     table.add_row("bound", *(visible(str(s.summary.run.bound or "")) for s in splits))
+    if splits[0].fingerprint.is_imported:
+        table.add_row("imported from", *(visible(_source(s.summary.run)) for s in splits))
     out.print(table)
     for name, value in splits[0].fingerprint.without_rows.fields.items():
-        say(f"{name:>12}  {value}")
+        if name != IMPORTED:  # its value is a mark, the same whatever the files were
+            say(f"{name:>12}  {value}")
     if opened.head is None:
         say(f"{'head':>12}  none")
     else:
         named = "named" if opened.head.class_names else "without names"
         by = (opened.head.origin or {}).get("fitted")
         fitted = f", fitted: {by}" if by else ""
-        say(f"{'head':>12}  {opened.head.num_classes:,} rows, {named}{fitted}")
+        say(f"{'head':>12}  {number_of(opened.head.num_classes, 'row')}, {named}{fitted}")
     _print_views(opened.views)
 
 
@@ -82,6 +88,12 @@ def _top1(head: HeadFacts) -> str:
     if percent is None:
         return "its rows have no names" if head.class_names == "unknown" else "other classes"
     return f"{percent:.2f} % of {head.total:,}"
+
+
+def _source(run: RunFacts) -> str:
+    if run.features is not None:
+        return Path(run.features.path).name
+    return number_of(len(run.merged), "cache") if run.merged else ""
 
 
 def _rate(run: RunFacts) -> str:

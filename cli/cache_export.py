@@ -12,6 +12,7 @@ from clinit.cli.choices import CacheArgument, Split
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
 from clinit.cli.progress import counting
+from clinit.extract.number_of import number_of
 
 
 class Format(StrEnum):
@@ -68,7 +69,7 @@ def export(
         ):
             plan = written.split.plan
             say(
-                f"{plan.title}: {written.num_rows:,} rows of {written.split.dim}"
+                f"{plan.title}: {number_of(written.num_rows, 'row')} of {written.split.dim}"
                 f" {written.split.dtype} at {written.path}"
             )
             if written.num_left_out:

@@ -10,6 +10,7 @@ import typer
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
 from clinit.cli.progress import counting
+from clinit.extract.number_of import number_of
 
 
 @keeps("Written shards are kept: the same command goes on after them.")
@@ -30,7 +31,7 @@ def merge(
         for split in run(caches, out, on_rows=show, on_note=note):
             classes = len(set(split.labels.tolist()))
             say(
-                f"{split.plan.title}: {split.num_rows:,} rows of {classes:,} classes,"
+                f"{split.plan.title}: {number_of(split.num_rows, 'row')} of {classes:,} classes,"
                 f" {split.dim} x {split.dtype}, at {split.path}"
             )
             if split.num_valid < split.num_rows:

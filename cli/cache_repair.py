@@ -12,6 +12,7 @@ from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
 from clinit.cli.network_options import Workers
 from clinit.cli.progress import counting, doing
+from clinit.extract.number_of import number_of
 from clinit.headtrain.study import Device
 
 
@@ -58,7 +59,7 @@ def repair(
     is_same = True
     with counting() as show:
         for mended in run(found, config, on_rows=show, on_note=note):
-            computed = "" if mended.rows is None else f", {mended.rows:,} rows computed"
+            computed = "" if mended.rows is None else f", {number_of(mended.rows, 'row')} computed"
             say(f"{mended.title}: mended{computed}")
             for difference in mended.differences:
                 say(f"  {difference}")

@@ -11,6 +11,7 @@ from clinit.cli.choices import CacheArgument, DeviceOption
 from clinit.cli.console import say
 from clinit.cli.network_options import Workers
 from clinit.cli.progress import counting
+from clinit.extract.number_of import number_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,8 +133,9 @@ def _say(found: Rechecked, then: str, now: str, dtype: str) -> None:
     mark = "" if found.is_same else "  DIFFERENT"
     devices = "" if then == now else f" ({then} then, {now} now)"
     say(
-        f"{found.title}: {found.num_rows:,} rows extracted again{devices}: largest difference"
-        f" {found.largest:.2g} of a row's largest feature, row {found.row:,}, {found.path}{mark}"
+        f"{found.title}: {number_of(found.num_rows, 'row')} extracted again{devices}: largest"
+        f" difference {found.largest:.2g} of a row's largest feature, row {found.row:,},"
+        f" {found.path}{mark}"
     )
     say(
         f"  up to {found.tolerance:.2g} is rounding: storage in {dtype}, and sums in another order"

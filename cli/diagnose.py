@@ -14,10 +14,15 @@ from clinit.cli.choices import CacheArgument, DeviceOption, Memory, Split
 from clinit.cli.console import note, out, print_json, say
 from clinit.cli.places import check_caches
 from clinit.cli.progress import doing
+from clinit.extract.number_of import number_of
 
 if TYPE_CHECKING:
     from clinit.extract.cache import Cache
     from clinit.extract.head import Head
+
+
+STORED = "pretrained"
+"""The word for the head in the cache."""
 
 
 class Format(StrEnum):
@@ -34,7 +39,7 @@ def diagnose(
     ] = None,
     head: Annotated[
         str, typer.Option(help="A head file, or the pretrained head stored with the cache.")
-    ] = "pretrained",
+    ] = STORED,
     per_class: Annotated[
         bool,
         typer.Option("--per-class", help="Also print a line per class; reads the cache twice."),
@@ -56,7 +61,7 @@ def diagnose(
     """
     if not math.isfinite(lam):
         raise typer.BadParameter(f"--lambda takes a finite number, got {lam}")
-    check_caches(cache)
+    check_caches(cache, head=None if head == STORED else Path(head))
     from clinit.analysis.diagnosis import diagnose_split
     from clinit.extract.cache import open_cache
     from clinit.extract.device import choose_device
@@ -84,7 +89,7 @@ def diagnose(
     collapse = found.collapse
     say(f"{cache}, split {name}, head {head}")
     say(
-        f"{found.rows:,} rows of {collapse.classes:,} classes, width {collapse.dim},"
+        f"{number_of(found.rows, 'row')} of {collapse.classes:,} classes, width {collapse.dim},"
         f" class means of rank {collapse.rank}, lambda {lam:g};"
         f" computed with {found.library}"
     )
@@ -92,7 +97,10 @@ def diagnose(
     if per_class:
         out.print(found.class_table())
     if others := len(opened.split(name).class_names) - collapse.classes:
-        note(f"{others:,} classes of the cache have no row in the head, or no features: left out")
+        note(
+            f"left out: {number_of(others, 'class')} of the cache without a row in the head, or"
+            " without features"
+        )
     lost = min(collapse.dim, collapse.classes - 1) - collapse.rank
     if lost:
         note(f"the class means do not spread along {lost} of the directions; NC1 leaves them out")
@@ -102,7 +110,7 @@ def _head(choice: str, cache: Cache) -> Head:
     from clinit.errors import HeadError
     from clinit.extract.head import read_head
 
-    if choice != "pretrained":
+    if choice != STORED:
         return read_head(Path(choice))
     if cache.head is None:
         raise HeadError(

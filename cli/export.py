@@ -16,6 +16,7 @@ from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
 from clinit.cli.places import check_run
 from clinit.cli.progress import doing
+from clinit.extract.writable import check_writable
 
 if TYPE_CHECKING:
     from clinit.extract.head import Top1
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
     from clinit.headtrain.export.run import Export
 
 FILE_SUFFIXES = frozenset(
-    {".bin", ".ckpt", ".h5", ".json", ".onnx", ".pickle", ".pkl", ".pt", ".pth", ".safetensors"}
+    {
+        *(".bin", ".ckpt", ".h5", ".json", ".npz", ".onnx"),
+        *(".pickle", ".pkl", ".pt", ".pth", ".safetensors"),
+    }
 )
 """Of files: who gives one does not mean a folder."""
 
@@ -115,6 +119,11 @@ def export(
     their head.
     """
     check_run(run)
+    check_writable(out)
+    if out.absolute().resolve().is_relative_to(run.resolve()):
+        raise typer.BadParameter(
+            f"--out is a place outside the run record, which holds its own files alone, got {out}"
+        )
     from clinit.headtrain.export.image_files import find_images
     from clinit.headtrain.export.run import export_run
 
@@ -124,7 +133,7 @@ def export(
         return
     if out.suffix != ".safetensors" and out.suffix.lower() in FILE_SUFFIXES:
         raise typer.BadParameter(
-            f"--out is a folder, or a file that ends in .safetensors, got {out}"
+            f"--out is a folder, or a file that ends in .safetensors or .npz, got {out}"
         )
     if onnx and out.suffix == ".safetensors":
         raise typer.BadParameter(f"--onnx writes into a folder: give --out one, not {out}")

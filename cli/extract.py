@@ -228,7 +228,7 @@ def extract(
         raise typer.BadParameter("--part and --ray exclude each other: give one")
     share = Part() if part is None else parse_part(part, os.environ)
     pixel_mean, pixel_deviation = numbers("--mean", mean), numbers("--std", std)
-    _check_images(dataset, manifest, root)
+    _check_images(dataset, manifest, root, split)
     check_writable(out)
     from clinit.extract.backbone import BackboneConfig
     from clinit.extract.run import ExtractConfig, extract_part
@@ -275,8 +275,10 @@ def extract(
             print_results(results, out)
 
 
-def _check_images(dataset: str | None, manifest: Path | None, root: Path) -> None:
-    """Refuse a data set that is not known, and a folder that is not there."""
+def _check_images(
+    dataset: str | None, manifest: Path | None, root: Path, split: ReadSplit | None
+) -> None:
+    """Refuse what is not there: the data set, the manifest, the folder, images in its layout."""
     from clinit.extract.dataset import check_known
     from clinit.extract.tree import Tree
 
@@ -285,6 +287,15 @@ def _check_images(dataset: str | None, manifest: Path | None, root: Path) -> Non
     if dataset is not None:
         check_known(dataset)
     Tree.at(root)
+    if manifest is not None and not manifest.is_file():
+        from clinit.extract.manifest import read_manifest
+
+        read_manifest(manifest)  # says what is wrong with it
+    if dataset is not None and split is None:
+        from clinit.extract.scan import available_splits, scan
+
+        if not available_splits(dataset, root):
+            scan(dataset, root, ReadSplit.train.value)  # says what was looked for
 
 
 def _manifests(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from clinit.cli.console import note, say, warn
 from clinit.cli.progress import progress
+from clinit.extract.number_of import number_of
 from clinit.extract.part import WHOLE
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def print_part(result: PartResult) -> None:
         f"{plan.title}, part {result.part}: {result.shards_there:,} of"
         f" {plan.num_shards:,} shards are there, at {result.path}"
     )
-    done = f"{result.computed_rows:,} images computed"
+    done = f"{number_of(result.computed_rows, 'image')} computed"
     say(f"  {done if result.computed_rows else 'this part was complete: every shard verified'}")
     _print_replaced(result)
     if result.problem:
@@ -104,15 +105,16 @@ def print_split(result: SplitResult) -> None:
     split = result.split
     shards = split.plan.num_shards
     say(
-        f"{split.plan.title}: {split.num_rows:,} images, features {split.num_valid:,} x {split.dim}"
-        f" {split.dtype} in {shards:,} shard{'s' if shards > 1 else ''} at {split.path}"
+        f"{split.plan.title}: {number_of(split.num_rows, 'image')}, features"
+        f" {split.num_valid:,} x {split.dim} {split.dtype} in {number_of(shards, 'shard')} at"
+        f" {split.path}"
     )
     _print_replaced(result)
     if result.run is not None:
         run = result.run
         say(f"  {_rate(result)}: {_shares(run.shares)}; the bound is {run.bound}")
     elif result.shared_rows:
-        say(f"  computed by other workers: {result.shared_rows:,} images")
+        say(f"  computed by other workers: {number_of(result.shared_rows, 'image')}")
     elif result.part != WHOLE:
         say(f"  already complete: every shard of part {result.part} verified, nothing to do")
     else:
@@ -147,7 +149,10 @@ def print_views(results: Sequence[SplitResult], present: int) -> None:
     )
     say(f"  {fingerprint.augmentation}")
     if present > len(results):
-        note(f"the cache holds {present} views: those that this command did not ask for stay")
+        note(
+            f"the cache holds {number_of(present, 'view')}: those that this command did not ask for"
+            " stay"
+        )
 
 
 def size_megabytes(folder: Path) -> float:
@@ -171,7 +176,7 @@ def _rate(result: SplitResult) -> str:
     ]
     rate = result.run.images_per_s or 0
     more = f" ({', '.join(others)})" if others else ""
-    return f"{result.computed_rows:,} images at {rate:,.0f} images/s{more}"
+    return f"{number_of(result.computed_rows, 'image')} at {rate:,.0f} images/s{more}"
 
 
 def _print_replaced(result: SplitResult | PartResult) -> None:

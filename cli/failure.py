@@ -16,6 +16,7 @@ from rich.text import Text
 from clinit.cli.config_file import Defaults
 from clinit.cli.console import err
 from clinit.cli.context import given
+from clinit.cli.help_entries import usage
 from clinit.cli.interruption import Interruption, arrived, raise_no_more
 from clinit.cli.usage_error import usage_message
 from clinit.errors import ClinitError
@@ -59,7 +60,8 @@ def _refuse_usage(error: Any) -> int:
     message = usage_message(error)
     if message:  # none: the help has been printed instead
         if error.ctx is not None:
-            err.print(Text(error.ctx.get_usage(), style="bold"))
+            called = usage(error.ctx.command, error.ctx)
+            err.print(Text.assemble(("Usage: ", "bold"), visible(called)))
             help_option = error.ctx.help_option_names[-1]
             err.print(Text(f"Try '{error.ctx.command_path} {help_option}' for help.", style="dim"))
         message += _origin(error)

@@ -53,10 +53,10 @@ def usage(command: Any, context: Any) -> str:
     shown = [each for each in command.get_params(context) if not getattr(each, "hidden", False)]
     options = [each for each in shown if _is_option(each)]
     words = [context.command_path]
-    words += [f"{_names(each)[0]} {kind_of(each)}" for each in options if each.required]
+    words += [f"{names_of(each)[0]} {kind_of(each)}" for each in options if each.required]
     words += ["[OPTIONS]"] if any(not each.required for each in options) else []
     for each in (each for each in shown if not _is_option(each)):
-        name = _names(each)[0]
+        name = names_of(each)[0]
         words.append(name if each.required else f"[{name.strip('[]')}]")
     if hasattr(command, "commands"):
         words.append("COMMAND ...")
@@ -80,6 +80,15 @@ def panels_of(command: Any, context: Any) -> list[Panel]:
 def paragraphs(command: Any) -> list[str]:
     """Return the paragraphs of the help of a command, one line each."""
     return [" ".join(each.split()) for each in (command.help or "").split("\n\n")]
+
+
+def names_of(parameter: Any) -> tuple[str, ...]:
+    """Return the long names of an option first; the name of an argument as the help has it."""
+    if _is_option(parameter):
+        long_first = sorted(parameter.opts, key=lambda name: not name.startswith("--"))
+        return (*long_first, *parameter.secondary_opts)
+    name = parameter.metavar or parameter.name.rstrip("_").upper().replace("_", "-")
+    return (name if parameter.nargs == 1 or parameter.metavar else f"{name}...",)
 
 
 def kind_of(parameter: Any) -> str:
@@ -114,19 +123,11 @@ def _entry(parameter: Any, context: Any) -> Entry:
     if limits := _limits(parameter):
         facts.append(limits)
     told = f" [{'; '.join(facts)}]" if facts else ""
-    return Entry(_names(parameter), kind_of(parameter), f"{help_text}{told}".strip())
+    return Entry(names_of(parameter), kind_of(parameter), f"{help_text}{told}".strip())
 
 
 def _is_option(parameter: Any) -> bool:
     return bool(parameter.param_type_name == "option")
-
-
-def _names(parameter: Any) -> tuple[str, ...]:
-    if _is_option(parameter):
-        long_first = sorted(parameter.opts, key=lambda name: not name.startswith("--"))
-        return (*long_first, *parameter.secondary_opts)
-    name = parameter.metavar or parameter.name.rstrip("_").upper().replace("_", "-")
-    return (name if parameter.nargs == 1 or parameter.metavar else f"{name}...",)
 
 
 def _type(parameter: Any) -> Any:

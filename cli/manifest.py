@@ -12,6 +12,7 @@ from clinit.cli.completion import datasets, described_datasets
 from clinit.cli.console import note, out, say, warn
 from clinit.cli.interruption import keeps
 from clinit.cli.progress import doing
+from clinit.extract.number_of import number_of
 from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
@@ -101,10 +102,13 @@ def show(
     ] = False,
 ) -> None:
     """Show what a manifest holds, or what is known of a data set."""
-    from clinit.extract.dataset import known_datasets, read_dataset
-    from clinit.extract.manifest import read_manifest
+    from clinit.extract.dataset import check_known, known_datasets, read_dataset
 
     known = manifest in known_datasets() and not Path(manifest).is_file()
+    if Path(manifest).name == manifest and not (Path(manifest).suffix or Path(manifest).exists()):
+        check_known(manifest, described=True)
+    from clinit.extract.manifest import read_manifest
+
     if classes:
         found = (
             read_dataset(manifest).classes if known else read_manifest(Path(manifest)).class_names
@@ -188,11 +192,11 @@ def _print_dataset(dataset: Dataset) -> None:
     say(dataset.licence)
     say()
     first, last = dataset.classes[0], dataset.classes[-1]
-    say(f"{len(dataset.classes):,} classes, from {first} (label 0) to {last}")
+    say(f"{number_of(len(dataset.classes), 'class')}, from {first} (label 0) to {last}")
     for split in ("train", "val"):
         say(f"{split}: {_expected(dataset, split) or 'any number of'} images")
     if dataset.total is not None:
-        say(f"together: {dataset.total:,} images")
+        say(f"together: {number_of(dataset.total, 'image')}")
     say()
     say("Layouts, in the order tried; folders under --root:")
     for layout in dataset.layouts:

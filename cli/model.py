@@ -11,7 +11,9 @@ from rich.text import Text
 
 from clinit.cli.console import out, print_json, say
 from clinit.cli.model_source import ModelArgument
+from clinit.cli.places import check_model
 from clinit.cli.progress import doing
+from clinit.extract.number_of import number_of
 from clinit.extract.visible import visible
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ def show(
     ] = False,
 ) -> None:
     """Show which classes a model has, when they came and from what, and what it remembers."""
+    check_model(model)
     from clinit.headtrain.export.memory_file import memory_in
     from clinit.headtrain.export.model_file import read_facts
     from clinit.headtrain.export.model_folder import model_file_of
@@ -56,7 +59,7 @@ def _show(path: Path, facts: ModelFacts, memory: Memory | None) -> None:
     from rich import box
     from rich.table import Table
 
-    say(f"{path}: {facts.backbone}, {facts.num_classes:,} classes")
+    say(f"{path}: {facts.backbone}, {number_of(facts.num_classes, 'class')}")
     say(f"Images: {facts.transform.describe()}")
     if facts.temperature is not None:
         say(f"Probabilities: {facts.temperature.describe()}")
@@ -70,7 +73,7 @@ def _show(path: Path, facts: ModelFacts, memory: Memory | None) -> None:
         )
         say(
             f"It remembers {int(memory.known.sum()):,} of them{exact},"
-            f" {len(memory.held_out.labels):,} features kept aside and"
+            f" {number_of(len(memory.held_out.labels), 'feature')} kept aside and"
             f" {len(memory.kept.labels):,} for rehearsal: {memory.num_bytes / 1e6:,.1f} MB"
         )
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
@@ -92,7 +95,7 @@ def _show(path: Path, facts: ModelFacts, memory: Memory | None) -> None:
     for task in sorted(set(facts.tasks)):
         names = [n for n, t in zip(facts.class_names, facts.tasks, strict=True) if t == task]
         where = "base" if task == 0 else f"task {task}"
-        say(f"{where}, {len(names):,} classes: {_listed(names)}")
+        say(f"{where}, {number_of(len(names), 'class')}: {_listed(names)}")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -36,8 +36,10 @@ from clinit.cli.network_options import (
 from clinit.cli.places import check_model
 from clinit.cli.progress import doing
 from clinit.cli.training_progress import training_progress
+from clinit.errors import ManifestError
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count
+from clinit.extract.writable import check_writable
 
 if TYPE_CHECKING:
     from clinit.extract.run import ExtractConfig
@@ -211,13 +213,15 @@ def _in_panel(kind: Any, panel: str) -> Any:
 
 def check_out(out: Path, *, overwrite: bool) -> None:
     """Check that a model can be written to `out`, and that a file has the right suffix."""
-    from clinit.headtrain.export.model_folder import check_free
-
     if out.suffix != ".safetensors" and out.suffix.lower() in FILE_SUFFIXES:
         raise typer.BadParameter(
             f"--out is a folder, or a file that ends in .safetensors, got {out}"
         )
-    check_free(out, overwrite=overwrite)
+    check_writable(out)
+    if out.exists() or out.is_symlink():
+        from clinit.headtrain.export.model_folder import check_free
+
+        check_free(out, overwrite=overwrite)
     tell_replaced([out], overwrite=overwrite)
 
 
@@ -241,13 +245,22 @@ def check_paths(paths: Sequence[Path], network: NetworkOptions) -> None:
             if needed == 1
             else "give MODEL and IMAGES; or --backbone and IMAGES alone"
         )
-    if network.backbone is not None:
-        return
+    if network.backbone is None:
+        _check_of_model(paths[0], paths[1], network)
+    if not paths[-1].is_dir():
+        raise ManifestError(
+            f"no folder of images at {paths[-1]}",
+            remedy="Give a folder that holds a folder of images for each class.",
+        )
+
+
+def _check_of_model(model: Path, images: Path, network: NetworkOptions) -> None:
+    """Check that there is a model, and that no option of a network stands beside it."""
     given = [name for name in _OF_TIMM if getattr(network, name)]
     if given or network.transform is not TransformKind.timm:
         option = (given or ["transform"])[0].replace("_", "-")
         raise typer.BadParameter(f"--{option} goes with --backbone; MODEL has its own")
-    check_model(paths[0], paths[1:])
+    check_model(model, [images])
 
 
 def listener() -> Listener:

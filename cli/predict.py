@@ -142,7 +142,7 @@ def predict(
     files = {write_csv: csv_file, write_parquet: parquet_file}
     written = {write: file for write, file in files.items() if file is not None}
     for write, file in written.items():
-        write(predictions, file, rejection)
+        write(predictions, file, rejection, of_features=is_head)
     if as_json:
         told = [json_of(each, rejection) for each in predictions]
         print_json(json.dumps(told, ensure_ascii=False))

@@ -45,12 +45,26 @@ def json_of(prediction: Prediction, rejection: Rejection | None) -> dict[str, An
 
 
 def write_csv(
-    predictions: Sequence[Prediction], path: Path, rejection: Rejection | None = None
+    predictions: Sequence[Prediction],
+    path: Path,
+    rejection: Rejection | None = None,
+    *,
+    of_features: bool = False,
 ) -> None:
-    """Write predictions as a CSV file, atomically; what is not known is empty."""
+    """Write predictions as a CSV file, atomically; what is not known is empty.
+
+    Args:
+        predictions: One per image, or per row of features; possibly none.
+        path: The file.
+        rejection: The rule by which some are unknown.
+        of_features: Whether they are of features.
+    """
     text = io.StringIO(newline="")
     writer = csv.DictWriter(
-        text, _columns(predictions, rejection), lineterminator="\n", extrasaction="raise"
+        text,
+        _columns(rejection, of_features=of_features),
+        lineterminator="\n",
+        extrasaction="raise",
     )
     writer.writeheader()
     for row in _rows(predictions, rejection):
@@ -64,14 +78,23 @@ def write_csv(
 
 
 def write_parquet(
-    predictions: Sequence[Prediction], path: Path, rejection: Rejection | None = None
+    predictions: Sequence[Prediction],
+    path: Path,
+    rejection: Rejection | None = None,
+    *,
+    of_features: bool = False,
 ) -> None:
-    """Write predictions as a Parquet file, atomically; what is not known is null."""
-    frame = as_frame(predictions, rejection)
+    """Write predictions as a Parquet file, atomically; what is not known is null.
+
+    Arguments as in `write_csv`.
+    """
+    frame = as_frame(predictions, rejection, of_features=of_features)
     _commit(path, frame.write_parquet)
 
 
-def as_frame(predictions: Sequence[Prediction], rejection: Rejection | None) -> pl.DataFrame:
+def as_frame(
+    predictions: Sequence[Prediction], rejection: Rejection | None, *, of_features: bool = False
+) -> pl.DataFrame:
     """Return predictions as a table of typed columns."""
     import polars as pl
 
@@ -81,12 +104,11 @@ def as_frame(predictions: Sequence[Prediction], rejection: Rejection | None) -> 
         **{"probability": pl.Float64, "task": pl.Int64, "error": pl.String},
         **{"score": pl.Float64, "threshold": pl.Float64, "unknown": pl.Boolean},
     }
-    schema = {name: types[name] for name in _columns(predictions, rejection)}
+    schema = {name: types[name] for name in _columns(rejection, of_features=of_features)}
     return pl.DataFrame(list(_rows(predictions, rejection)), schema=schema)
 
 
-def _columns(predictions: Sequence[Prediction], rejection: Rejection | None) -> tuple[str, ...]:
-    of_features = bool(predictions) and predictions[0].row is not None
+def _columns(rejection: Rejection | None, *, of_features: bool) -> tuple[str, ...]:
     columns = (*OF_FEATURES, *COLUMNS[1:]) if of_features else COLUMNS
     return columns if rejection is None else (*columns, *OF_REJECTION)
 

@@ -6,6 +6,8 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
+import typer
+
 from clinit.cli.choices import Overwrite
 from clinit.cli.claim import claimed_file
 from clinit.cli.config_file import ConfigOption
@@ -16,12 +18,14 @@ from clinit.cli.model_source import (
     ModelOut,
     NetworkOptions,
     check_out,
+    check_paths,
     listener,
     open_source,
     takes_network,
 )
 from clinit.cli.progress import doing
 from clinit.cli.study_options import takes
+from clinit.extract.number_of import number_of
 from clinit.headtrain.deployed.settings import RememberConfig
 
 if TYPE_CHECKING:
@@ -50,16 +54,15 @@ def remember(
 
     clinit remember scenes/ photographs/ --out scenes-with-memory/
     """
-    import typer
-
+    check_paths(paths, network)
+    if out.suffix == ".safetensors":
+        raise typer.BadParameter(f"--out is a folder here: a file remembers nothing, got {out}")
+    check_out(out, overwrite=overwrite)
     from clinit.headtrain.deployed.images import image_features, where_from
     from clinit.headtrain.deployed.remember import check_own
     from clinit.headtrain.deployed.remember import remember as remember_classes
     from clinit.headtrain.deployed.write import write_classes
 
-    if out.suffix == ".safetensors":
-        raise typer.BadParameter(f"--out is a folder here: a file remembers nothing, got {out}")
-    check_out(out, overwrite=overwrite)
     with claimed_file(out):
         model, images = open_source(paths, network)
         source, folder = image_features(
@@ -83,15 +86,18 @@ def _show(found: Remembered, folder: Path, out: Path) -> None:
     assert memory is not None
     say(
         f"{found.num_remembered:,} of {found.classes.facts.num_classes:,} classes remembered, of"
-        f" {sum(change.images.values()):,} images; their features are at {folder}"
+        f" {number_of(sum(change.images.values()), 'image')}; their features are at {folder}"
     )
     if found.kept_from_before:
         say(f"{found.kept_from_before:,} others as they were remembered before")
     if found.accuracy.percent is not None:
-        say(f"Top-1 {found.accuracy.percent:.2f} % on {found.accuracy.total:,} images kept aside")
+        say(
+            f"Top-1 {found.accuracy.percent:.2f} % on"
+            f" {number_of(found.accuracy.total, 'image')} kept aside"
+        )
     say(
         f"Means of {memory.dim} numbers, one covariance,"
-        f" {len(memory.held_out.labels):,} features kept aside, {len(memory.kept.labels):,} for"
-        f" rehearsal: {memory.num_bytes / 1e6:,.1f} MB"
+        f" {number_of(len(memory.held_out.labels), 'feature')} kept aside,"
+        f" {len(memory.kept.labels):,} for rehearsal: {memory.num_bytes / 1e6:,.1f} MB"
     )
     say(f"Model folder at {out}")

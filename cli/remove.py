@@ -12,7 +12,9 @@ from clinit.cli.claim import claimed_file
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
 from clinit.cli.model_source import ModelArgument, ModelOut, check_out
+from clinit.cli.places import check_model
 from clinit.cli.progress import doing
+from clinit.extract.number_of import number_of
 
 
 @keeps("No half of a model is left: it is written whole or not at all.")
@@ -32,18 +34,22 @@ def remove(
 
     clinit remove scenes/ campsite iceberg --out fewer-scenes/
     """
+    check_model(model)
+    check_out(out, overwrite=overwrite)
     from clinit.headtrain.deployed.edit import Classes, removed
     from clinit.headtrain.deployed.model import open_model
     from clinit.headtrain.deployed.write import check_apart, write_classes
 
-    check_out(out, overwrite=overwrite)
     with claimed_file(out), doing("Putting backbone and head together …"):
         opened = open_model(model, device="cpu")
         check_apart(out, model)
         data = {"command": ["clinit", *sys.argv[1:]], "model": opened.origin}
         left = removed(Classes.of(opened), classes, data=data)
         facts = write_classes(opened, left, out, overwrite=overwrite)
-    say(f"{len(set(classes)):,} removed: {facts.backbone} knows {facts.num_classes:,} classes now")
+    say(
+        f"{len(set(classes)):,} removed: {facts.backbone} knows"
+        f" {number_of(facts.num_classes, 'class')} now"
+    )
     if left.memory is not None and not left.memory.exact:
         note(
             "the covariance that all classes share is still that of the removed ones too:"

@@ -12,6 +12,7 @@ from clinit.cli.claim import claimed_file
 from clinit.cli.console import say
 from clinit.cli.interruption import keeps
 from clinit.cli.model_source import ModelArgument, ModelOut, check_out
+from clinit.cli.places import check_model
 from clinit.cli.progress import doing
 
 
@@ -35,12 +36,13 @@ def rename(
 
     clinit rename scenes/ n02979186="cassette player" --out named-scenes/
     """
+    pairs = _pairs(names)
+    check_model(model)
+    check_out(out, overwrite=overwrite)
     from clinit.headtrain.deployed.edit import Classes, renamed
     from clinit.headtrain.deployed.model import open_model
     from clinit.headtrain.deployed.write import check_apart, write_classes
 
-    pairs = _pairs(names)
-    check_out(out, overwrite=overwrite)
     with claimed_file(out), doing("Putting backbone and head together …"):
         opened = open_model(model, device="cpu")
         check_apart(out, model)

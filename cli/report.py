@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -195,13 +196,22 @@ def report(
 
 def _save(report: Report, figures: Sequence[FigureName], plot: Path) -> None:
     from clinit.analysis.figures.save import data_paths_of, paths_of
+    from clinit.analysis.same_data import drawn, headings
+    from clinit.errors import RecordError
 
     parts = report.by_data()
+    data = headings([part.runs for part in parts])
     for name, path in zip(figures, paths_of(plot, figures), strict=True):
-        for part, file in zip(parts, data_paths_of(path, len(parts)), strict=True):
-            part.save_figure(file, name)
-            what = "the curves are" if name is FigureName.CURVES else f"{name} is"
-            note(f"{what} drawn in {file}")
+        files = data_paths_of(path, len(parts))
+        draws = [
+            partial(part.save_figure, file, name) for part, file in zip(parts, files, strict=True)
+        ]
+        what = "the curves are" if name is FigureName.CURVES else f"{name} is"
+        for error, heading, file in zip(drawn(draws), data, files, strict=True):
+            if isinstance(error, RecordError):
+                note(f"{what} not drawn for {heading}: {error}")
+            else:
+                note(f"{what} drawn in {file}")
 
 
 def show(
@@ -244,6 +254,8 @@ def show(
         say()
         out.print(report.diagnosis_table(width=out.width, per_task=per_task))
     out.print(Text(WHERE_COLUMNS_ARE_TOLD, style="dim"))
+    for line in report.legend:
+        out.print(Text(line, style="dim"), soft_wrap=True)
     for remark in report.notes:
         if remark in said:
             continue

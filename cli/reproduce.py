@@ -13,6 +13,7 @@ from clinit.cli.completion import tables
 from clinit.cli.console import note, out, say
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
+from clinit.cli.places import check_caches
 from clinit.cli.reproduce_dry_run import show_commands
 from clinit.cli.reproduce_runs import Asked, runs_of
 from clinit.cli.reproduce_steps import Places, Step, check_images, digits_of, steps
@@ -137,6 +138,7 @@ def reproduce(
 
     if (base is None) != (new is None):
         raise typer.BadParameter("--base and --new go together: give both caches or none")
+    check_caches(base, new)
     chosen = [table for table in TABLES if table.name in _known(names)]
     for place in (folder, folder / "tables", folder / "figures"):  # written at the very end
         check_writable(place / "any")

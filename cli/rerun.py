@@ -15,10 +15,12 @@ from clinit.cli.claim import claimed_folder, tell_replaced
 from clinit.cli.completion import runs
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
+from clinit.cli.places import check_run
 from clinit.cli.top_inputs import BaseRoot, NewRoot, Weights, Workers
 from clinit.cli.training_progress import training_progress
 from clinit.extract.byte_size import size_text
 from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.writable import check_writable
 
 if TYPE_CHECKING:
     from clinit.headtrain.record.format import RunRecord
@@ -92,6 +94,9 @@ def rerun(
     parameters that were changed are compared: on the same device they are the
     same bits. The exit code is 1 where they are not.
     """
+    check_run(run)
+    if out is not None:
+        check_writable(out)
     from clinit.headtrain.record.compare import differences
     from clinit.headtrain.record.format import (
         changed_parameters,

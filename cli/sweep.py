@@ -25,6 +25,7 @@ from clinit.cli.sweep_progress import progress
 from clinit.cli.sweep_search import SearchOptions, run_search
 from clinit.cli.top_inputs import CheckpointEvery, Images, takes_images
 from clinit.extract.number_of import number_of
+from clinit.extract.writable import check_writable
 
 if TYPE_CHECKING:
     from clinit.headtrain.study import Study
@@ -192,7 +193,7 @@ def sweep(
         from clinit.cli.sweep_top import sweep_top
 
         runs = _runs(grids_of(config_file, grid or [], commands, top=True), top=True)
-        check_caches(base, new)
+        _check_places(base, new, out)
         sweep_top(runs, images, head or [], out, checkpoint_every=checkpoint_every, dry_run=dry_run)
         return
     _reject_images(context)
@@ -200,7 +201,7 @@ def sweep(
         asked.reject()
         places = (base, new, head or [])
         grids = grids_of(config_file, grid or [], commands)
-        check_caches(base, new)
+        _check_places(base, new, out)
         _sweep(grids, places, out, bank_size, memory=memory, ray=ray, dry_run=dry_run)
         return
     if ray is not None:
@@ -214,8 +215,15 @@ def sweep(
             f"--search takes one grid, but there are {len(others) + 1}: of tables [[sweep.grid]],"
             " or of methods with settings of their own"
         )
+    _check_places(base, new, out)
     with claimed_folder(out):
         run_search(chosen, read_data(base, new, head or [], memory), out, asked, bank_size)
+
+
+def _check_places(base: Path, new: Path, out: Path) -> None:
+    """Check that the caches are there, and that the runs can be written."""
+    check_caches(base, new)
+    check_writable(out)
 
 
 def _sweep(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from clinit.cli import progress as shown_progress
 from clinit.cli.console import note
+from clinit.extract.number_of import number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.sweep.runner import SweepEvent, SweepObserver
@@ -41,8 +42,10 @@ def progress(*, total: int, done: int = 0) -> Iterator[SweepObserver]:
                     recorded += runs
                     line.title = f"{recorded:,}/{total:,} runs"
                     line.count(recorded - done, total - done)
-                    shown.reached(f"{recorded:,} of {total:,} runs are recorded")
+                    shown.reached(f"{recorded:,} of {number_of(total, 'run')} recorded")
                 case runner.BankHalved(runs):
-                    note(f"a bank of {runs} runs does not fit into memory: it is halved")
+                    note(
+                        f"a bank of {number_of(runs, 'run')} does not fit into memory: it is halved"
+                    )
 
         yield observe

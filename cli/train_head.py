@@ -20,6 +20,7 @@ from clinit.cli.progress import doing
 from clinit.cli.study_options import takes_studies
 from clinit.cli.training_progress import training_progress
 from clinit.extract.number_of import number_of
+from clinit.extract.writable import check_writable
 from clinit.headtrain.study import Study, by_stream, names_of
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def train_head(
     recorded stays as it is, unless --overwrite is given.
     """
     check_caches(base, new, head=head)
+    check_writable(out)
     from clinit.extract.device import choose_device
     from clinit.headtrain.bank.precision import check_precision
     from clinit.headtrain.record.finished import places_of, unrecorded

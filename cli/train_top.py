@@ -25,6 +25,7 @@ from clinit.cli.top_inputs import (
 )
 from clinit.cli.training_progress import training_progress
 from clinit.extract.number_of import number_of
+from clinit.extract.writable import check_writable
 from clinit.headtrain.study import Study, by_stream, run_name
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def train_top(
     when the same command is given again.
     """
     check_caches(base, new, head=head)
+    check_writable(out)
     from clinit.headtrain.record.finished import places_of
     from clinit.headtrain.stream.base_head import starting_head
     from clinit.headtrain.top.resume import unfinished

@@ -6,9 +6,11 @@ Typer hands on the messages of the library that converts values: `Value error, '
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from clinit.extract.did_you_mean import closest, did_you_mean
+from clinit.cli.help_entries import kind_of, names_of
+from clinit.extract.did_you_mean import did_you_mean
 from clinit.headtrain.setting import listed
 
 _EXPECTED = {
@@ -29,19 +31,53 @@ _LIMITS = {
 
 def usage_message(error: Any) -> str:
     """Return the message of a usage error of Typer."""
-    if (option := getattr(error, "option_name", None)) and hasattr(error, "possibilities"):
-        return _no_such_option(error, option)
+    if option := getattr(error, "option_name", None):
+        return _about_option(error, option)
     parameter, details = getattr(error, "param", None), _details(error)
-    if parameter is None or details is None:
-        return str(error.format_message()).removeprefix("Invalid value: ")
-    name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.name.upper()
-    return f"{name} {_expectation(parameter, details)}"
+    if parameter is not None and hasattr(error, "param_type"):
+        return f"{_entry(parameter)} is missing.\n{parameter.help or ''}".rstrip()
+    if parameter is not None and details is not None:
+        return f"{_name(parameter)} {_expectation(parameter, details)}"
+    message = str(error.format_message()).removeprefix("Invalid value: ")
+    if found := re.match("No such command '(.*?)'", message):
+        question = did_you_mean(found[1], error.ctx.command.list_commands(error.ctx), lead=" ")
+        return f"There is no command {found[1]}.{question}"
+    if found := re.match(r"Got unexpected extra argument\(s\) \((.*)\)$", message):
+        return f"Nothing takes what stands at the end: {found[1]}"
+    return message
 
 
-def _no_such_option(error: Any, option: str) -> str:
-    known = [] if error.ctx is None else [n for each in error.ctx.command.params for n in each.opts]
-    found = closest(option, [name for name in known if name.startswith("--")])
-    return f"There is no option {option}." + (f" Did you mean {found}?" if found else "")
+def _about_option(error: Any, option: str) -> str:
+    if not hasattr(error, "possibilities"):
+        return f"{option} is given without its value."
+    parameters = [] if error.ctx is None else error.ctx.command.params
+    if (name := option.lstrip("-").upper()) in [_name(each) for each in parameters]:
+        return f"There is no option {option}: {name} is given without it."
+    known = [name for each in parameters for name in each.opts if name.startswith("--")]
+    if error.ctx is not None and error.ctx.command.name == "sweep" and (field := _field(option)):
+        return (
+            f"There is no option {option}: what runs are to have is written {field}=VALUE, or"
+            f" {field}=VALUE,VALUE for several."
+        )
+    question = did_you_mean(option, known, lead=" ")
+    return f"There is no option {option}.{question}"
+
+
+def _field(option: str) -> str | None:
+    """Return the field of a grid that an option of the other commands sets; None for any other."""
+    from clinit.headtrain.study import settings_of
+
+    options = {field.option: name for name, field in settings_of(top=True).items()}
+    return options.get(option)
+
+
+def _entry(parameter: Any) -> str:
+    """Return what is typed for a parameter: `--new FOLDER`, `MODEL`."""
+    return f"{_name(parameter)} {kind_of(parameter)}".rstrip()
+
+
+def _name(parameter: Any) -> str:
+    return names_of(parameter)[0].strip("[].")
 
 
 def _details(error: Any) -> dict[str, Any] | None:

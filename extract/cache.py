@@ -280,9 +280,10 @@ def check_one_backbone(path: Path, splits: Mapping[str, CacheSplit], head: Head 
     plain = first.fingerprint.without_rows
     for other in others:
         for each in plain.differences(other.fingerprint.without_rows):
+            one, two = each.told
             raise CacheError(
                 f"the splits of {path} hold features of different backbones: {each.name} ="
-                f" {each.one} in {first.path.name}, {each.other} in {other.path.name}",
+                f" {one} in {first.path.name}, {two} in {other.path.name}",
                 remedy="Extract both splits into one folder by one `clinit extract` command.",
             )
     if head is None:

@@ -100,9 +100,10 @@ class ShardWorker:
         if view is not None:
             own = own.of_view(view.describe(), seed=view.seed, number=view.number)
         for each in told.differences(own):
+            begun, here = each.told
             raise ClusterError(
-                f"{folder} was begun with {each.name} = {each.one}, {socket.gethostname()} has"
-                f" {each.name} = {each.other}",
+                f"{folder} was begun with {each.name} = {begun}, {socket.gethostname()} has"
+                f" {each.name} = {here}",
                 remedy="Install the same versions on all nodes.",
             )
         return ShardWork(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 LETTERS = 24
 DIGEST_LETTERS = 12
+"""Of SHA-256s: files keep them whole."""
 _BEFORE = 8
 """Letters that are repeated before the first difference."""
 _SEEN = 8
@@ -21,6 +22,11 @@ def contrast(first: str, second: str, *, letters: int = LETTERS) -> tuple[str, s
     fits = max(len(first), len(second)) <= letters
     start = 0 if fits or common + _SEEN <= letters else common - _BEFORE
     return _cut(first, start, letters), _cut(second, start, letters)
+
+
+def contrast_digests(first: str, second: str) -> tuple[str, str]:
+    """Return two SHA-256s as a message names them; see `contrast`."""
+    return contrast(first, second, letters=DIGEST_LETTERS)
 
 
 def _cut(text: str, start: int, letters: int) -> str:

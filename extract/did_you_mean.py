@@ -9,11 +9,13 @@ from difflib import get_close_matches
 def closest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that is most like one that is not known; None where none is like it.
 
-    Letters count the same in both cases, and `_` as `-`; a word that begins with it is like it.
+    Letters count the same in both cases, and `_` as `-`; the dashes before an option do not count.
+    A word that begins with it is like it.
     """
     by_plain = {_plain(each): each for each in known}
-    begun = [each for each in by_plain if len(word) > 2 and each.startswith(_plain(word))]
-    found = begun or get_close_matches(_plain(word), by_plain, n=1, cutoff=0.6)
+    plain = _plain(word)
+    begun = [each for each in by_plain if len(plain) > 2 and each.startswith(plain)]
+    found = begun or get_close_matches(plain, by_plain, n=1, cutoff=0.6)
     return by_plain[found[0]] if found else None
 
 
@@ -24,4 +26,4 @@ def did_you_mean(word: str, known: Iterable[str], *, lead: str = "") -> str:
 
 
 def _plain(word: str) -> str:
-    return word.lower().replace("_", "-")
+    return word.lower().replace("_", "-").lstrip("-")

@@ -18,6 +18,7 @@ from clinit.extract.exports.npy import write_npy
 from clinit.extract.exports.parquet import write_parquet
 from clinit.extract.exports.rows import ExportedRows
 from clinit.extract.exports.safetensors import write_safetensors
+from clinit.extract.number_of import number_of
 
 WRITERS: dict[str, Callable[[ExportedRows, Path], None]] = {
     "npy": write_npy,
@@ -76,7 +77,7 @@ def export_features(
         exported = ExportedRows(split, keep_invalid, partial(on_rows, split.plan.title))
         if not exported.num_rows:
             raise CacheError(
-                f"none of the {split.num_rows:,} rows of {split.path} has features",
+                f"none of the {number_of(split.num_rows, 'row')} of {split.path} has features",
                 remedy="Run its `clinit extract` command with --retry-invalid.",
             )
         path = _target(out, split, format, is_file=is_file)
@@ -108,7 +109,7 @@ def _check_place(out: Path, format: str, *, is_file: bool, splits: Sequence[Cach
         )
     if is_file and len(splits) > 1:
         raise CacheError(
-            f"{out} is one file, but the cache has {len(splits)} splits",
+            f"{out} is one file, but the cache has {number_of(len(splits), 'split')}",
             remedy="Choose one with `--split`, or give a folder and `--format"
             f" {format}`: it gets a file per split.",
         )

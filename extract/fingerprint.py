@@ -6,16 +6,19 @@ of the images. Two caches may be used together where the fields of the first kin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from clinit.extract.contrast import contrast, contrast_digests
 from clinit.extract.document import content_sha256
 
 IMPORTED = "imported"
 """A field of imported features alone; and the `backbone` of those whose user had named none."""
 _ROWS = frozenset({"manifest", "features"})
 _VIEW = frozenset({"augmentation", "view_seed", "view"})
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,15 @@ class Difference:
     one: str
     """`nothing` where the field is absent."""
     other: str
+
+    @property
+    def told(self) -> tuple[str, str]:
+        """Both as a message names them, cut so that their difference is seen."""
+        is_digest = any(_SHA256.fullmatch(text) for text in (self.one, self.other))
+        return (contrast_digests if is_digest else contrast)(self.one, self.other)
+
+    def __str__(self) -> str:
+        return f"{self.name} ({' / '.join(self.told)})"
 
 
 @dataclass(frozen=True, slots=True)

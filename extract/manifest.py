@@ -23,7 +23,7 @@ import polars as pl
 from clinit.errors import LOOK_AT_STORAGE, ManifestError, StorageError
 from clinit.extract.class_names import MAX_NAME
 from clinit.extract.commit import commit_file
-from clinit.extract.contrast import DIGEST_LETTERS, contrast
+from clinit.extract.contrast import contrast_digests
 from clinit.extract.dataset import SPLITS
 from clinit.extract.document import content_sha256
 from clinit.extract.manifest_table import (
@@ -208,7 +208,7 @@ def read_manifest(path: Path) -> Manifest:
             f"{path} is not a valid manifest: {error}", remedy=_BUILD_AGAIN
         ) from error
     if manifest.digest != written:
-        found, told = contrast(manifest.digest, written, letters=DIGEST_LETTERS)
+        found, told = contrast_digests(manifest.digest, written)
         raise ManifestError(
             f"{path} was changed after it was written: its digest is {found}, its metadata say"
             f" {told}",

@@ -116,9 +116,10 @@ def _refuse_other_backbones(caches: Sequence[Cache]) -> None:
     plain = first.fingerprint.without_rows
     for other in others:
         for each in plain.differences(other.fingerprint.without_rows):
+            one, two = each.told
             raise CacheError(
-                f"the caches hold features of different backbones: {each.name} = {each.one} in"
-                f" {first.path.parent}, {each.other} in {other.path.parent}",
+                f"the caches hold features of different backbones: {each.name} = {one} in"
+                f" {first.path.parent}, {two} in {other.path.parent}",
                 remedy="Merge caches that `clinit extract` wrote with the same options.",
             )
         if first.dim != other.dim:

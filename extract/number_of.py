@@ -4,5 +4,6 @@ from __future__ import annotations
 
 
 def number_of(count: int, noun: str) -> str:
-    """Return a count with its noun, which takes an s where it is not one: 0 runs, 1 run."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+    """Return a count with its noun, in the plural where it is not one: 0 runs, 1 class."""
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{ending}"

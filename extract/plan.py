@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from clinit.errors import CacheError
+from clinit.extract.contrast import contrast
 from clinit.extract.dataset import SPLITS
 from clinit.extract.document import DocumentKind, content_sha256
 from clinit.extract.fingerprint import Fingerprint
@@ -110,11 +111,11 @@ def settle_plan(plan: Plan, folder: Path) -> None:
         return
     stored = read_plan(folder)
     for each in stored.fingerprint.differences(plan.fingerprint):
-        raise _begun_otherwise(path, each.name, each.one, each.other)
+        raise _begun_otherwise(path, each.name, *each.told)
     wanted = plan.content()
     for name, value in stored.content().items():
         if value != wanted[name]:
-            raise _begun_otherwise(path, name, value, wanted[name])
+            raise _begun_otherwise(path, name, *contrast(str(value), str(wanted[name])))
 
 
 def read_plan(folder: Path) -> Plan:
@@ -137,7 +138,7 @@ class _PlanFields(TypedDict):
     fingerprint: dict[str, str]
 
 
-def _begun_otherwise(path: Path, name: str, found: object, wanted: object) -> CacheError:
+def _begun_otherwise(path: Path, name: str, found: str, wanted: str) -> CacheError:
     return CacheError(
         f"{path.parent} was begun with {name} = {found}, this command has {name} = {wanted}",
         remedy="Give the options it was begun with, or another folder with `--out`.",

@@ -14,7 +14,7 @@ import msgspec
 from clinit.errors import BackboneError, CacheError
 from clinit.extract.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.cache import CacheSplit
-from clinit.extract.contrast import DIGEST_LETTERS, contrast
+from clinit.extract.contrast import contrast_digests
 from clinit.extract.device import choose_device
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.model_args import read_model_args
@@ -73,7 +73,7 @@ def rebuild(
         raise BackboneError(str(error), remedy=_RIGHT_FILE) from error
     if backbone.weights_sha256 != expected:
         found = f"timm's pretrained weights of {config.name}" if weights is None else str(weights)
-        now, then = contrast(backbone.weights_sha256, expected, letters=DIGEST_LETTERS)
+        now, then = contrast_digests(backbone.weights_sha256, expected)
         raise CacheError(
             f"{found}: SHA-256 {now}, but the features of {origin} were extracted with weights of"
             f" SHA-256 {then}",

@@ -22,6 +22,7 @@ from clinit.extract.cache import (
 from clinit.extract.cache_folder import split_names
 from clinit.extract.fitted_head import FIT_AGAIN, was_fitted
 from clinit.extract.head import Head, read_head
+from clinit.extract.number_of import number_of
 from clinit.extract.plan import WRITE_AGAIN, shard_name
 from clinit.extract.views import check_view, view_folders
 
@@ -76,9 +77,8 @@ def _check_part(
         if error is not None:
             problems.append(error)
         on_shard(title, shard + 1, shards)
-    plural = "s" if shards > 1 else ""
     return Checked(
-        f"{title}: {shards:,} shard{plural}, {split.num_rows:,} rows read",
+        f"{title}: {number_of(shards, 'shard')}, {number_of(split.num_rows, 'row')} read",
         tuple(problems),
         split.path,
     )
@@ -133,7 +133,7 @@ def _read_head(
             return None, "head: not read", error
         known = all(split.summary.head.tensors for split in splits.values())
         unsure = "" if known else "; an earlier version of clinit stored it without a digest"
-        return head, f"head: {head.num_classes:,} rows read{unsure}", None
+        return head, f"head: {number_of(head.num_classes, 'row')} read{unsure}", None
     if not any(split.summary.head.tensors for split in splits.values()):
         return None, "head: none", None
     missing = CacheError(

@@ -10,6 +10,8 @@ that are solved as a whole take no step: their loss is that of the evaluation.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -28,6 +30,16 @@ MOST_DRAWN = 5
 """Most starts that are told apart in the terminal."""
 MOST_MARKED = 60
 """Most evaluation points of a start that are marked each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """Where tasks end, on cumulative iterations."""
+
+    ends: tuple[int, ...]
+    """Ascending; the last one is the end of the longest run."""
+    are_shared: bool
+    """Whether all runs end their tasks there; if not, the tasks of a place have no one number."""
 
 
 def loss_lines(start: Start) -> dict[int, Line]:
@@ -54,15 +66,24 @@ def ends_of(run: RunSummary) -> dict[int, int]:
     return dict(zip(lengths["task"].to_list(), ends, strict=True))
 
 
-def switches(runs: Sequence[RunSummary]) -> list[int]:
-    """Return the cumulative iterations at which tasks end, the last end included."""
-    return sorted({end for run in runs for end in ends_of(run).values()})
+def switches(runs: Sequence[RunSummary]) -> Switches:
+    """Return where tasks end; runs without a step, or of fewer tasks, change nothing."""
+    every = [tuple(ends_of(run).values()) for run in runs]
+    longest = max(every, key=lambda ends: (ends[-1], len(ends)))
+    if all(ends == longest[: len(ends)] or ends[-1] == 0 for ends in every):
+        return Switches(longest, are_shared=True)
+    inner = {end for ends in every for end in ends[:-1] if end}
+    return Switches((*sorted(inner - {longest[-1]}), longest[-1]), are_shared=False)
 
 
-def cumulative(start: Start, lines: Mapping[int, Line]) -> list[Line]:
-    """Return the lines of the tasks of a start on cumulative iterations."""
+def cumulative(start: Start, lines: Mapping[int, Line], shared: Switches) -> list[Line]:
+    """Return the lines of the tasks of a start on cumulative iterations.
+
+    Where it takes no step, its points stand where the tasks of the others begin.
+    """
     ends = ends_of(start.first)
-    begins = dict(zip(ends, [0, *ends.values()], strict=False))
+    follows = shared.ends if shared.are_shared and not any(ends.values()) else ends.values()
+    begins = dict(zip(ends, chain([0], follows, repeat(shared.ends[-1])), strict=False))
     return [line.moved(begins[task]) for task, line in sorted(lines.items())]
 
 
@@ -82,12 +103,12 @@ def figure(runs: Sequence[RunSummary], *, columns: int | None = None) -> Figure:
     names = [start.name for start in starts]
     height = 2.3 + 0.16 * paper.legend_rows(names, style.PAGE)
     result, (left, right) = paper.page(style.PAGE, height, 1, 2)
-    ends = switches(runs)
-    span = (0, max(ends[-1], 1))
-    losses = [cumulative(start, loss_lines(start)) for start in starts]
+    shared = switches(runs)
+    span = (0, max(shared.ends[-1], 1))
+    losses = [cumulative(start, loss_lines(start), shared) for start in starts]
     floor = log_floor(losses)
     for axes, title in ((left, LOSS), (right, accuracy_title(runs))):
-        strokes.mark_tasks(axes, ends)
+        strokes.mark_tasks(axes, shared.ends, are_numbered=shared.are_shared)
         paper.name_axes(axes, x="Iterations", y=title)
     for start, lines, look in zip(starts, losses, looks, strict=True):
         for line in lines:
@@ -95,7 +116,7 @@ def figure(runs: Sequence[RunSummary], *, columns: int | None = None) -> Figure:
             strokes.draw_noisy_line(
                 left, raised, look, span, lines=len(starts), marks=2, columns=columns
             )
-        accuracies = cumulative(start, accuracy_lines(start))
+        accuracies = cumulative(start, accuracy_lines(start), shared)
         marks = None if sum(len(line.at) for line in accuracies) <= MOST_MARKED else 2
         for line in accuracies:
             strokes.draw_line(right, line, look, span, marks=marks, columns=columns)
@@ -111,13 +132,14 @@ def draw(runs: Sequence[RunSummary], width: int) -> Text:
 
     starts = starts_of(runs)
     drawn = best_of(starts, MOST_DRAWN)
-    ends = switches(runs)
+    shared = switches(runs)
+    ends = shared.ends
     ticks = [(end, str(end)) for end in (0, *ends)]
     span = (0, max(ends[-1], 1))
-    losses = [cumulative(start, loss_lines(start)) for start in drawn]
+    losses = [cumulative(start, loss_lines(start), shared) for start in drawn]
     floor = log_floor(losses)
     raised = [[line.raised(floor) for line in lines] for lines in losses]
-    accuracies = [cumulative(start, accuracy_lines(start)) for start in drawn]
+    accuracies = [cumulative(start, accuracy_lines(start), shared) for start in drawn]
     is_log = floor is not None
     plots = (
         characters.Plot(f"{LOSS}, each step", width, span, ticks, ends[:-1], log=is_log).of(raised),
@@ -125,7 +147,8 @@ def draw(runs: Sequence[RunSummary], width: int) -> Text:
             accuracies
         ),
     )
-    foot = "Iterations over all tasks; a vertical line is a task switch."
+    whose = "" if shared.are_shared else " of some runs"
+    foot = f"Iterations over all tasks; a vertical line is a task switch{whose}."
     if len(drawn) < len(starts):
         foot += f" The {len(drawn)} of {len(starts)} settings with the best A_all; --plot FILE"
         foot += " draws all."

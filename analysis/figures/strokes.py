@@ -99,8 +99,21 @@ def scale_losses(axes: Axes, series: Sequence[Sequence[Line]], floor: Real | Non
     axes.set_ylim(bottom=floor)
 
 
-def mark_tasks(axes: Axes, ends: Sequence[Real]) -> None:
-    """Shade every second task and write their numbers above the panel."""
+def mark_tasks(axes: Axes, ends: Sequence[Real], *, are_numbered: bool) -> None:
+    """Shade every second task and write their numbers above the panel.
+
+    Where the tasks of the runs end at different places, these are lines without numbers.
+    """
+    axes.set_xlim(0, max(ends[-1], 1))
+    axes.xaxis.set_major_formatter(FuncFormatter(_thousands if ends[-1] >= 20_000 else _plain))
+    if are_numbered and len(ends) <= 5:
+        axes.set_xticks([0, *ends])
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    if not are_numbered:
+        for end in ends[:-1]:
+            axes.axvline(end, color=style.GREY, linewidth=0.5, zorder=0)
+        return
     starts = [0, *ends]
     every = -(-len(ends) // 10)
     for task, (start, end) in enumerate(zip(starts, ends, strict=False), 1):
@@ -118,12 +131,6 @@ def mark_tasks(axes: Axes, ends: Sequence[Real]) -> None:
                 fontsize=style.SMALL,
                 color=style.INK,
             )
-    axes.set_xlim(0, max(ends[-1], 1))
-    if len(ends) <= 5:
-        axes.set_xticks(starts)
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(_thousands if ends[-1] >= 20_000 else _plain))
 
 
 def number_tasks(axes: Axes, tasks: Sequence[int]) -> None:

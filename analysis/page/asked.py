@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 import polars as pl
 
+from clinit.analysis.common_settings import common
 from clinit.analysis.run_summary import RunSummary
-from clinit.analysis.settings import NOTHING, common, differences, settings, shown
+from clinit.analysis.settings import NOTHING, differences, settings, shown
 from clinit.extract.number_of import number_of
 
 NAMES = {"lam": "lambda", "lr": "learning rate"}
@@ -37,7 +38,7 @@ def asked(runs: Sequence[RunSummary]) -> dict[str, Any]:
             *_side(runs, "base"),
             *_side(runs, "new"),
             *_transform(runs),
-            ["in common", common(runs, names)],
+            ["in common", common(runs, ("init", "scale", *names))],
         ],
         "varying": [[_name(name), _values(runs, name)] for name in varying if name != "run"],
         "settings": [[_name(name), text] for name, text in texts.items() if text != NOTHING],
@@ -61,7 +62,7 @@ def _side(runs: Sequence[RunSummary], side: Literal["base", "new"]) -> list[list
 def _described(run: RunSummary, side: Literal["base", "new"]) -> str:
     is_base = pl.col("task") == 0
     classes = run.record.classes.filter(is_base if side == "base" else ~is_base)
-    words = [f"{len(classes):,} classes"]
+    words = [f"{number_of(len(classes), 'class')}"]
     if side == "new":
         words[0] += f" in {classes['task'].n_unique():,} tasks"
         words.append(f"{classes['train_rows'].sum():,} training images")

@@ -34,14 +34,14 @@ _NAMED = {
 }
 
 
-def name_cells(run: RunSummary, names: Sequence[str], runs: Sequence[RunSummary]) -> list[Cell]:
-    """Return what a run, one of `runs`, has in these columns."""
+def name_cells(run: RunSummary, names: Sequence[str]) -> list[Cell]:
+    """Return what a run has in these columns."""
     scale = NOTHING if run.init == "random" else run.scale
     values = settings(run)
     cells: list[Cell] = [[run.init, run.init], [scale, scale]]
     for name in names:
-        text = shown(run, name, runs)
-        value = int(text) if name == "run" else values.get(name)
+        text = shown(run, name)
+        value = run.number if name == "run" else values.get(name)
         number = isinstance(value, int | float) and not isinstance(value, bool)
         cells.append([text, value if number and text != NOTHING else text])
     return cells

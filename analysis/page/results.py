@@ -114,7 +114,7 @@ def _run_table(runs: Sequence[RunSummary], rows: Sequence[Row], reading: Reading
     lines = []
     for place, (run, row) in enumerate(zip(runs, rows, strict=True)):
         beside = comparable[keys[place]]
-        cells = name_cells(run, names, runs)
+        cells = name_cells(run, names)
         for measure in columns:
             text = measure.value.text(row)
             best = measure.value.best(beside)
@@ -157,7 +157,7 @@ def _seed_table(
             {
                 "run": runs.index(group.runs[0]),
                 "cells": [
-                    *name_cells(group.runs[0], names, runs),
+                    *name_cells(group.runs[0], names),
                     [str(len(group.runs)), len(group.runs)],
                     *(_spread(own, each.value) for each in columns),
                 ],
@@ -197,7 +197,7 @@ def _diagnosis_table(runs: Sequence[RunSummary]) -> dict[str, Any]:
             values = [found.get(name) for name in DIAGNOSES.values()]
             cells = [[NOTHING if v is None else f"{v:.3g}", v] for v in values]
             number = [str(task["task"]), task["task"]]
-            lines.append({"run": place, "cells": [*name_cells(run, names, runs), number, *cells]})
+            lines.append({"run": place, "cells": [*name_cells(run, names), number, *cells]})
     headings = [("task", "The task after which the head is measured."), *_DIAGNOSIS_MEANINGS]
     return {
         "title": "Neural collapse after the last task",

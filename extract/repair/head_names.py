@@ -7,7 +7,7 @@ from pathlib import Path
 from clinit.errors import CacheError, HeadError
 from clinit.extract.cache import HEAD_FILE
 from clinit.extract.class_names import read_class_names
-from clinit.extract.contrast import DIGEST_LETTERS, contrast
+from clinit.extract.contrast import contrast_digests
 from clinit.extract.head import Head, read_head, tensors_sha256
 from clinit.extract.head_names import name_rows
 from clinit.extract.named_rows import NAMED_EARLIER, HeadNames
@@ -96,7 +96,7 @@ def _names_of_file(file: FileFacts, cache: Path) -> tuple[str, ...]:
             f"{named}, where nothing is now", remedy=f"Put the file back. Or: {_NAME_AGAIN}"
         )
     if (found := file_sha256(path)) != file.sha256:
-        now, then = contrast(found, file.sha256, letters=DIGEST_LETTERS)
+        now, then = contrast_digests(found, file.sha256)
         raise CacheError(
             f"{named}, which is another file now: SHA-256 {now}, then it was {then}",
             remedy=f"Put the file of then back. Or: {_NAME_AGAIN}",

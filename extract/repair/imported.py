@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clinit.errors import CacheError
 from clinit.extract.cache import HEAD_FILE
-from clinit.extract.contrast import DIGEST_LETTERS, contrast
+from clinit.extract.contrast import contrast_digests
 from clinit.extract.fitted_head import FIT_AGAIN, readable_head, was_fitted
 from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.repair.parts import DamagedCache
@@ -104,7 +104,7 @@ def _same(facts: FileFacts | None) -> Path:
         )
     found = file_sha256(path)
     if found != facts.sha256:
-        now, then = contrast(found, facts.sha256, letters=DIGEST_LETTERS)
+        now, then = contrast_digests(found, facts.sha256)
         raise CacheError(
             f"{path} is not the file that was imported: SHA-256 {now}, then it was {then}",
             remedy="Put back the file of then, or import this one into a new folder.",

@@ -89,10 +89,9 @@ def check_features(model: Model, source: Source) -> None:
     own = model.network(found.dtype or "float16").fingerprint
     differing = [found.differences(each.without_rows) for each in (model.facts.fingerprint, own)]
     if all(differing):
-        listed = ", ".join(f"{each.name} ({each.one} / {each.other})" for each in differing[0])
         raise ModelError(
             f"the features in {source.path} are not of the network of {model.origin}: they differ"
-            f" in {listed}",
+            f" in {', '.join(map(str, differing[0]))}",
             remedy="Give the cache of this network, or the images: `clinit remember`.",
         )
 

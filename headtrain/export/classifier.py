@@ -15,7 +15,7 @@ from torch import Tensor
 
 from clinit.errors import ModelError
 from clinit.extract.backbone import Backbone, BackboneConfig, load_backbone
-from clinit.extract.contrast import DIGEST_LETTERS, contrast
+from clinit.extract.contrast import contrast_digests
 from clinit.extract.device import choose_device
 from clinit.extract.loader import ImageBatch
 from clinit.extract.machine import out_of_memory
@@ -97,7 +97,7 @@ def load_model(path: str | os.PathLike[str], *, device: str = "auto") -> Classif
     )
     backbone = load_backbone(config)
     if backbone.weights_sha256 != facts.weights:
-        found, exported = contrast(backbone.weights_sha256, facts.weights, letters=DIGEST_LETTERS)
+        found, exported = contrast_digests(backbone.weights_sha256, facts.weights)
         raise ModelError(
             f"the weights in {path} are not those that were exported: SHA-256 {found} instead of"
             f" {exported}",

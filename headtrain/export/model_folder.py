@@ -48,9 +48,12 @@ def model_file_of(path: Path) -> Path:
         return path
     file, config = path / MODEL_FILE, path / CONFIG_FILE
     if not file.exists():
+        is_run = (path / "run.json").is_file()
         raise ModelError(
             f"{path} is a folder without a {MODEL_FILE}: it is not a model",
-            remedy=f"`clinit export {path} --out FOLDER` makes one of a run record.",
+            remedy=f"`clinit export {path} --out FOLDER` makes one of this run record."
+            if is_run
+            else "Give a folder or file that `clinit export RUN --out FOLDER` has written.",
         )
     if not config.exists():
         raise ModelError(

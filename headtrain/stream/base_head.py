@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int
 
 from clinit.errors import CacheError, ExperimentError, HeadError
-from clinit.extract.contrast import DIGEST_LETTERS, contrast
+from clinit.extract.contrast import contrast_digests
 from clinit.extract.document import Count, DocumentKind, Number
 from clinit.extract.head import Head, read_head
 from clinit.headtrain.examples import examples
@@ -45,7 +45,7 @@ def check_head(head: Head, base: Source, new: Source) -> None:
         )
     if base.fingerprint.fields and not base.fingerprint.fits(head.fingerprint):
         expected = base.fingerprint.backbone_identifier
-        its, features = contrast(head.fingerprint, expected, letters=DIGEST_LETTERS)
+        its, features = contrast_digests(head.fingerprint, expected)
         raise HeadError(
             f"the head belongs to the backbone {its}, the features of the base cache to {features}",
             remedy="Use the head that `clinit extract` stored in the base cache.",

@@ -17,6 +17,7 @@ from clinit.headtrain.stream.memory_notes import memory_notes
 from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.stream.source import NONE_EVALUATED, Source
 from clinit.headtrain.study import Study
+from clinit.headtrain.study.checks import DEFAULT_BUFFER
 
 
 def data_notes(
@@ -149,15 +150,11 @@ def _buffer_gaps(scenario: Scenario, study: Study) -> list[str]:
         notes.append("no base class has a training image: the batches of task 1 hold new rows only")
     if not study.stream.buffer:
         return notes
-    small = [
-        f"{rows:,} before task {number}"
-        for number, rows in enumerate(before, start=1)
-        if rows < study.stream.buffer
-    ]
-    if small:
+    # Who asked for no size has none in mind that something could be smaller than.
+    if before[-1] < study.stream.buffer != DEFAULT_BUFFER:
         notes.append(
-            f"the buffer of {study.stream.buffer:,} rows is larger than all data of the classes"
-            f" seen ({', '.join(small)}): it takes them all"
+            f"the buffer of {study.stream.buffer:,} rows never fills: the classes before the last"
+            f" task have {before[-1]:,}, and all are kept"
         )
     seen = int(np.count_nonzero(scenario.train_counts[: scenario.learnt[-1].start]))
     if study.stream.buffer < seen:

@@ -156,9 +156,9 @@ def check_same_backbone(one: Fingerprint, other: Fingerprint) -> None:
     """
     differing = one.without_rows.differences(other.without_rows)
     if differing:
-        listed = ", ".join(f"{each.name} ({each.one} / {each.other})" for each in differing)
         raise CacheError(
-            f"the two caches hold features of different backbones: {listed}",
+            "the two caches hold features of different backbones:"
+            f" {', '.join(map(str, differing))}",
             remedy=_same_backbone(one, other),
         )
     if one.is_nameless:

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any, Required, TypedDict
 
 from clinit.errors import CacheError, RecordError
-from clinit.extract.contrast import contrast
 from clinit.extract.document import DocumentKind
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
 from clinit.extract.lock import claim_folder
+from clinit.extract.number_of import number_of
 from clinit.headtrain.record.format import find_records, read_info
 from clinit.headtrain.record.info import settings_of
 from clinit.headtrain.stream.base_head import head_digest
@@ -216,7 +216,7 @@ def _check_sides(
     for side, mine in sides.items():
         theirs = _all_fields(_side(found.get(side) or {}))
         for each in theirs.differences(_all_fields(mine)):
-            there, now = contrast(each.one, each.other)
+            there, now = each.told
             differing.append(f"{side} {each.name} ({there} there, {now} now)")
     if differing:
         raise _replaced(where, differing, num_records)
@@ -225,8 +225,8 @@ def _check_sides(
 def _replaced(where: str, differing: list[str], num_records: int) -> CacheError:
     return CacheError(
         f"{where} was made with other data: {', '.join(differing)}",
-        remedy=f"The {num_records:,} runs recorded there are kept as they are. Give the caches"
-        " and heads that they were made with, or another --out.",
+        remedy=f"What is recorded there, {number_of(num_records, 'run')}, is kept as it is. Give"
+        " the caches and heads that they were made with, or another --out.",
     )
 
 

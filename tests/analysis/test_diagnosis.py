@@ -204,7 +204,7 @@ def test_classes_that_the_head_does_not_know_are_said(cache: Path, tmp_path: Pat
     command = ["diagnose", str(cache), "--head", str(tmp_path / "three.safetensors")]
     shown = CliRunner().invoke(app, command)
     assert shown.exit_code == 0, shown.output
-    assert "2 classes of the cache have no row in the head" in shown.output
+    assert "left out: 2 classes of the cache without a row in the head" in shown.output
 
 
 @pytest.mark.parametrize("name", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -300,15 +300,6 @@ def test_no_column_is_squeezed_however_many_settings_differ(
     assert "least-square, loss mse, seed 1" in said or "least-square, seed 1, loss mse" in said
 
 
-def test_runs_that_nothing_tells_apart_are_numbered(
-    make_run: MakeRun, write_runs: WriteRuns
-) -> None:
-    runs = write_runs(make_run("random"), make_run("random"), folder="old runs")
-    text = printed(load_report([runs]).table(), 200)
-    assert f"# 1: {runs / 'random'}" in text
-    assert f"# 2: {runs / 'random-1'}" in text
-
-
 def test_the_ridge_parameter_is_shown_only_where_it_means_something(
     make_run: MakeRun, write_runs: WriteRuns
 ) -> None:
@@ -361,7 +352,7 @@ def test_the_title_says_what_of_the_backbone_learnt(
     whole = make_run("random", top_blocks=2, full_rank=True, method="ewc")
     shown = " ".join(printed(load_report([write_runs(*runs, whole)]).table()).split())
     assert "2 top blocks, " in shown
-    assert "rank 48, " not in shown
+    assert "; rehearsal: rank 48, " in shown
 
 
 def test_runs_of_heads_alone_are_told_apart_from_runs_with_plastic_blocks(

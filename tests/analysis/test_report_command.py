@@ -12,8 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from clinit.analysis.figures.names import FigureName
-from clinit.analysis.report import Report
-from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.report import report_of
 from clinit.cli.report import report
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
@@ -98,10 +97,11 @@ def test_brackets_in_paths_and_settings_stay(make_run: Callable[..., RunRecord])
     record.info["base"]["path"] = "caches/base [old]"
     twice = [replace(record, path=Path(f"/runs [bold]/{number}")) for number in (1, 2)]
     console = Console(file=io.StringIO(), width=120)
-    console.print(Report(tuple(map(RunSummary.of, twice)), ()).table(width=120))
+    report = report_of(twice)
+    console.print(report.table(width=120))
     assert isinstance(console.file, io.StringIO)
     assert "base [old] → places50" in console.file.getvalue()
-    assert "# 1: /runs [bold]/1" in console.file.getvalue()
+    assert report.legend[0] == "run 1: /runs [bold]/1"
 
 
 def test_a_path_without_records_is_an_error_with_a_remedy(tmp_path: Path) -> None:

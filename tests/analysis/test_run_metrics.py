@@ -9,13 +9,13 @@ from typing import Any
 import polars as pl
 import pytest
 
+from clinit.analysis.common_settings import common
 from clinit.analysis.forward_transfer import mean_transfer, transfer_into
 from clinit.analysis.initialisation_cost import initialisation_seconds, initialisation_share
 from clinit.analysis.measures import FURTHER_MEASURES, MEANS
 from clinit.analysis.report import load_report, report_of
 from clinit.analysis.run_summary import RunSummary
 from clinit.analysis.runs import runs_of
-from clinit.analysis.settings import common
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]

@@ -15,6 +15,7 @@ from clinit.analysis.page.data import page_data
 from clinit.analysis.report import Report, report_of
 from clinit.analysis.same_data import by_data, headings
 from clinit.cli.report import report
+from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.measured_on import held_out_manifest, held_out_share
 
@@ -151,3 +152,34 @@ def test_each_data_has_a_figure_file_of_its_own(
     drawn = [(tmp_path / f"a-data{number}.svg").read_text() for number in (1, 2)]
     assert not (tmp_path / "a.svg").exists()
     assert ["Held-out accuracy" in text for text in drawn] == [False, True]
+
+
+@pytest.fixture
+def one_without_random(make_run: MakeRun, write_runs: WriteRuns) -> Path:
+    """Records of two data; in one of them nothing can be compared with random rows."""
+    lonely = make_run("least-square")
+    lonely.info["new"] |= {"path": "caches/birds", "manifest_digest": "b" * 64}
+    return write_runs(make_run("random"), make_run("least-square"), lonely)
+
+
+def test_data_without_a_figure_leave_those_of_the_others(
+    one_without_random: Path, tmp_path: Path
+) -> None:
+    words = [str(one_without_random), "--figure", "efficiency", "--plot", str(tmp_path / "a.svg")]
+    found = CliRunner().invoke(app, words)
+    assert found.exit_code == 0
+    text = " ".join(found.output.split())
+    assert "Ranked by A_all" in text or "A_all" in text, "the tables are there"
+    assert "Accuracy on the new classes" in text, "and the figure of the other data"
+    why = "no start can be compared with random rows: there is no random run"
+    assert f"Data 2 of 2: imagenet_mini → birds, on test images Not drawn: {why}" in text
+    told = "efficiency is not drawn for Data 2 of 2: imagenet_mini → birds, on test images: "
+    assert told + why in text
+    assert [path.name for path in tmp_path.glob("*.svg")] == ["a-data1.svg"]
+
+
+def test_a_figure_of_no_data_is_an_error(one_without_random: Path) -> None:
+    words = [str(one_without_random), "--figure", "loss-spike", "--figure", "collapse"]
+    found = CliRunner().invoke(app, words)
+    assert isinstance(found.exception, RecordError)
+    assert "A_all" not in found.output

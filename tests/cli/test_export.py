@@ -112,13 +112,23 @@ def test_the_cache_and_the_weights_can_be_given(
         assert out.is_file()
 
 
-@pytest.mark.parametrize("name", ["model.pth", "model.ONNX", "model.Safetensors"])
+@pytest.mark.parametrize("name", ["model.pth", "model.ONNX", "model.Safetensors", "m.NPZ"])
 def test_the_name_of_another_kind_of_file_is_refused(
     tiny_run: Path, tmp_path: Path, name: str
 ) -> None:
     result = invoke(tiny_run, "--out", tmp_path / name)
     assert result.exit_code == 2
     assert "--out is a folder, or a file that ends in .safetensors" in unframed(result)
+
+
+@pytest.mark.parametrize("name", ["head.npz", "model", "."])
+def test_nothing_is_written_into_the_record(tiny_run: Path, name: str) -> None:
+    """A later report would say of the record that it holds files that are not of it."""
+    before = sorted(tiny_run.iterdir())
+    result = invoke(tiny_run, "--out", tiny_run / name)
+    assert result.exit_code == 2
+    assert "--out is a place outside the run record" in unframed(result)
+    assert sorted(tiny_run.iterdir()) == before
 
 
 def test_a_model_that_is_there_is_kept(tiny_run: Path, tmp_path: Path) -> None:

@@ -460,6 +460,33 @@ def test_a_file_in_place_of_a_cache_is_told_the_command(
     )
 
 
+def test_show_names_the_files_that_were_imported(work: Path) -> None:
+    text = done("cache", "show", work / "base")
+    (row,) = (line for line in text.splitlines() if "imported from" in line)
+    assert [each.strip() for each in row.split("│")[2:4]] == ["base-train.npy", "base-val.npy"]
+    assert not any(line.split() == ["imported", "npy"] for line in text.splitlines())
+
+
+def test_a_file_without_rows_has_the_columns_of_features(work: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "none.npy", np.zeros((0, 8), np.float32))
+    for kind in ("csv", "parquet"):
+        out = tmp_path / f"found.{kind}"
+        done("predict", work / "head.npz", tmp_path / "none.npy", f"--{kind}", out)
+    assert (tmp_path / "found.csv").read_text().startswith("features,row,rank,class,")
+    assert pl.read_parquet(tmp_path / "found.parquet").columns[:2] == ["features", "row"]
+
+
+def test_what_is_no_model_is_told_what_one_is(work: Path) -> None:
+    error = failed("predict", work / "base", work / "new-val.npy")
+    assert "is a folder without a model.safetensors" in str(error)
+    assert (
+        error.remedy == "Give a folder or file that `clinit export RUN --out FOLDER` has written."
+    )
+    run = work / "runs" / "least-square-calibrated"
+    error = failed("predict", run, work / "new-val.npy")
+    assert error.remedy == f"`clinit export {run} --out FOLDER` makes one of this run record."
+
+
 def test_rows_of_test_images_are_imported_as_the_split_val(tmp_path: Path) -> None:
     np.savez(tmp_path / "test.npz", features=np.eye(4, dtype=np.float32), labels=np.arange(4))
     words = ("cache", "import", tmp_path / "test.npz", "--backbone", "own", "--split", "test")

@@ -79,7 +79,7 @@ def test_an_unknown_command_is_refused_with_a_near_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, "trainhead") == 2
-    assert "No such command 'trainhead'. Did you mean 'train-head'" in capsys.readouterr().err
+    assert "There is no command trainhead. Did you mean train-head?" in capsys.readouterr().err
 
 
 def test_help_builds_no_command() -> None:

@@ -104,6 +104,14 @@ def test_show_reports_an_absent_file(tmp_path: Path) -> None:
     assert "no manifest file at" in str(result.exception)
 
 
+def test_show_proposes_a_data_set_of_nearly_that_name(tmp_path: Path) -> None:
+    for word, meant in (("imagnet1k", "imagenet1k"), ("place365", "places365")):
+        error = run("show", word).exception
+        assert isinstance(error, ManifestError)
+        assert f"Did you mean {meant}?" in error.remedy
+        assert "manifest build" not in error.remedy
+
+
 def test_list_names_the_known_data_sets() -> None:
     result = run("list")
     assert result.exit_code == 0

@@ -47,8 +47,8 @@ def test_a_grid_is_trained_recorded_and_ranked(caches: list[str], tmp_path: Path
     text = done(invoke(caches, tmp_path / "out", *grid))
     assert "2 of 8 combinations differ only in settings without an effect" in text
     assert "6 runs on 2 streams, 0 recorded already; 6 runs to train in 2 banks" in text
-    assert "3 of 6 runs are recorded" in text
-    assert "6 of 6 runs are recorded" in text
+    assert "3 of 6 runs recorded" in text
+    assert "6 of 6 runs recorded" in text
     assert "±" in text
     assert "Ranked by A_all" in text
     assert "6 run records at" in text
@@ -113,7 +113,7 @@ def test_a_cache_replaced_between_two_calls_is_refused_and_the_runs_stay(
     error = refused(invoke(replaced, tmp_path / "out", "seed=0:2"))
     assert isinstance(error, CacheError)
     assert "base weights (1 there, 2 now)" in str(error)
-    assert "The 1 runs recorded there are kept" in error.remedy
+    assert "What is recorded there, 1 run, is kept as it is." in error.remedy
     assert len(find_records(tmp_path / "out")) == 1
 
 

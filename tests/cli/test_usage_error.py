@@ -1,5 +1,6 @@
 """A mistake on the command line is told in words of clinit, before PyTorch is loaded."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *w
     with pytest.raises(SystemExit) as caught:
         main()
     assert caught.value.code in (1, 2)
-    return " ".join(capsys.readouterr().err.replace("│", " ").split())
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().err).split())
 
 
 MISTAKES = {
@@ -47,6 +48,16 @@ def test_the_split_of_a_cache_that_results_are_reported_on_is_named(
     )
 
 
+def test_a_setting_given_to_a_sweep_as_an_option_is_told_how_it_is_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = told(monkeypatch, capsys, "sweep", "--weight-decay", "0")
+    assert (
+        "There is no option --weight-decay: what runs are to have is written weight_decay=VALUE,"
+        " or weight_decay=VALUE,VALUE for several." in message
+    )
+
+
 @pytest.mark.parametrize("words", MISTAKES)
 def test_a_mistake_is_told_in_plain_words(
     words: tuple[str, ...],
@@ -56,9 +67,59 @@ def test_a_mistake_is_told_in_plain_words(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     message = told(monkeypatch, capsys, *TRAIN, *words)
-    assert MISTAKES[words] in message
+    assert MISTAKES[words] in f"{message} "
     assert "Value error" not in message
     assert "Input should" not in message
+
+
+WORDS = {
+    ("cache", "shwo"): "There is no command shwo. Did you mean show?",
+    ("frobnicate",): "There is no command frobnicate. ",
+    ("train-head", "--base", "x"): "--new FOLDER is missing. Feature cache of the new classes.",
+    ("report",): "RUN is missing. Run records, or folders that hold some.",
+    ("report", "r", "--plot"): "--plot is given without its value.",
+    ("report", "r", "--output"): "There is no option --output. ",
+    (
+        "cache",
+        "merge",
+        "o",
+        "a",
+        "b",
+        "--out",
+    ): "There is no option --out: OUT is given without it.",
+    ("add", "absent", "absent", "--out=o"): "Error: no model file at absent ",
+    (
+        "remember",
+        ".",
+        "absent",
+        "--out=o",
+    ): "Error: no folder of images at absent Give",
+    ("demo", "here", "there"): "Nothing takes what stands at the end: here there",
+}
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_missing_and_unknown_words_are_told_in_plain_words(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert WORDS[words] in f"{told(monkeypatch, capsys, *words)} "
+
+
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        (("predict",), "predict [OPTIONS] MODEL IMAGE... Try"),
+        (("export",), "export --out PATH [OPTIONS] RUN Try"),
+        (("cache", "shwo"), "cache [OPTIONS] COMMAND ... Try"),
+    ],
+)
+def test_an_error_has_the_usage_line_of_the_help(
+    words: tuple[str, ...],
+    usage: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert f"clinit {usage}" in told(monkeypatch, capsys, *words)
 
 
 @pytest.mark.parametrize(
@@ -123,19 +184,47 @@ EARLY = (
     ("predict", "absent", "absent"),
     ("export", "absent", "--out=o"),
     ("add", "absent", "absent", "--out=o"),
+    ("add", "--backbone=nope", "absent", "--out=o"),
+    ("remember", "absent", "absent", "--out=o"),
+    ("remember", ".", "absent", "--out=o"),
+    ("remember", "--backbone=nope", "absent", "--out=o"),
+    ("remove", "absent", "ant", "--out=o"),
+    ("rename", "absent", "ant=bee", "--out=o"),
+    ("model", "show", "absent"),
+    ("rerun", "absent"),
+    ("reproduce", "last-layer", "--base=absent", "--new=absent"),
+    ("diagnose", "cache", "--head=absent"),
+    ("align", "cache", "--out=file/h.safetensors"),
+    ("train-head", "--base=cache", "--new=cache", "--out=file/o"),
+    ("train-top", "--base=cache", "--new=cache", "--out=file/o"),
+    ("sweep", "--base=cache", "--new=cache", "--out=file/o", "lr=0.1"),
+    ("sweep", "--base=absent", "--new=absent", "--out=o", "--search=optuna", "lr=0.1..1:log"),
+    ("export", "cache", "--out=file/o"),
+    ("rerun", "cache", "--out=file/o"),
+    ("remember", ".", ".", "--out=file/o"),
 )
+POLARS = (
+    ("extract", "--manifest=absent.parquet", "--root=.", "--out=o", "--backbone=nope"),
+    ("extract", "--dataset=folder", "--root=empty", "--out=o", "--backbone=nope"),
+)
+"""These read what is there, for which Polars is loaded."""
 
 
 def test_mistakes_are_found_before_the_heavy_packages_are_loaded(tmp_path: Path) -> None:
     code = (
         "import sys; from clinit.cli.main import main\n"
-        f"for words in {EARLY!r}:\n"
+        f"for words in {(*EARLY, *POLARS)!r}:\n"
         "    sys.argv = ['clinit', *words]\n"
         "    try: main()\n"
         "    except SystemExit as ended: assert ended.code in (1, 2), words\n"
         "    heavy = {'torch', 'timm', 'polars', 'h5py', 'scipy'} & set(sys.modules)\n"
-        "    assert not heavy, (words, heavy)\n"
+        f"    read = {{'polars', 'h5py'}} if words in {POLARS!r} else set()\n"
+        "    assert not heavy - read, (words, heavy)\n"
     )
+    (tmp_path / "cache" / "train").mkdir(parents=True)
+    (tmp_path / "cache" / "train" / "plan.json").touch()
+    (tmp_path / "file").touch()
+    (tmp_path / "empty").mkdir()
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
     )

@@ -12,3 +12,13 @@ def test_where_no_word_is_like_it_nothing_is_asked() -> None:
     assert closest("zebra", ("text", "sgm")) is None
     assert did_you_mean("zebra", ("text", "sgm"), lead=". ") == ""
     assert did_you_mean("sgn", ("text", "sgm"), lead=". ") == ". Did you mean sgm?"
+
+
+def test_the_dashes_before_an_option_are_no_letters_of_it() -> None:
+    """With them, `--out` was more like `--quiet` than not."""
+    assert closest("--out", ("--quiet", "--help")) is None
+    assert closest("--output", ("--top", "--json")) is None
+    assert closest("--out", ("--plot", "--means")) is None
+    assert closest("--itertions", ("--iterations", "--init")) == "--iterations"
+    assert closest("--quite", ("--quiet", "--help")) == "--quiet"
+    assert closest("--o", ("--out", "--help")) is None

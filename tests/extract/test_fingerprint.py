@@ -116,3 +116,15 @@ def test_only_an_import_under_the_name_of_earlier_versions_is_nameless() -> None
     assert Fingerprint({"backbone": "imported", "imported": "npy"}).is_nameless
     assert not CLIP.is_nameless
     assert not Fingerprint({"backbone": "imported", "weights": "1"}).is_nameless
+
+
+def test_digests_are_told_by_their_first_digits_and_other_texts_by_what_differs() -> None:
+    here = Fingerprint({"backbone": "vit", "weights": "a1" * 32, "transform": "resize 36, crop 32"})
+    there = Fingerprint({"weights": "b2" * 32, "transform": "resize 36, crop 28"})
+    assert ", ".join(map(str, here.differences(there))) == (
+        "backbone (vit / nothing), weights (a1a1a1a1a1a1… / b2b2b2b2b2b2…),"
+        " transform (resize 36, crop 32 / resize 36, crop 28)"
+    )
+    (lost,) = Fingerprint({"weights": "a1" * 32}).differences(Fingerprint({}))
+    assert str(lost) == "weights (a1a1a1a1a1a1… / nothing)"
+    assert lost.one == "a1" * 32, "files and JSON keep it whole"

@@ -10,12 +10,19 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.lines import Line2D
 
 from clinit.analysis.figures.characters import MARKERS
-from clinit.analysis.figures.curves import accuracy_lines, cumulative, loss_lines, switches
+from clinit.analysis.figures.curves import (
+    Switches,
+    accuracy_lines,
+    cumulative,
+    loss_lines,
+    switches,
+)
 from clinit.analysis.figures.starts import starts_of
 from clinit.analysis.figures.style import COLOURS, looks_of
-from clinit.analysis.report import load_report
+from clinit.analysis.report import Report, load_report, report_of
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 
@@ -25,9 +32,9 @@ WriteRuns = Callable[..., Path]
 
 def test_a_curve_has_a_line_a_task_on_cumulative_iterations(three_inits: Path) -> None:
     runs = load_report([three_inits]).runs
-    assert switches(runs) == [200, 400, 600]
+    assert switches(runs).ends == (200, 400, 600)
     start = starts_of(runs)[0]
-    first, second, _ = cumulative(start, accuracy_lines(start))
+    first, second, _ = cumulative(start, accuracy_lines(start), switches(start.runs))
     assert first.at.tolist() == [0, 50, 100, 150, 200]
     assert second.at.tolist() == [200, 250, 300, 350, 400]
     assert second.mean[0] < first.mean[-1]
@@ -71,7 +78,9 @@ def test_a_task_without_test_images_has_no_accuracy(
 ) -> None:
     (start,) = starts_of(load_report([write_runs(make_run(untested_task=2))]).runs)
     assert sorted(accuracy_lines(start)) == [1, 3]
-    assert [line.at[0] for line in cumulative(start, accuracy_lines(start))] == [0, 400]
+    assert [
+        line.at[0] for line in cumulative(start, accuracy_lines(start), switches(start.runs))
+    ] == [0, 400]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -151,7 +160,7 @@ def test_the_figure_is_written_in_the_format_of_its_suffix(
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from clinit.analysis.report import load_report
+from clinit.analysis.report import Report, load_report, report_of
 from clinit.errors import ClinitError
 report = load_report([Path(sys.argv[1])])
 sys.dont_write_bytecode = True  # a bytecode file that is cut short breaks every later import
@@ -276,3 +285,42 @@ def test_another_suffix_is_refused(three_inits: Path, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"its ending is '\.jpg'") as caught:
         load_report([three_inits]).save_figure(tmp_path / "curves.jpg")
     assert ".png, .pdf, .svg" in caught.value.remedy
+
+
+def marked(report: Report) -> tuple[list[str], int]:
+    """Return the task numbers above the panel of the loss, and how many lines are in it."""
+    axes = report.figure("curves").axes[0]
+    return [text.get_text() for text in axes.texts], len([x for x in axes.lines if is_upright(x)])
+
+
+def is_upright(line: Line2D) -> bool:
+    across = np.asarray(line.get_xdata())
+    return bool(across.size == 2 and across[0] == across[1])
+
+
+def test_tasks_have_numbers_where_all_runs_that_train_switch_at_the_same_places(
+    make_run: MakeRun,
+) -> None:
+    solved = make_run("least-square", iterations=0, every=200)
+    shorter = make_run("class-mean", tasks=2, stop_after=2)
+    report = report_of([make_run(), solved, shorter])
+    assert switches(report.runs) == Switches((200, 400, 600), are_shared=True)
+    assert marked(report) == (["task 1", "task 2", "task 3"], 0)
+
+
+def test_tasks_have_no_numbers_where_runs_switch_at_different_places(make_run: MakeRun) -> None:
+    report = report_of([make_run(iterations=100), make_run("least-square", iterations=200)])
+    found = switches(report.runs)
+    assert found == Switches((100, 200, 400, 600), are_shared=False)
+    assert marked(report) == ([], 3)
+    text = report.curves(width=80).plain
+    assert "a vertical line is a task switch of some runs." in text
+
+
+def test_points_of_solved_heads_stand_where_the_others_begin_a_task(make_run: MakeRun) -> None:
+    runs = report_of([make_run(), make_run("least-square", iterations=0, every=200)]).runs
+    (solved,) = (start for start in starts_of(runs) if start.first.init == "least-square")
+    lines = cumulative(solved, accuracy_lines(solved), switches(runs))
+    assert [line.at.tolist() for line in lines] == [[0], [200], [400]]
+    alone = cumulative(solved, accuracy_lines(solved), switches(solved.runs))
+    assert [line.at.tolist() for line in alone] == [[0], [0], [0]]

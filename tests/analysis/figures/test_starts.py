@@ -39,8 +39,8 @@ def test_a_run_that_was_recorded_twice_is_not_taken_for_two_seeds(
 ) -> None:
     starts = starts_of(load_report([write_runs(make_run(), make_run(), make_run(seed=1))]).runs)
     assert [(start.name, len(start.runs)) for start in starts] == [
-        ("random (# 1)", 2),
-        ("random (# 2)", 1),
+        ("random (run 1)", 2),
+        ("random (run 2)", 1),
     ]
 
 

@@ -40,6 +40,12 @@ def test_complete_data_need_no_note() -> None:
     assert notes() == []
 
 
+@pytest.mark.parametrize("size", [25, None])
+def test_a_buffer_that_fills_later_or_that_nobody_asked_for_needs_no_note(size: int | None) -> None:
+    """The default is larger than most data: the note would be said of every small experiment."""
+    assert notes(config={**CONFIG, "buffer": size}) == []
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -80,10 +86,10 @@ def test_complete_data_need_no_note() -> None:
             ["4 new classes do not divide into 3 equal tasks: they have 2, 1, 1 classes"],
         ),
         (
-            {"config": {**CONFIG, "buffer": 25}},
+            {"config": {**CONFIG, "buffer": 31}},
             [
-                "the buffer of 25 rows is larger than all data of the classes seen (20 before"
-                " task 1): it takes them all"
+                "the buffer of 31 rows never fills: the classes before the last task have 30, and"
+                " all are kept"
             ],
         ),
         (
