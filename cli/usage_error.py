@@ -43,7 +43,7 @@ def usage_message(error: Any) -> str:
         question = did_you_mean(found[1], error.ctx.command.list_commands(error.ctx), lead=" ")
         return f"There is no command {found[1]}.{question}"
     if found := re.match(r"Got unexpected extra argument\(s\) \((.*)\)$", message):
-        return f"Nothing takes what stands at the end: {found[1]}"
+        return f"Too many words at the end: {found[1]}"
     return message
 
 

@@ -94,7 +94,7 @@ WORDS = {
         "absent",
         "--out=o",
     ): "Error: no folder of images at absent Give",
-    ("demo", "here", "there"): "Nothing takes what stands at the end: here there",
+    ("demo", "here", "there"): "Too many words at the end: here there",
 }
 
 
