@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from clinit.headtrain.export.model_file import ModelFacts
     from clinit.headtrain.export.onnx_file import OnnxCheck
 
+FEW = 30
+"""Held-out images below which an accuracy is told in counts: of 30 it is known to 9 points."""
+
 
 @keeps("The features computed so far are kept: the same command goes on after them.")
 @takes("config", AddConfig)
@@ -151,10 +154,16 @@ def _show(added: Addition, folder: Path, path: Path) -> None:
     table.add_column("before", justify="right")
     table.add_column("now", justify="right")
     table.add_row(
-        "old classes", f"{added.old.total:,}", _percent(added.old_before), _percent(added.old)
+        "old classes",
+        f"{added.old.total:,}",
+        accuracy_in_words(added.old_before),
+        accuracy_in_words(added.old),
     )
-    table.add_row("added classes", f"{added.new.total:,}", "-", _percent(added.new))
+    table.add_row("added classes", f"{added.new.total:,}", "-", accuracy_in_words(added.new))
     terminal.print(table)
+    if added.old.total:
+        say(f"Held-out images of old classes: {added.old_tested}")
+    _note_few(added.new)
     if facts.temperature is not None:
         say(f"Probabilities: {facts.temperature.describe()}")
     if not added.new.total:
@@ -176,5 +185,20 @@ def _show(added: Addition, folder: Path, path: Path) -> None:
     say(f"clinit predict {shlex.quote(str(path))} IMAGE…")
 
 
-def _percent(part: Top1) -> str:
-    return "-" if part.percent is None else f"{part.percent:.2f} %"
+def _note_few(new: Top1) -> None:
+    if 0 < new.total < FEW:
+        several = new.total > 1
+        note(
+            f"{new.total} image{'s' if several else ''} of added classes"
+            f" {'are' if several else 'is'} too few to tell how well they are recognised: a folder"
+            " val with more measures it"
+        )
+
+
+def accuracy_in_words(part: Top1) -> str:
+    """Return the accuracy in percent; of few images in counts, which promise no precision."""
+    if part.percent is None:
+        return "-"
+    if part.total < FEW:
+        return f"{part.correct} of {part.total}"
+    return f"{part.percent:.2f} %"

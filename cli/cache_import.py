@@ -153,7 +153,7 @@ def import_(
 
 def _fit(cache: Path, by: HeadFit) -> None:
     """Fit a head to the training rows of a cache, store it there and say how good it is."""
-    from clinit.extract.cache import open_split
+    from clinit.extract.cache import open_cache
     from clinit.extract.judge_head import give_head, remove_lost_head
     from clinit.headtrain.probe.fit_head import fit_head
     from clinit.headtrain.stream.source import read_source
@@ -171,11 +171,15 @@ def _fit(cache: Path, by: HeadFit) -> None:
     found = fitted.head
     is_same = give_head(cache, found, class_names_from="the classes of the data set")
     say(_fitted(found))
-    top1 = open_split(cache / "train").summary.head.top1
+    judged = {name: split.summary.head.top1 for name, split in open_cache(cache).splits.items()}
+    val, top1 = judged.get("val"), judged["train"]
+    elsewhere = "" if val is not None else "; `--split val` measures it on others"
     say(
-        f"top-1 of the head on the {top1.total:,} rows that it was fitted to: {top1.percent:.2f} %;"
-        " `--split val` measures it on others"
+        f"top-1 of the head on the {top1.total:,} rows that it was fitted to:"
+        f" {top1.percent:.2f} %{elsewhere}"
     )
+    if val is not None and val.percent is not None:
+        say(f"top-1 of the head on {val.total:,} rows of val: {val.percent:.2f} %")
     notes = fitted.notes
     if not is_same:
         how = "that was fitted otherwise, or by another version"

@@ -19,7 +19,7 @@ from clinit.cli.choices import (
 )
 from clinit.cli.completion import backbones, datasets
 from clinit.cli.config_file import ConfigOption
-from clinit.cli.console import warn
+from clinit.cli.console import note, warn
 from clinit.cli.context import Context, overridden
 from clinit.cli.extract_output import print_results, progress_bars
 from clinit.cli.extract_workers import workers_on
@@ -34,6 +34,7 @@ from clinit.cli.network_options import (
     Workers,
     numbers,
 )
+from clinit.cli.no_val import no_val
 from clinit.cli.progress import doing
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.machine import cpu_count
@@ -318,4 +319,6 @@ def _manifests(
         for warning in scanned.warnings:
             warn(warning)
         manifests[scanned.manifest.split] = scanned.manifest
+    if split is None and "val" not in manifests:
+        note(no_val(dataset, root))
     return manifests

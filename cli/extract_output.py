@@ -31,9 +31,8 @@ def progress_bars() -> Iterator[Callable[[Progress], None]]:
         waiting: set[str] = set()
 
         def update(now: Progress) -> None:
-            line = shown.only(now.split, unit="images")
+            line = shown.only(now.split, unit="images", tells_rate=True)
             line.count(now.rows_done, now.rows_total)
-            line.more = f"{now.images_per_s:,.0f} images/s"
             line.detail = now.waiting or _shares(now.shares, short=True)
             if now.waiting and now.split not in waiting:
                 waiting.add(now.split)

@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from clinit.cli.help import print_help, take_help
+from clinit.cli.once import take_once
 from clinit.cli.quiet import take_quiet
 
 
@@ -94,4 +95,5 @@ def _built(name: str, lazy: Lazy) -> Any:
     group: Any = typer.main.get_command(app)
     take_help(group.commands[name])
     take_quiet(group.commands[name])
+    take_once(group.commands[name])
     return group.commands[name]

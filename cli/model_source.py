@@ -246,7 +246,7 @@ def check_paths(paths: Sequence[Path], network: NetworkOptions) -> None:
             else "give MODEL and IMAGES; or --backbone and IMAGES alone"
         )
     if network.backbone is None:
-        _check_of_model(paths[0], network)
+        _check_of_model(paths[0], paths[1], network)
     if not paths[-1].is_dir():
         raise ManifestError(
             f"no folder of images at {paths[-1]}",
@@ -254,13 +254,13 @@ def check_paths(paths: Sequence[Path], network: NetworkOptions) -> None:
         )
 
 
-def _check_of_model(model: Path, network: NetworkOptions) -> None:
+def _check_of_model(model: Path, images: Path, network: NetworkOptions) -> None:
     """Check that there is a model, and that no option of a network stands beside it."""
     given = [name for name in _OF_TIMM if getattr(network, name)]
     if given or network.transform is not TransformKind.timm:
         option = (given or ["transform"])[0].replace("_", "-")
         raise typer.BadParameter(f"--{option} goes with --backbone; MODEL has its own")
-    check_model(model)
+    check_model(model, [images])
 
 
 def listener() -> Listener:

@@ -120,7 +120,7 @@ def predict(
     affect the others; the exit code is then 1. A head without a network names the
     rows of files of features.
     """
-    check_model(model)
+    check_model(model, images)
     from clinit.cli.predict_output import json_of, write_csv, write_parquet
 
     for option, file in (("csv", csv_file), ("parquet", parquet_file)):

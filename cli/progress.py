@@ -27,12 +27,14 @@ _log = ProgressLog()
 class Line:
     """One thing that is counted."""
 
-    def __init__(self, title: str, *, unit: str = "") -> None:
+    def __init__(self, title: str, *, unit: str = "", tells_rate: bool = False) -> None:
         self.title = title
         self.unit = unit
         """What is counted, in the plural; empty where only the share is told."""
+        self.tells_rate = tells_rate
+        """Whether what is counted per second is told: of the same time as the seconds left."""
         self.more = ""
-        """Anything else, such as a rate or a loss."""
+        """Anything else, such as a loss."""
         self.detail = ""
         """What a bar has room for, and a log has not."""
         self.done: int | float = 0
@@ -51,7 +53,7 @@ class Line:
         """Return the line of a log."""
         counted = self._counted(" of ")
         share = "" if counted == self._share else self._share
-        told = ", ".join(filter(None, (counted, share, self._left, self.more)))
+        told = ", ".join(filter(None, (counted, share, self._left, self._rate, self.more)))
         return ": ".join(filter(None, (self.title, told)))
 
     def cells(self) -> tuple[RenderableType, ...]:
@@ -60,7 +62,7 @@ class Line:
 
         bar = ProgressBar(total=self.total or None, completed=self.done)
         # Of what does not fit into the terminal, the last cell alone is cut.
-        more = _text(" ".join(filter(None, (self.more, self.detail))))
+        more = _text(" ".join(filter(None, (self._rate, self.more, self.detail))))
         more.no_wrap = True
         return _text(self.title), bar, _text(self._counted("/")), _text(self._left), more
 
@@ -76,12 +78,23 @@ class Line:
     @property
     def _left(self) -> str:
         """The time left, where it can be told: as if the rest took as long as what was done."""
-        if self._began is None or not self.total:
+        per_s = self._per_s
+        if not (per_s and self.total) or self.done >= self.total:
             return ""
+        return f"{duration((self.total - self.done) / per_s)} left"
+
+    @property
+    def _rate(self) -> str:
+        per_s = self._per_s if self.tells_rate else 0.0
+        return f"{per_s:,.{1 if per_s < 10 else 0}f} {self.unit}/s" if per_s else ""
+
+    @property
+    def _per_s(self) -> float:
+        """What was counted per second since the first count; 0 where nothing was."""
+        if self._began is None:
+            return 0.0
         spent, gained = time.monotonic() - self._began[0], self.done - self._began[1]
-        if gained <= 0 or self.done >= self.total:
-            return ""
-        return f"{duration(spent * (self.total - self.done) / gained)} left"
+        return gained / spent if gained > 0 and spent > 0 else 0.0
 
 
 class Progress:
@@ -92,9 +105,9 @@ class Progress:
         self._begin = begin
         self._lines: list[Line] | None = None
 
-    def line(self, title: str, *, unit: str = "") -> Line:
+    def line(self, title: str, *, unit: str = "", tells_rate: bool = False) -> Line:
         """Begin to count something."""
-        line = Line(title, unit=unit)
+        line = Line(title, unit=unit, tells_rate=tells_rate)
         if self._lines is None:
             self._lines = [line]
             self._begin()
@@ -102,13 +115,13 @@ class Progress:
             self._lines.append(line)
         return line
 
-    def only(self, title: str, *, unit: str = "") -> Line:
+    def only(self, title: str, *, unit: str = "", tells_rate: bool = False) -> Line:
         """Return the line of that title; those of others go."""
         if self._lines and self._lines[-1].title == title:
             return self._lines[-1]
         if self._lines:
             self._lines.clear()
-        return self.line(title, unit=unit)
+        return self.line(title, unit=unit, tells_rate=tells_rate)
 
     def reached(self, what: str) -> None:
         """Print at once what is done, in a log alone: a bar shows it."""

@@ -237,8 +237,7 @@ def _part_progress() -> Iterator[Any]:
     with progress() as shown:
 
         def show(name: str, now: Progress) -> None:
-            line = shown.only(f"Activations of {name}", unit="images")
+            line = shown.only(f"Activations of {name}", unit="images", tells_rate=True)
             line.count(now.rows_done, now.rows_total)
-            line.more = f"{now.images_per_s:,.0f}/s"
 
         yield show

@@ -51,8 +51,9 @@ def training_progress(*, verbose: bool, said: set[str] | None = None) -> Iterato
                     steps += done
                     line.count(steps, total)
                 case events.Progressed():
-                    line.unit = event.what
-                    line.count(event.done, event.total)
+                    several = event.total > 1  # of one thing, a count says nothing
+                    line.unit, line.more = (event.what, "") if several else ("", event.what)
+                    line.count(event.done, event.total if several else None)
                 case events.Evaluated():
                     line.more = f"new-task loss {_losses(event.loss_new)}"
                 case events.Initialised():
@@ -63,11 +64,16 @@ def training_progress(*, verbose: bool, said: set[str] | None = None) -> Iterato
 
 
 def _losses(losses: Mapping[str, float]) -> str:
-    """Return the losses of a few heads, the range of many."""
-    values = [f"{value:.2f}" for value in losses.values()]
-    if len(values) <= _FEW:
-        return " ".join(values)
-    return f"{min(losses.values()):.2f} to {max(losses.values()):.2f}"
+    """Return the losses of a few heads by name, the range of many."""
+    if len(losses) > _FEW:
+        return f"{_loss(min(losses.values()))} to {_loss(max(losses.values()))}"
+    if len(losses) == 1:
+        return _loss(*losses.values())
+    return ", ".join(f"{name} {_loss(value)}" for name, value in losses.items())
+
+
+def _loss(value: float) -> str:
+    return "< 0.001" if 0 <= value < 0.001 else f"{value:.3g}"
 
 
 def _chosen(task: int, curve: LambdaCurve) -> str:

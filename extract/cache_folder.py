@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
 from clinit.errors import CacheError
 from clinit.extract.dataset import SPLITS
+from clinit.extract.did_you_mean import closest
 from clinit.extract.views import VIEWS_FOLDER
 
 _PLAN, SUMMARY_FILE = "plan.json", "cache.json"
@@ -18,8 +20,7 @@ def split_names(path: Path) -> list[str]:
     Raises:
         CacheError: If there is none at `path`.
     """
-    marks = (_PLAN, SUMMARY_FILE)
-    found = [name for name in SPLITS if any((path / name / mark).is_file() for mark in marks)]
+    found = _splits_in(path)
     if not found:
         parent = path.parents[1] if path.parent.name == VIEWS_FOLDER else path.parent
         hint = (
@@ -30,8 +31,23 @@ def split_names(path: Path) -> list[str]:
         )
         if path.is_file():
             hint = _import_command(path) or hint
+        elif not path.exists() and (near := closest(path.name, _caches_beside(path))):
+            hint = f"Did you mean {path.with_name(near)}?"
         raise CacheError(f"no feature cache at {path}", remedy=hint)
     return found
+
+
+def _splits_in(path: Path) -> list[str]:
+    marks = (_PLAN, SUMMARY_FILE)
+    return [name for name in SPLITS if any((path / name / mark).is_file() for mark in marks)]
+
+
+def _caches_beside(path: Path) -> list[str]:
+    try:
+        with os.scandir(path.parent) as entries:
+            return sorted(entry.name for entry in entries if _splits_in(Path(entry.path)))
+    except OSError:
+        return []
 
 
 def _import_command(path: Path) -> str | None:

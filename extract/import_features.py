@@ -28,6 +28,7 @@ from clinit.extract.head import Head, read_head
 from clinit.extract.manifest import Manifest
 from clinit.extract.plan import Plan
 from clinit.extract.shard import Shard, assemble
+from clinit.extract.shared_classes import in_list_of, other_classes
 from clinit.extract.summary import UNKNOWN, FileFacts, RunFacts
 from clinit.extract.write_split import SplitWriter
 
@@ -98,7 +99,7 @@ def import_features(
         StorageError: If a file cannot be read.
     """
     files = _Files.open(features_path, labels_path, config)
-    features, (labels, names) = files.features(), files.labels()
+    features, (labels, names) = files.features(), files.labels(other_classes(out, config.split))
     rows, dim = features.shape
     dtype = "float16" if features.dtype == "float16" else "float32"
     order = np.argsort(labels, kind="stable")
@@ -183,8 +184,13 @@ class _Files:
             )
         return found
 
-    def labels(self) -> tuple[Int[np.ndarray, " rows"], tuple[str, ...]]:
-        """Return labels from 0 and class names: of `--classes`, of the file, or the labels."""
+    def labels(
+        self, other: tuple[Path, tuple[str, ...]] | None = None
+    ) -> tuple[Int[np.ndarray, " rows"], tuple[str, ...]]:
+        """Return labels from 0 and class names: of `--classes`, of the file, or the labels.
+
+        Without `--classes`, they are those of the other split if that has all of these classes.
+        """
         rows = self.features_file.features(self.features_name).shape[0]
         given = self.config.classes
         names = self.config.class_names or self.labels_file.class_names()
@@ -192,7 +198,10 @@ class _Files:
             names = read_class_names(given)
         origin = f"`{self.labels_name}` of " if self.labels_name else ""
         labels = self.labels_file.labels(self.labels_name)
-        return number_labels(labels, rows, names, f"{origin}{self.labels_path}")
+        numbers, found = number_labels(labels, rows, names, f"{origin}{self.labels_path}")
+        if other is None or given is not None:
+            return numbers, found
+        return in_list_of(other[1], numbers, found, by_name=isinstance(labels, list))
 
     def facts(self) -> RunFacts:
         """Return where the features are from, with the digest of every file."""

@@ -33,6 +33,7 @@ def claim_folder(
     folder: Path,
     *,
     within: Path | None = None,
+    leaves_lock: bool = True,
     on_busy: Callable[[], None] | None = None,
     on_unlocked: Callable[[str], None] = lambda note: None,
 ) -> Iterator[None]:
@@ -42,6 +43,8 @@ def claim_folder(
         folder: Made where it does not exist.
         within: A folder above it, which the user has named: nothing from there on may be a
             link, or whoever made the folder would say where this command writes.
+        leaves_lock: Whether the lock file stays, as in folders that are clinit's own; it is removed
+            from a folder of files for others.
         on_busy: Called if another process holds the claim, before this one waits for it; None
             does not wait.
         on_unlocked: Called with the reason where the storage cannot lock: the folder is then
@@ -61,6 +64,9 @@ def claim_folder(
                 f"{folder} was removed or replaced while this command wrote into it",
                 remedy="Run the same command again; it does what is missing.",
             )
+        if not leaves_lock:
+            # While it is held, as in `claim_file`; after an error it stays, for the next command.
+            (folder / ".lock").unlink(missing_ok=True)
 
 
 def make_folder(folder: Path, *, within: Path | None = None) -> None:

@@ -9,8 +9,8 @@ from clinit.extract.cache import HEAD_FILE
 from clinit.extract.dataset import SPLITS
 from clinit.extract.fitted_head import FIT_AGAIN, judged_heads, readable_head, was_fitted
 from clinit.extract.head import Head, tensors_sha256
-from clinit.extract.manifest import read_manifest
 from clinit.extract.plan import Plan, read_plan
+from clinit.extract.shared_classes import refuse_other_classes
 
 
 def refuse_other_cache(
@@ -30,7 +30,7 @@ def refuse_other_cache(
         HeadError: If its head is another one.
     """
     _refuse_other_backbone(out, plan)
-    _refuse_other_classes(out, plan.split, names)
+    refuse_other_classes(out, plan.split, names)
     if head is None and not head_follows:
         _refuse_no_head(out)
     elif head is not None:
@@ -53,16 +53,6 @@ def _refuse_other_backbone(out: Path, plan: Plan) -> None:
 
 def _origin(plan: Plan) -> str:
     return f"{plan.fingerprint.backbone}, {plan.dim} x {plan.fingerprint.dtype}"
-
-
-def _refuse_other_classes(out: Path, split: str, names: tuple[str, ...]) -> None:
-    for name in SPLITS:
-        path = out / name / "manifest.parquet"
-        if name != split and path.is_file() and read_manifest(path).class_names != names:
-            raise CacheError(
-                f"the classes of this split are not those of {out / name}",
-                remedy="Import both splits with the same `--classes FILE`, or use another folder.",
-            )
 
 
 def _refuse_no_head(out: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,8 +77,8 @@ def scan(
     warnings = (*listing.warnings, *_count_warnings(description, manifest, split))
     if strict and warnings:
         raise ManifestError(
-            f"{printable(root)} is not a complete {split} split of {dataset}:\n  "
-            + "\n  ".join(warnings),
+            f"{printable(root)} is not a complete {split} split of {dataset}: "
+            + "; ".join(warnings),
             remedy="Complete the folder, or leave out --strict to go on with what is there.",
         )
     return Scan(manifest, warnings, layout.kind)
@@ -161,7 +162,7 @@ _CONTAINERS_OF: dict[str, Callable[[Tree], Mapping[str, object]]] = {
 _CONTAINERS = f"tar shards as `{WEBDATASET}`, Parquet files as `{HUGGINGFACE}`"
 _EXPECTED = {
     FOLDER: "a folder with train/<class>/ and val/<class>/ or test/<class>/, or with class folders"
-    f" alone, which are taken as train; read {_CONTAINERS}",
+    f" alone, which are taken as train (`clinit extract` reads {_CONTAINERS})",
     WEBDATASET: "a folder with .tar files whose names or folders have train, val or test in them,"
     " or none of these words, then all are taken as train",
     HUGGINGFACE: "a folder with .parquet files whose names or folders have train, validation or"
@@ -196,23 +197,41 @@ def _find(tree: Tree, dataset: Dataset, split: str) -> tuple[Layout, Reader]:
     fitting, reasons = _try_layouts(tree, dataset, split)
     if fitting is not None:
         return fitting
+    _refuse_one_class(tree, dataset)
     top = tree.top()
     found = ", ".join(map(printable, top[:8])) or "nothing"
     if len(top) > 8:
         found += f" and {len(top) - 8:,} more"
-    looked_for = "\n  ".join(reasons or [f"class-folders: no {split}/<class>/"])
+    looked_for = "; ".join(reasons or [f"class-folders: no {split}/<class>/"])
     raise ManifestError(
-        f"no {split} split of {dataset.name} in {printable(tree.root)}; looked for\n"
-        f"  {looked_for}\nand found {found}",
+        f"no {split} split of {dataset.name} in {printable(tree.root)}; looked for {looked_for};"
+        f" and found {found}",
         remedy=_where_to_look(dataset),
     )
 
 
+def _refuse_one_class(tree: Tree, dataset: Dataset) -> None:
+    """Refuse the folder of a single class, which holds images itself, in place of its parent."""
+    if dataset.name != FOLDER or dataset.classes:
+        return
+    found = tree.images(".", deep=False)
+    if found.paths:
+        parent = os.path.normpath(tree.root / "..")
+        if "train" in split_folders([Path(parent).absolute().name], "train"):
+            parent = os.path.normpath(Path(parent, ".."))
+        raise ManifestError(
+            f"{printable(tree.root)} holds images ({printable(min(found.paths))}) and no folder of"
+            " a class",
+            remedy=f"If it is the folder of one class, give its parent: {printable(parent)}. Each"
+            " class needs a folder of its own.",
+        )
+
+
 def _where_to_look(dataset: Dataset) -> str:
     if dataset.name in _EXPECTED:
-        return f"Give --root {_EXPECTED[dataset.name]}."
+        return f"Give {_EXPECTED[dataset.name]}."
     return (
-        f"Give --root the folder that holds these (`clinit manifest show {dataset.name}` lists"
+        f"Give the folder that holds these (`clinit manifest show {dataset.name}` lists"
         f" them), or read class folders of other names as `{FOLDER}`, {_CONTAINERS}."
     )
 

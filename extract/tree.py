@@ -74,8 +74,7 @@ class Tree:
                 found = "a file" if root.exists() else "nothing"
                 raise ManifestError(
                     f"no folder at {printable(root)}: found {found}",
-                    remedy="Give --root the folder that holds the images; check that it is"
-                    " mounted.",
+                    remedy="Give the folder that holds the images; check that it is mounted.",
                 )
             return cls(root, root.resolve())
         except OSError as error:
@@ -234,7 +233,7 @@ class Tree:
                 f"{printable(path)} is a link to {printable(real)}, outside of the root"
                 f" {printable(self.root)}",
                 remedy="Links are followed under the root only. Copy or mount the files there, or"
-                " give --root a folder that holds both ends of the link.",
+                " give a folder that holds both ends of the link.",
             )
         return real
 

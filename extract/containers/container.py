@@ -35,7 +35,7 @@ class Container:
         if not Path(os.path.realpath(self.path)).is_relative_to(os.path.realpath(self.root)):
             raise ManifestError(
                 f"{self.path} is a link that leaves {self.root}",
-                remedy="Give --root a folder that holds both ends of the link.",
+                remedy="Give a folder that holds both ends of the link.",
             )
 
     def check_size(self, found: int) -> None:

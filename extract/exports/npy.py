@@ -30,7 +30,7 @@ def write_npy(exported: ExportedRows, folder: Path) -> None:
     names = exported.split.class_names
     _check_lines(names)
     text = "".join(f"{name}\n" for name in names).encode()
-    with claim_folder(folder):
+    with claim_folder(folder, leaves_lock=False):
         (folder / FEATURES).unlink(missing_ok=True)  # of an earlier export
         commit_file(folder / CLASSES, lambda draft: draft.write_bytes(text))
         _commit(folder / LABELS, exported.labels)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from clinit.headtrain.setting import Part, Setting
-from clinit.headtrain.study.words import DEVICE, LOSS, PRECISION, SEED, Device, Loss, Precision
+from clinit.headtrain.study.words import DEVICE, LOSS, MAX_SEED, PRECISION, Device, Loss, Precision
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +29,6 @@ class AlignConfig(Part):
         float, Setting("Initial learning rate of AdamW; a cosine takes it to zero.", above=0)
     ] = 1e-3
     weight_decay: Annotated[float, Setting("Decoupled weight decay of the head.", least=0)] = 0.05
-    seed: Annotated[int, SEED] = 0
+    seed: Annotated[int, Setting("Seed of the batches.", least=0, most=MAX_SEED)] = 0
     device: Annotated[Device, DEVICE] = "auto"
     precision: Annotated[Precision, PRECISION] = "float32"

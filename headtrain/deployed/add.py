@@ -46,6 +46,8 @@ class Addition:
     """Correct on held-out images of the added classes, among all classes."""
     old_kind: str
     """What stood for the old images."""
+    old_tested: str
+    """Which held-out images of old classes these are; empty where there are none."""
     record: RunRecord
     """The task as a run."""
 
@@ -85,7 +87,7 @@ def add(
     rows = old_rows(
         config.old_rows, left.head, left.memory, arriving.train, given=known, seed=config.seed
     )
-    tested = _tested(left, given)
+    tested, old_tested = _tested(left, given)
     study = _study(config, len(rows.rows.labels), arriving, model.backbone.config.device)
     base = Source(train=rows.rows, val=tested)
     new = Source(train=arriving.train, val=arriving.held_out)
@@ -128,6 +130,7 @@ def add(
         old=old_after,
         new=new_after,
         old_kind=rows.kind,
+        old_tested=old_tested,
         record=record,
     )
 
@@ -208,14 +211,17 @@ def _given(left: Classes, old: Source, share: float) -> Measured:
     return Measured(train, held_out)
 
 
-def _tested(left: Classes, given: Measured | None) -> FeatureSet:
-    """Return held-out rows of old classes: those that are given, or else remembered."""
+def _tested(left: Classes, given: Measured | None) -> tuple[FeatureSet, str]:
+    """Return held-out rows of old classes, given or else remembered, and in words which."""
     if given is not None and len(given.held_out.labels):
-        return given.held_out
-    if left.memory is not None:
-        return left.memory.held_out
+        return given.held_out, "of the cache given with --old"
+    if left.memory is not None and len(left.memory.held_out.labels):
+        rows = left.memory.held_out
+        most = int(rows.counts().max())
+        return rows, f"features that the model keeps aside, at most {most:,} per class"
     names = left.facts.class_names
-    return FeatureSet(np.empty((0, left.head.dim), np.float16), np.empty(0, dtype=np.int64), names)
+    none = FeatureSet(np.empty((0, left.head.dim), np.float16), np.empty(0, dtype=np.int64), names)
+    return none, ""
 
 
 def _study(config: AddConfig, num_old: int, arriving: Measured, device: str) -> Study:

@@ -61,6 +61,11 @@ def add_images(
         ClinitError: If the model, the images or the features cannot be used, or there is
             something at `request.out`.
     """
+    if request.config.recognises_nothing:
+        listener.warn(
+            f"{request.config.init} rows that are not trained recognise nothing: leave out"
+            " `--init`, or train the head with `--iterations 200`"
+        )
     check = partial(replaced_rows, model.facts, allowed=request.replacing)
     images, folder = image_features(
         model,

@@ -12,9 +12,10 @@ from jaxtyping import Bool
 from clinit.extract.device import choose_device
 from clinit.headtrain.array import cupy_problem
 from clinit.headtrain.examples import examples
+from clinit.headtrain.setting import listed
 from clinit.headtrain.stream.memory_notes import memory_notes
 from clinit.headtrain.stream.scenario import Scenario
-from clinit.headtrain.stream.source import Source
+from clinit.headtrain.stream.source import NONE_EVALUATED, Source
 from clinit.headtrain.study import Study
 from clinit.headtrain.study.checks import DEFAULT_BUFFER
 
@@ -39,7 +40,7 @@ def data_notes(
     return [
         *base.notes,
         *new.notes,
-        *_base_gaps(scenario, study),
+        *_base_gaps(scenario, base, study),
         *_new_gaps(scenario, new),
         *_single_images(scenario),
         *_shared_names(scenario),
@@ -54,7 +55,7 @@ def data_notes(
     ]
 
 
-def _base_gaps(scenario: Scenario, study: Study) -> list[str]:
+def _base_gaps(scenario: Scenario, base: Source, study: Study) -> list[str]:
     names = scenario.class_names[: scenario.num_base]
     unrehearsed = scenario.train_counts[: scenario.num_base] == 0
     untested = scenario.val_counts[: scenario.num_base] == 0
@@ -65,7 +66,7 @@ def _base_gaps(scenario: Scenario, study: Study) -> list[str]:
     )
     return [
         *_about(names, unrehearsed, f"base classes have no training image: they {left}"),
-        *_about(names, untested, "base classes have no validation image: they are not evaluated"),
+        *_untested(base, names, untested, "base classes", "they are not evaluated"),
     ]
 
 
@@ -80,16 +81,33 @@ def _new_gaps(scenario: Scenario, new: Source) -> list[str]:
             new.train.counts() == 0,
             "new classes have no training image: they are left out of the stream",
         ),
-        *_about(
+        *_untested(
+            new,
             scenario.class_names[arrived],
             untested,
-            "new classes have no validation image: they are trained but not evaluated",
+            "new classes",
+            "they are trained but not evaluated",
         ),
-        *(
-            f"task {number} has no validation image at all: its accuracy on new classes is unknown"
-            for number in blind
-        ),
+        *([] if untested.all() else _blind(blind)),
     ]
+
+
+def _untested(
+    side: Source, names: Sequence[str], untested: Bool[np.ndarray, " classes"], what: str, then: str
+) -> list[str]:
+    """Say which classes are not evaluated, unless the cache has said it of all of them."""
+    if untested.all() and any(text.endswith(NONE_EVALUATED) for text in side.notes):
+        return []
+    return _about(names, untested, f"{what} have no validation image: {then}")
+
+
+def _blind(tasks: Sequence[int]) -> list[str]:
+    """Name the tasks that none of the classes is evaluated of, in one note."""
+    if not tasks:
+        return []
+    which = f"task {tasks[0]} has" if len(tasks) == 1 else f"tasks {listed(map(str, tasks))} have"
+    whose = "its" if len(tasks) == 1 else "their"
+    return [f"{which} no validation image at all: {whose} accuracy on new classes is unknown"]
 
 
 def _single_images(scenario: Scenario) -> list[str]:

@@ -19,6 +19,9 @@ from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.memory import HostMemory
 from clinit.headtrain.stream.on_disk import disk_note, left_on_disk
 
+NONE_EVALUATED = "has no val split: none of its classes is evaluated"
+"""End of the note of a cache without validation rows."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
@@ -118,7 +121,7 @@ def _source(cache: Cache, stored: Set[CacheSplit], memory: HostMemory | None) ->
     if "val" in cache.splits:
         val, of_val = read(cache.splits["val"]), cache.splits["val"].fingerprint
     else:
-        notes.append(f"{cache.path} has no val split: none of its classes is evaluated")
+        notes.append(f"{cache.path} {NONE_EVALUATED}")
         empty = np.empty((0, features.dim), dtype=features.features.dtype)
         val = FeatureSet(empty, np.empty(0, dtype=np.int64), features.class_names)
         of_val = Fingerprint()
@@ -156,7 +159,7 @@ def check_same_backbone(one: Fingerprint, other: Fingerprint) -> None:
         raise CacheError(
             "the two caches hold features of different backbones:"
             f" {', '.join(map(str, differing))}",
-            remedy="Extract both with the same options of `clinit extract`.",
+            remedy=_same_backbone(one, other),
         )
     if one.is_nameless:
         raise CacheError(
@@ -164,3 +167,19 @@ def check_same_backbone(one: Fingerprint, other: Fingerprint) -> None:
             " same one",
             remedy="Import both again with `clinit cache import --backbone NAME`.",
         )
+
+
+def _same_backbone(one: Fingerprint, other: Fingerprint) -> str:
+    """Return how two caches come to be of one backbone: imported features are not extracted."""
+    imported = (one.is_imported, other.is_imported)
+    if not any(imported):
+        return "Extract both with the same options of `clinit extract`."
+    if all(imported):
+        return (
+            "Import features of one extractor and type for both, with the same `--backbone NAME` of"
+            " `clinit cache import`."
+        )
+    return (
+        "One of them was imported: take both from `clinit extract`, or import both from the same"
+        " extractor, with the same `--backbone NAME` of `clinit cache import`."
+    )

@@ -1,5 +1,6 @@
 import inspect
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,13 +13,13 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 import clinit
-from clinit.cli.add import add
+from clinit.cli.add import accuracy_in_words, add
 from clinit.cli.model import show
 from clinit.cli.remember import remember
 from clinit.cli.remove import remove
 from clinit.cli.rename import rename
 from clinit.errors import CacheError, ManifestError, ModelError
-from clinit.extract.head import Head
+from clinit.extract.head import Head, Top1
 from clinit.extract.run import ExtractConfig
 from clinit.headtrain.deployed.model import open_model
 from clinit.headtrain.export.memory_file import read_memory
@@ -265,6 +266,41 @@ def test_an_accuracy_that_is_not_measured_is_told(
     printed = done("add", model, tmp_path / "both", *out[2:], "--out", tmp_path / "measured")
     assert "was not measured" not in printed
     assert "added classes 1 - " in printed
+
+
+@pytest.mark.parametrize("init", ["random", "zero"])
+def test_rows_that_recognise_nothing_are_warned_of(
+    model: Path, images: Path, tmp_path: Path, init: str
+) -> None:
+    told = f"{init} rows that are not trained recognise nothing: leave out `--init`, or train"
+    options = ("--init", init, "--features", tmp_path / "features", "--device", "cpu")
+    assert told in done("add", model, images, "--out", tmp_path / "one", *options)
+    trained = done("add", model, images, "--out", tmp_path / "two", "--iterations", 1, *options)
+    assert "recognise nothing" not in trained
+
+
+def test_few_images_are_counted_and_said_to_be_too_few(grown: tuple[Path, str]) -> None:
+    printed = grown[1]
+    assert re.search(r"added classes 4 - \d of 4 ", printed)
+    assert "Note: 4 images of added classes are too few to tell how well they are" in printed
+    kept = "Held-out images of old classes: features that the model keeps aside, at most 1 per"
+    assert kept in printed
+
+
+def test_shares_of_many_images_are_in_percent() -> None:
+    assert accuracy_in_words(Top1(15, 29)) == "15 of 29"
+    assert accuracy_in_words(Top1(15, 30)) == "50.00 %"
+    assert accuracy_in_words(Top1(0, 0)) == "-"
+
+
+def test_a_model_behind_the_images_is_asked_about(
+    model: Path, images: Path, tmp_path: Path
+) -> None:
+    message = refused(ModelError, "add", images, model, "--out", tmp_path / "out")
+    assert message == (
+        f"{images} is not a model, but {model} is one: are they swapped? |"
+        f" Give the model first: {model} {images}"
+    )
 
 
 def test_a_network_of_timm_is_a_model_too(tiny_weights: Path, images: Path, tmp_path: Path) -> None:

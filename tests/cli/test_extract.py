@@ -48,6 +48,19 @@ def test_both_splits_are_extracted_and_summed_up(
     assert "(its classes: stored with the weights)" in shown.output
 
 
+def test_a_root_one_folder_too_deep_is_asked_about(
+    extract: Callable[..., Result], make_tree: Callable[..., Path]
+) -> None:
+    root = make_tree()
+    shown = " ".join(extract("--dataset", "folder", "--root", root / "train").output.split())
+    told = f"Note: {root / 'train'} has no val split: none of its classes can be evaluated."
+    assert f"{told} {root} has one: was --root {root} meant?" in shown
+    complete = extract("--dataset", "folder", "--root", root, out="whole").output
+    assert "has no val split" not in complete
+    asked = extract("--dataset", "folder", "--root", root, "--split", "train", out="half").output
+    assert "has no val split" not in asked
+
+
 def test_test_images_become_the_split_val_where_that_is_asked_for(
     extract: Callable[..., Result], make_tree: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -91,6 +91,18 @@ def test_the_import_fits_a_head_and_says_how_good_it_is(work: Path) -> None:
         assert split.summary.head.tensors is not None
 
 
+def test_a_head_is_measured_on_val_at_once_where_that_is_there(tmp_path: Path) -> None:
+    given = ("--backbone", "own", "--out", tmp_path / "base")
+    train = write(tmp_path, "train", BASE, 20, seed=1)
+    val = write(tmp_path, "val", BASE[:2], 10, seed=2)
+    done("cache", "import", *train, *given)
+    done("cache", "import", *val, *given, "--split", "val")
+    printed = done("cache", "import", *train, *given, "--fit-head", "ridge")
+    top1 = open_cache(tmp_path / "base").split("val").summary.head.top1
+    assert f"top-1 of the head on 20 rows of val: {top1.percent:.2f} %" in printed
+    assert "measures it on others" not in printed
+
+
 def test_a_head_alone_is_exported_and_says_how_sure_it_is(work: Path) -> None:
     text = (work / "export.log").read_text()
     assert "A head of 5 classes, 2 of which arrived later, on 8 features of own" in text

@@ -175,6 +175,15 @@ def test_a_folder_without_images_and_a_wrong_model_are_errors(
     assert isinstance(invoke(images[0], images[0]).exception, ModelError)
 
 
+def test_a_model_behind_the_images_is_asked_about(model: Path, images: list[Path]) -> None:
+    for first in (images[0], images[0].parent):
+        result = invoke(first, images[-1], model)
+        assert str(result.exception) == (
+            f"{first} is not a model, but {model} is one: are they swapped?"
+        )
+        assert getattr(result.exception, "remedy", "").startswith("Give the model first:")
+
+
 def test_a_csv_file_has_its_ending(model: Path, images: list[Path]) -> None:
     result = invoke(model, images[0], "--csv", model)
     assert result.exit_code == 2

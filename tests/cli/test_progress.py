@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import chain, repeat
 from pathlib import Path
 from threading import Event
@@ -18,9 +19,11 @@ from typer.testing import CliRunner
 
 from clinit.cli import console, progress_log
 from clinit.cli import progress as progress_module
+from clinit.cli import training_progress as training_progress_module
 from clinit.cli.main import app
-from clinit.cli.progress import Line, counting, doing, duration, progress
+from clinit.cli.progress import Line, Progress, counting, doing, duration, progress
 from clinit.cli.progress_log import ProgressLog
+from clinit.headtrain import events
 from tests.cli.screen import Screen, on_terminal
 
 ENCODINGS = ("utf-8", "latin-1", "ascii")
@@ -234,6 +237,49 @@ def test_the_time_left_is_that_of_the_work_of_this_call(monkeypatch: pytest.Monk
     assert line.in_words() == "train: 0 of 500 images, 0 %"
     line.count(500, 500)
     assert line.in_words() == "train: 500 of 500 images, 100 %"
+
+
+def test_the_rate_and_the_time_left_are_of_the_same_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    line = Line("train", unit="images", tells_rate=True)
+    line.count(32, 500)  # the first batch, after a slow start
+    assert line.in_words() == "train: 32 of 500 images, 6 %"
+    now[0] += 2
+    line.count(64, 500)
+    assert line.in_words() == "train: 64 of 500 images, 13 %, 27 s left, 16 images/s"
+    assert pytest.approx(500 - 64, abs=16) == 16 * 27
+    now[0] += 30
+    assert line.in_words().endswith("7 min left, 1.0 images/s")
+
+
+def told_of(monkeypatch: pytest.MonkeyPatch, *seen: events.Event) -> str:
+    """Return the line of a log after some events of a training."""
+    shown = Progress(lambda: None)
+    monkeypatch.setattr(training_progress_module, "progress", lambda: nullcontext(shown))
+    with training_progress_module.training_progress(verbose=False) as observe:
+        for event in seen:
+            observe(event)
+    return shown.in_words()
+
+
+def test_one_thing_to_do_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = events.TaskStarted(1, 5, 1)
+    one, four = (events.Progressed("solving for the head", 0, total) for total in (1, 4))
+    assert told_of(monkeypatch, start, one) == "Task 1/5: solving for the head"
+    assert told_of(monkeypatch, start, four) == "Task 1/5: 0 of 4 solving for the head, 0 %"
+
+
+def test_losses_are_told_with_the_names_of_their_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = {"random": 2.345, "least-square": 0.0123, "class-mean": 2e-9}
+    assert told_of(monkeypatch, events.Evaluated(1, 0, losses)) == (
+        "Preparing: new-task loss random 2.35, least-square 0.0123, class-mean < 0.001"
+    )
+    assert told_of(monkeypatch, events.Evaluated(1, 0, {"random": 2.345})).endswith("loss 2.35")
+    many = {str(number): number + 1.0 for number in range(5)}
+    assert told_of(monkeypatch, events.Evaluated(1, 0, many)).endswith("loss 1 to 5")
 
 
 def test_times_have_two_units_at_most() -> None:

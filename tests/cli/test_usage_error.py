@@ -32,6 +32,8 @@ MISTAKES = {
     ("--lr", "-1"): "--lr must be positive, got -1.0",
     ("--lambda", "much"): "--lambda takes a number or 'auto' or 'held-out', got 'much'",
     ("--buffer=5", "--buffer-per-class=5"): "--buffer and --buffer-per-class exclude each other",
+    ("--tasks", "0", "--tasks", "4"): "Error: no feature cache at absent",  # the last one wins
+    ("--init", "random", "--init", "lda"): "Error: no feature cache at absent",
     ("--head", "h.safetensors"): "Error: no feature cache at absent",
 }
 
@@ -118,6 +120,25 @@ def test_an_error_has_the_usage_line_of_the_help(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert f"clinit {usage}" in told(monkeypatch, capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("add", "m", "i", "--out", "o", "--init", "random", "--init", "lda"), "--init"),
+        (("remember", "m", "i", "--out", "o", "--seed", "1", "--seed", "2"), "--seed"),
+        (("align", "c", "--out", "o", "--seed", "1", "--seed", "2"), "--seed"),
+        (("probe", "c", "--seed", "1", "--seed", "1"), "--seed"),
+    ],
+)
+def test_a_second_value_where_one_is_taken_is_not_dropped(
+    words: tuple[str, ...],
+    option: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    expected = f"{option} is given more than once; it takes one value here"
+    assert expected in told(monkeypatch, capsys, *words)
 
 
 @pytest.mark.parametrize(

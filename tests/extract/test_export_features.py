@@ -163,6 +163,13 @@ def test_the_files_are_what_others_read(tmp_path: Path, cache: Cache) -> None:
     )
 
 
+def test_no_lock_is_left_beside_what_is_for_others(tmp_path: Path, cache: Cache) -> None:
+    for format in FORMATS:
+        exported(cache, tmp_path / format, format)
+    hidden = [path for path in tmp_path.rglob(".*") if not path.is_relative_to(cache.path)]
+    assert hidden == []
+
+
 def test_an_export_replaces_an_earlier_one_and_equal_caches_give_equal_files(
     tmp_path: Path, cache: Cache
 ) -> None:

@@ -224,10 +224,55 @@ def test_a_split_of_other_classes_is_refused(tmp_path: Path) -> None:
     features = np.ones((4, 2), np.float32)
     paths = save(tmp_path, features, np.array(["a", "b", "c", "c"]))
     import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip"))
-    paths = save(tmp_path, features, np.array(["a", "b", "b", "b"]))
+    paths = save(tmp_path, features, np.array(["a", "b", "d", "e"]))
     with pytest.raises(CacheError, match="the classes of this split are not those of") as caught:
         import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip", split="val"))
+    assert str(caught.value).endswith("train: 2 are here alone (d, e), 1 is there alone (c)")
     assert "--classes FILE" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "expected"),
+    [
+        (["a", "b", "c", "d"], ["d", "b", "d"], [1, 3, 3]),
+        ([0, 1, 2, 3], [2, 0, 0], [0, 0, 2]),
+    ],
+)
+def test_a_val_split_of_fewer_classes_takes_the_list_of_train(
+    tmp_path: Path, train: list[object], val: list[object], expected: list[int]
+) -> None:
+    paths = save(tmp_path, np.ones((len(train), 2), np.float32), np.array(train))
+    import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip"))
+    rows = np.arange(2 * len(val), dtype=np.float32).reshape(-1, 2)
+    paths = save(tmp_path, rows, np.array(val))
+    split = import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip", split="val"))
+    assert split.class_names == tuple(map(str, train))
+    assert split.labels.tolist() == expected
+    origin = split.manifest.table["path"].cast(int).to_numpy()
+    np.testing.assert_array_equal(split.load().features, rows[origin])
+    assert [str(val[row]) for row in origin] == split.manifest.table["class_name"].to_list()
+    source = read_source(tmp_path / "c")
+    assert source.train.class_names == source.val.class_names
+
+
+def test_numbers_without_names_are_not_taken_for_names_of_the_other_split(tmp_path: Path) -> None:
+    features = np.ones((3, 2), np.float32)
+    paths = save(tmp_path, features, np.array(["a", "b", "c"]))
+    import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip"))
+    paths = save(tmp_path, features, np.array([0, 1, 1]))
+    with pytest.raises(CacheError, match=r"2 are here alone \(0, 1\), 3 are there alone"):
+        import_features(*paths, tmp_path / "c", ImportConfig(backbone="clip", split="val"))
+
+
+def test_the_same_classes_in_another_order_are_refused_by_the_first(tmp_path: Path) -> None:
+    paths = save(tmp_path, np.ones((2, 2), np.float32), np.array([0, 1]))
+    for split, names in (("train", "a\nb\n"), ("val", "b\na\n")):
+        (tmp_path / split).write_text(names)
+    config = ImportConfig(backbone="clip", classes=tmp_path / "train")
+    import_features(*paths, tmp_path / "c", config)
+    other = ImportConfig(backbone="clip", split="val", classes=tmp_path / "val")
+    with pytest.raises(CacheError, match="class 0 is b here, a there"):
+        import_features(*paths, tmp_path / "c", other)
 
 
 def files(folder: Path) -> dict[str, bytes]:

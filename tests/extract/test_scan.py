@@ -333,16 +333,40 @@ def test_a_folder_that_fits_no_layout_is_told_what_was_looked_for_and_found(
     with pytest.raises(ManifestError) as refusal:
         scan("imagenet1k", tmp_path, "val")
     assert str(refusal.value) == (
-        f"no val split of imagenet1k in {tmp_path}; looked for\n"
-        "  class-folders: ILSVRC2012_img_val with no class folder of ImageNet-1K (ILSVRC 2012)\n"
-        "  imagenet-kaggle: no LOC_val_solution.csv in ., ILSVRC, devkit/data,"
-        " ILSVRC2012_devkit_t12/data, ILSVRC/devkit/data, devkit, data\n"
-        "  imagenet-devkit: no ILSVRC2012_validation_ground_truth.txt in ., ILSVRC, devkit/data,"
-        " ILSVRC2012_devkit_t12/data, ILSVRC/devkit/data, devkit, data\n"
-        "and found ILSVRC2012_img_val/, meta.mat, train/"
+        f"no val split of imagenet1k in {tmp_path}; looked for"
+        " class-folders: ILSVRC2012_img_val with no class folder of ImageNet-1K (ILSVRC 2012);"
+        " imagenet-kaggle: no LOC_val_solution.csv in ., ILSVRC, devkit/data,"
+        " ILSVRC2012_devkit_t12/data, ILSVRC/devkit/data, devkit, data;"
+        " imagenet-devkit: no ILSVRC2012_validation_ground_truth.txt in ., ILSVRC, devkit/data,"
+        " ILSVRC2012_devkit_t12/data, ILSVRC/devkit/data, devkit, data;"
+        " and found ILSVRC2012_img_val/, meta.mat, train/"
     )
     assert "clinit manifest show imagenet1k" in refusal.value.remedy
     assert "`folder`" in refusal.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("root", "parent"), [("more/bar", "more"), ("more/train/bar", "more"), ("bar", ".")]
+)
+def test_the_folder_of_one_class_is_asked_to_be_given_with_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str, parent: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    put(tmp_path, f"{root}/1.png", f"{root}/2.png", f"{root}/notes.txt")
+    with pytest.raises(ManifestError) as refusal:
+        scan("folder", Path(root), "train")
+    assert str(refusal.value) == f"{root} holds images (1.png) and no folder of a class"
+    assert f"folder of one class, give its parent: {parent}. Each class" in refusal.value.remedy
+
+
+def test_messages_are_of_one_line_and_name_no_option_that_a_command_may_lack(
+    tmp_path: Path,
+) -> None:
+    put(tmp_path, "notes.txt")
+    with pytest.raises(ManifestError) as refusal:
+        scan("folder", tmp_path, "train")
+    assert "\n" not in str(refusal.value)
+    assert "--root" not in refusal.value.remedy
 
 
 def test_an_empty_root_is_said_to_be_empty(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from clinit.extract.head import Head
 from clinit.headtrain.stream import notes as gaps_module
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
-from clinit.headtrain.stream.source import Source
+from clinit.headtrain.stream.source import NONE_EVALUATED, Source
 from clinit.headtrain.study import Study
 from tests.headtrain.stream.made_sides import BASE, HEAD, NEW, head_of, source
 
@@ -71,7 +71,6 @@ def test_a_buffer_that_fills_later_or_that_nobody_asked_for_needs_no_note(size: 
             [
                 "4 of 4 new classes have no validation image: they are trained but not evaluated"
                 " ({names})",
-                "task 1 has no validation image at all: its accuracy on new classes is unknown",
             ],
         ),
         (
@@ -120,6 +119,27 @@ def test_a_buffer_that_fills_later_or_that_nobody_asked_for_needs_no_note(size: 
 def test_each_gap_is_said_once(changes: dict[str, Any], expected: list[str]) -> None:
     names = ", ".join(build(**changes).class_names[4:7]) + ", ..."
     assert notes(**changes) == [line.replace("{names}", names) for line in expected]
+
+
+@pytest.mark.parametrize(
+    ("blind", "told"),
+    [
+        (1, "has no validation image at all: its accuracy on new classes is unknown"),
+        (3, "have no validation image at all: their accuracy on new classes is unknown"),
+    ],
+)
+def test_tasks_that_cannot_be_evaluated_share_one_note(blind: int, told: str) -> None:
+    new = source("wxyz", [5] * 4, [0] * blind + [2] * (4 - blind))
+    config = {**CONFIG, "tasks": 4}
+    names = build(new=new, config=config).class_names[4:]
+    tasks = sorted(names.index(name) + 1 for name in "wxyz"[:blind])
+    which = f"task {tasks[0]}" if blind == 1 else "tasks {}, {} and {}".format(*tasks)
+    assert notes(new=new, config=config)[1:] == [f"{which} {told}"]
+
+
+def test_a_cache_without_a_val_split_needs_one_note() -> None:
+    side = replace(source("wxyz", [5] * 4, [0] * 4), notes=(f"x {NONE_EVALUATED}",))
+    assert notes(new=side) == [f"x {NONE_EVALUATED}"]
 
 
 def test_a_base_without_training_images_has_nothing_to_rehearse_in_the_first_task() -> None:

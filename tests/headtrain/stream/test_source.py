@@ -23,6 +23,29 @@ def test_fingerprints_may_differ_in_the_manifest_only() -> None:
         check_same_backbone(one, Fingerprint({"a": "2", "b": "3", "manifest": "x"}))
 
 
+@pytest.mark.parametrize(
+    ("kinds", "remedy"),
+    [
+        ((False, False), "Extract both with the same options of `clinit extract`."),
+        ((True, False), "One of them was imported: take both from `clinit extract`, or"),
+        ((False, True), "One of them was imported: take both from `clinit extract`, or"),
+        ((True, True), "Import features of one extractor and type for both, with the same"),
+    ],
+)
+def test_the_remedy_for_two_backbones_fits_features_from_elsewhere(
+    kinds: tuple[bool, bool], remedy: str
+) -> None:
+    one, other = (
+        Fingerprint.of_import(backbone=name, dtype="float16")
+        if is_imported
+        else Fingerprint({"backbone": name, "weights": "1"})
+        for name, is_imported in zip(("clip", "dino"), kinds, strict=True)
+    )
+    with pytest.raises(CacheError) as caught:
+        check_same_backbone(one, other)
+    assert caught.value.remedy.startswith(remedy)
+
+
 def test_splits_with_different_classes_are_refused() -> None:
     with pytest.raises(CacheError, match="train and val do not have the same list of classes"):
         Source(rows("ab"), rows("ac"), path="x")
