@@ -231,7 +231,7 @@ def test_a_refused_word_is_shown_in_a_panel_with_the_usage(
     said = capsys.readouterr().err
     usage, help_, *_ = said.splitlines()
     assert usage.startswith("Usage: ")
-    assert usage.endswith("recipe [OPTIONS] COMMAND [ARGS]...")
+    assert usage.endswith("recipe [OPTIONS] COMMAND ...")
     assert help_.endswith("recipe --help' for help.")
     assert RAW.findall(said) == []
     (tmp_path / "study.toml").write_text('[align]\nepochs = "many"\n', encoding="utf-8")

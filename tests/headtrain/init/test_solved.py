@@ -211,11 +211,12 @@ def test_an_unknown_method_is_refused_by_name() -> None:
 def test_only_rehearsal_is_told_about_its_buffer() -> None:
     base, new = sources((0, *[20] * (BASE - 1)))
     for name in HEAD_METHODS:
-        asked = study(name, RANDOM, batch_size=100)
+        size = {"buffer": 5000} if name == "rehearsal" else {}
+        asked = study(name, RANDOM, batch_size=100, **size)
         scenario = build_scenario(base, new, head(), asked.stream)
         notes = data_notes(scenario, base, new, [asked])
         text = "\n".join(notes)
-        assert ("the buffer of 24,000 rows" in text) == (name == "rehearsal")
+        assert ("the buffer of 5,000 rows never fills" in text) == (name == "rehearsal")
         assert ("rows come more than once in a batch" in text) == (name in ("rehearsal", "naive"))
         assert ("are left out of a head that is solved" in text) == asked.is_solved
 

@@ -110,7 +110,7 @@ def test_a_cache_replaced_between_two_runs_is_refused_and_nothing_is_lost(
     sweep(make_runs("seed=0"), data, tmp_path)
     with pytest.raises(CacheError, match=r"base weights \(1 there, 2 now\)") as caught:
         sweep(make_runs("seed=0:2"), other_data, tmp_path)
-    assert "The 1 runs recorded there are kept" in caught.value.remedy
+    assert "What is recorded there, 1 run, is kept as it is." in caught.value.remedy
     (tmp_path / "sweep.json").unlink()
     with pytest.raises(CacheError, match=r"the record .* was made with other data"):
         sweep(make_runs("seed=0:2"), other_data, tmp_path)
