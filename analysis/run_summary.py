@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +32,7 @@ VALUES = ("loss_new", *ACCURACIES, *IN_TASK)
 """What is averaged over evaluations."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class RunSummary:
     """A run, its evaluation points and its comparison with the random run."""
 
@@ -123,6 +124,11 @@ class RunSummary:
 
     def row(self) -> Row:
         """Return the run as a row of the report; plain values that JSON can hold."""
+        return dict(self._row)
+
+    @cached_property
+    def _row(self) -> Row:
+        """The same, computed once for all tables of a report."""
         return {
             "id": self.record.info.get("id", self.path.name),
             "path": str(self.path),
