@@ -121,8 +121,8 @@ def with_origin(evaluations: pl.DataFrame, classes: pl.DataFrame) -> pl.DataFram
     """
     origins = classes.select("row", origin="task")
     joined = evaluations.join(origins, on="row", how="left", validate="m:1")
-    unknown = joined.filter(pl.col("origin").is_null())["row"].n_unique()
-    if unknown:
+    if joined["origin"].null_count():
+        unknown = joined.filter(pl.col("origin").is_null())["row"].n_unique()
         raise RecordError(
             f"the record evaluates {unknown:,} head rows that its list of classes does not hold",
             remedy="The record is damaged: run `clinit train-head` again with another --out.",

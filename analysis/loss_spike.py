@@ -63,9 +63,9 @@ class Spike:
 
 def spikes(steps: pl.DataFrame, tasks: Sequence[int]) -> Mapping[int, Spike | None]:
     """Return the spike of each of `tasks` from the steps of a record."""
-    parts = steps.partition_by("task", as_dict=True)
+    parts = steps.sort("task", "iteration").partition_by("task", as_dict=True)
     empty = steps.clear()
-    return {task: Spike.of(_losses(parts.get((task,), empty).sort("iteration"))) for task in tasks}
+    return {task: Spike.of(_losses(parts.get((task,), empty))) for task in tasks}
 
 
 def _losses(steps: pl.DataFrame) -> Float[np.ndarray, " iterations"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -19,11 +19,13 @@ from clinit.analysis.backward_transfer import backward_transfer
 from clinit.analysis.confusions import confusions
 from clinit.analysis.forward_transfer import mean_transfer, transfer_into
 from clinit.analysis.initialisation_cost import initialisation_seconds, initialisation_share
-from clinit.analysis.loss_spike import Spike, spikes
+from clinit.analysis.loss_spike import Spike
 from clinit.analysis.time_to_accuracy import LEVELS, TaskTimes, mean_times
 from clinit.headtrain.record.format import RunRecord, finite
 
 Times = Mapping[int, TaskTimes]
+Spikes = Mapping[int, Spike | None]
+"""The loss spike of each task that was learnt."""
 MOST_CONFUSED = 10
 """Pairs of classes that a row holds."""
 
@@ -54,12 +56,12 @@ def _confusions(record: RunRecord) -> list[dict[str, Any]] | None:
     return confusions(record.mistakes, record.classes, top=MOST_CONFUSED).to_dicts()
 
 
-def costs(record: RunRecord, tasks: Sequence[int], times: Times | None) -> dict[str, Any]:
+def costs(record: RunRecord, found: Spikes, times: Times | None) -> dict[str, Any]:
     """Return what learning the tasks cost: loss spike, iterations and seconds."""
     told = record.info.get("tasks", [])
     last: Mapping[str, Any] = (told[-1].get("diagnosis") if told else None) or {}
     return {
-        **_spike(Spike.mean([*spikes(record.steps, tasks).values()])),
+        **_spike(Spike.mean([*found.values()])),
         **_times(times),
         "initialisation_seconds": initialisation_seconds(told),
         "initialisation_share": initialisation_share(told, record.info.get("seconds")),
@@ -70,19 +72,18 @@ def costs(record: RunRecord, tasks: Sequence[int], times: Times | None) -> dict[
 
 
 def costs_by_task(
-    record: RunRecord, tasks: Sequence[int], times: Times | None
+    record: RunRecord, found: Spikes, times: Times | None
 ) -> dict[int, dict[str, Any]]:
     """Return the same of each task, as far as it is a matter of one task."""
     told = record.info.get("tasks", [])
-    found = spikes(record.steps, tasks)
     return {
         task: {
             "forward_transfer": mean_transfer(each for each in told if each["task"] == task),
             "forward_transfer_into": transfer_into(told, task),
-            **_spike(found[task]),
+            **_spike(spike),
             **_task_times((times or {}).get(task)),
         }
-        for task in tasks
+        for task, spike in found.items()
     }
 
 

@@ -22,7 +22,8 @@ from clinit.analysis.efficiency import (
     data_of,
     value_name,
 )
-from clinit.analysis.run_metrics import Times, costs, costs_by_task, over_tasks
+from clinit.analysis.loss_spike import spikes
+from clinit.analysis.run_metrics import Spikes, Times, costs, costs_by_task, over_tasks
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.info import TaskInfo, settings_of
 from clinit.headtrain.record.measured_on import held_out_share
@@ -156,7 +157,7 @@ class RunSummary:
             "evaluation_points": len(self.averaged),
             "loss_sample_rows": self.record.info.get("loss_sample_rows"),
             **over_tasks(self.record, self.points),
-            **costs(self.record, self._tasks, self.times),
+            **costs(self.record, self._spikes, self.times),
             "final": self._final(),
             "tasks": self.task_rows(),
             "config": self.config,
@@ -169,7 +170,7 @@ class RunSummary:
             task["task"]: task for task in self.record.info.get("tasks", [])
         }
         gains = {task.task: task for task in self.gain.tasks} if self.gain else {}
-        own = costs_by_task(self.record, self._tasks, self.times)
+        own = costs_by_task(self.record, self._spikes, self.times)
         rows = []
         for task in self._tasks:
             here = pl.col("task") == task
@@ -198,10 +199,14 @@ class RunSummary:
             rows.append(row)
         return rows
 
-    @property
+    @cached_property
     def _tasks(self) -> list[int]:
         """The tasks that were learnt."""
         return self.points["task"].unique().sort().to_list()
+
+    @cached_property
+    def _spikes(self) -> Spikes:
+        return spikes(self.record.steps, self._tasks)
 
     def _final(self) -> Row:
         end = at_end(self.points).tail(1)
