@@ -248,7 +248,7 @@ def write_summary(
     for index in range(plan.num_shards):
         path, first = folder / shard_name(index), plan.rows(index).start
         shard = read_shard(path, plan, index)
-        # NumPy compares float16 a hundred times as slowly.
+        # NumPy compares float16 fifty times as slowly.
         kept = shard.features[shard.valid].astype(np.float32, copy=False)
         if head is not None and rows_of_classes is not None:
             accuracy += top1(head, kept, shard.labels[shard.valid], rows_of_classes)

@@ -70,7 +70,7 @@ class SideInfo(TypedDict, total=False):
     manifest_digest: str | None
     val_manifest_digest: str | None
     features_digest: str | None
-    """Of the file that training rows were imported from; absent of extracted ones."""
+    """Of the file that training rows were imported from; absent for extracted ones."""
     val_features_digest: str | None
 
 
