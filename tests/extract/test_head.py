@@ -164,6 +164,20 @@ def test_top1_counts_only_rows_of_classes_that_the_head_knows(head: Head) -> Non
     assert Top1(1, 4).percent == 25
 
 
+def test_top1_of_more_rows_than_are_computed_at_a_time_is_that_of_all_logits() -> None:
+    random = np.random.default_rng(0)
+    head = Head(*(random.normal(size=shape).astype(np.float32) for shape in ((5, 4), (5,))))
+    features, labels = (
+        random.normal(size=(1300, 4)).astype(np.float16),
+        random.integers(5, size=1300),
+    )
+    logits = features.astype(float) @ head.weight.T + head.bias
+    expected = int((logits.argmax(axis=1) == labels).sum())
+    without_bias = int(((logits - head.bias).argmax(axis=1) == labels).sum())
+    assert expected != without_bias
+    assert top1(head, features, labels, np.arange(5)) == Top1(expected, 1300)
+
+
 def in_file(path: Path) -> dict[str, str]:
     with safe_open(path, framework="numpy") as file:
         return dict(file.metadata())

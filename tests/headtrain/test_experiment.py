@@ -123,6 +123,21 @@ def test_a_head_alone_gives_what_it_gives_in_a_bank(head_width: str) -> None:
         np.testing.assert_allclose(among.steps[column], alone.steps[column], atol=1e-4)
 
 
+@pytest.mark.parametrize("init", ["least-square", "class-mean"])
+def test_heads_that_share_the_start_of_the_first_task_go_on_as_they_would_alone(init: str) -> None:
+    heads = [{"init": init, "lr": lr} for lr in (1e-4, 3e-2)]
+    together = run(heads=heads)
+    for record, head in zip(together, heads, strict=True):
+        (alone,) = run(heads=[head])
+        for table, expected in zip(tables(record), tables(alone), strict=True):
+            assert table.equals(expected)
+    starts = [
+        [task["initialisation"]["factor"] for task in each.info["tasks"]] for each in together
+    ]
+    assert starts[0][0] == starts[1][0]
+    assert starts[0][1] != starts[1][1]
+
+
 def test_least_square_and_class_mean_rows_know_new_classes_before_any_step(
     records: list[RunRecord],
 ) -> None:
