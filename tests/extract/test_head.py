@@ -166,7 +166,8 @@ def test_top1_counts_only_rows_of_classes_that_the_head_knows(head: Head) -> Non
 
 def test_top1_of_more_rows_than_are_computed_at_a_time_is_that_of_all_logits() -> None:
     random = np.random.default_rng(0)
-    head = Head(*(random.normal(size=shape).astype(np.float32) for shape in ((5, 4), (5,))))
+    weight, bias = (random.normal(size=shape).astype(np.float32) for shape in ((5, 4), (5,)))
+    head = Head(weight, bias)
     features, labels = (
         random.normal(size=(1300, 4)).astype(np.float16),
         random.integers(5, size=1300),
