@@ -11,7 +11,7 @@ from clinit.analysis.run_summary import RunSummary
 from clinit.analysis.same_data import by_data, headings
 from clinit.analysis.seeds import SeedGroup, seed_groups
 from clinit.analysis.settings import differences, labels, phrase
-from clinit.extract.number_of import number_of
+from clinit.words import number_of
 
 MOST_STARTS = 3
 """Starts beside random that a sentence names, the best A_all first."""

@@ -15,11 +15,11 @@ from clinit.analysis.deviation import Deviation, deviation
 from clinit.analysis.neural_collapse import NeuralCollapse, class_nc1, neural_collapse
 from clinit.errors import HeadError
 from clinit.extract.cache import CacheSplit
-from clinit.extract.contrast import contrast_digests
 from clinit.extract.head import Head, head_rows
 from clinit.headtrain.array import beside, library, placed, to_numpy, torch_stream
 from clinit.headtrain.least_squares.moments import Block
 from clinit.headtrain.least_squares.statistics import ClassStatistics, count
+from clinit.words import contrast_digests
 
 if TYPE_CHECKING:
     from rich.table import Table

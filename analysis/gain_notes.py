@@ -9,7 +9,7 @@ from clinit.analysis.efficiency import Gain
 from clinit.analysis.run_summary import RunSummary
 from clinit.analysis.seeds import alike
 from clinit.analysis.settings import labels
-from clinit.extract.number_of import number_of
+from clinit.words import number_of
 
 _MOST_NAMED = 4
 """Starts that a note names, and runs that have a note of their own."""

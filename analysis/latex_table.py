@@ -10,7 +10,7 @@ import textwrap
 
 from clinit.analysis.measures import Better, Measure
 from clinit.analysis.paper_table import Entry, PaperTable
-from clinit.extract.visible import visible
+from clinit.words import visible
 
 _ESCAPES = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clinit.analysis.measures import ARROWS, Measure
 from clinit.analysis.paper_table import Entry, PaperTable
-from clinit.extract.markdown import escaped, lines_of_table
+from clinit.words import escaped, lines_of_table
 
 
 def markdown(table: PaperTable) -> str:

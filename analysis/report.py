@@ -18,8 +18,8 @@ from clinit.analysis.same_data import by_data, stacked
 from clinit.analysis.time_to_accuracy import times_to_levels
 from clinit.errors import RecordError
 from clinit.extract.cache_folder import caches_in
-from clinit.extract.number_of import number_of
 from clinit.headtrain.record.format import RunRecord, find_records, finite, read_record
+from clinit.words import number_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -30,11 +30,11 @@ from clinit.extract import shard_work
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.images import images_of
 from clinit.extract.loader import ImageBatch, load_batches
-from clinit.extract.machine import cpu_count
 from clinit.extract.pipeline import in_turn, side_by_side
 from clinit.extract.run import ExtractConfig, Network, extract, load_network
 from clinit.extract.scan import scan
 from clinit.extract.timing import Timing
+from clinit.machine import cpu_count
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,6 @@ import torch
 from answers import Taker
 from top_blocks_workload import TopBlocksWorkload
 
-from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.bank.evaluate import count_correct
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.rows import LabelledRows
@@ -31,6 +30,7 @@ from clinit.headtrain.top.network.cut import cut
 from clinit.headtrain.top.network.model import PlasticModel
 from clinit.headtrain.top.network.optimizer import top_optimizer
 from clinit.headtrain.top.train_task import Watchers, train_top
+from clinit.stopwatch import Stopwatch
 
 SILENT = Watchers(evaluate=lambda _: None, stepped=lambda _: None, save=lambda _: None)
 

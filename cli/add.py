@@ -28,8 +28,8 @@ from clinit.cli.model_source import (
     takes_network,
 )
 from clinit.cli.study_options import takes
-from clinit.extract.number_of import number_of
 from clinit.headtrain.deployed.settings import AddConfig
+from clinit.words import number_of
 
 if TYPE_CHECKING:
     from torch import nn

@@ -16,7 +16,7 @@ from clinit.cli.interruption import keeps
 from clinit.cli.places import check_caches
 from clinit.cli.progress import doing, progress
 from clinit.cli.study_options import takes
-from clinit.extract.writable import check_writable
+from clinit.files.paths import check_writable
 from clinit.headtrain.align.settings import AlignConfig
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from clinit.cli.cache_verify import verify
 from clinit.cli.choices import CacheArgument
 from clinit.cli.console import out, say
 from clinit.cli.extract_output import size_megabytes
-from clinit.extract.number_of import number_of
-from clinit.extract.visible import visible
+from clinit.words import number_of, visible
 
 if TYPE_CHECKING:
     from clinit.extract.cache import CacheSplit

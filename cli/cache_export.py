@@ -12,7 +12,7 @@ from clinit.cli.choices import CacheArgument, Split
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
 from clinit.cli.progress import counting
-from clinit.extract.number_of import number_of
+from clinit.words import number_of
 
 
 class Format(StrEnum):

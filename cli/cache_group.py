@@ -10,7 +10,7 @@ import typer
 from clinit.cli.choices import CacheArgument
 from clinit.cli.console import say
 from clinit.cli.interruption import keeps
-from clinit.extract.number_of import number_of
+from clinit.words import number_of
 
 
 @keeps("No half of a file is left: it is written whole or not at all.")

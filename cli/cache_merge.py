@@ -10,7 +10,7 @@ import typer
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
 from clinit.cli.progress import counting
-from clinit.extract.number_of import number_of
+from clinit.words import number_of
 
 
 @keeps("Written shards are kept: the same command goes on after them.")

@@ -11,7 +11,7 @@ from clinit.cli.choices import CacheArgument, DeviceOption
 from clinit.cli.console import say
 from clinit.cli.network_options import Workers
 from clinit.cli.progress import counting
-from clinit.extract.number_of import number_of
+from clinit.words import number_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,9 +98,9 @@ def _check_images(
 ) -> None:
     from clinit.errors import CacheError
     from clinit.extract.cache import open_cache
-    from clinit.extract.machine import cpu_count
     from clinit.extract.recheck import recheck, sample_rows
     from clinit.extract.recorded import Networks, images_root
+    from clinit.machine import cpu_count
 
     opened = open_cache(cache)
     first = next(iter(opened.splits.values())).plan

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from clinit.cli.completion import caches
-from clinit.extract.byte_size import byte_count
 from clinit.headtrain.setting import fields_of
 from clinit.headtrain.study import Device, Training
+from clinit.words import byte_count
 
 
 def memory_size(text: str) -> int:

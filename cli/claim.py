@@ -12,8 +12,8 @@ from pathlib import Path
 
 from clinit.cli.console import note
 from clinit.errors import HeadError
-from clinit.extract.lock import claim_file, claim_folder
-from clinit.extract.writable import check_writable
+from clinit.files.lock import claim_file, claim_folder
+from clinit.files.paths import check_writable
 
 
 def claimed_folder(out: Path) -> AbstractContextManager[None]:
@@ -34,8 +34,8 @@ def check_free(path: Path, *, overwrite: bool) -> None:
     Raises:
         HeadError: If there is something that may not be replaced.
     """
-    from clinit.extract import occupied
     from clinit.extract.head import foreign_to_head
+    from clinit.files import paths as occupied
 
     occupied.check_free(path, "head", foreign_to_head, HeadError, overwrite=overwrite)
 

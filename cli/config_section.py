@@ -9,8 +9,6 @@ from typing import Any
 from clinit.cli.config_toml import GRID, ConfigFile, Settings
 from clinit.cli.config_value import words
 from clinit.errors import ConfigFileError
-from clinit.extract.did_you_mean import closest
-from clinit.headtrain.setting import listed
 from clinit.headtrain.study import (
     HEAD_METHODS,
     TOP_METHODS,
@@ -19,6 +17,7 @@ from clinit.headtrain.study import (
     refusals,
     settings_of,
 )
+from clinit.words import closest, listed
 
 Commands = Mapping[str, Mapping[str, Any]]
 """Command -> key -> parameter, of the commands that take a file."""

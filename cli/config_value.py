@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clinit.cli.config_toml import kind
 from clinit.errors import ConfigFileError
-from clinit.extract.visible import visible
+from clinit.words import visible
 
 _DIGITS = 18
 """Most digits of an integer."""

@@ -1,6 +1,6 @@
 """The two consoles of the command line, through which everything is printed.
 
-They let no control character of the data pass, see `clinit.extract.visible`. Text, not markup: a
+They let no control character of the data pass, see `clinit.words`. Text, not markup: a
 path may contain [brackets], and a long one must not be wrapped.
 """
 
@@ -20,7 +20,7 @@ from rich.segment import Segment
 from rich.text import Span, Text
 
 from clinit.cli.foot import Foot
-from clinit.extract.visible import OBEYED, visible
+from clinit.words import OBEYED, visible
 
 _JSON_UNSAFE = re.compile(f"(?![\\n\\t])[{OBEYED}]")
 _NOT_ASCII = re.compile("[^\\n\\t -~]")

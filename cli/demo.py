@@ -13,7 +13,7 @@ from clinit.cli.digits import announce, make_digits
 from clinit.cli.interruption import keeps
 from clinit.cli.typed import runner
 from clinit.errors import ClinitError
-from clinit.extract.writable import check_writable
+from clinit.files.paths import check_writable
 
 _MARKER = ".clinit-demo"
 

@@ -21,7 +21,7 @@ from clinit.cli.choices import (
 from clinit.cli.console import note, out, print_json, say
 from clinit.cli.places import check_caches
 from clinit.cli.progress import doing
-from clinit.extract.number_of import number_of
+from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.extract.cache import Cache

@@ -14,7 +14,7 @@ import typer
 from clinit.cli.choices import AsJson, Dtype, Output, OutputFormat
 from clinit.cli.console import out, print_json, say
 from clinit.cli.progress import doing
-from clinit.extract.visible import visible
+from clinit.words import visible
 
 if TYPE_CHECKING:
     from clinit.extract.doctor.disk import PlannedCache

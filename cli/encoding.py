@@ -11,7 +11,7 @@ import io
 import sys
 import unicodedata
 
-from clinit.extract.visible import visible
+from clinit.words import visible
 
 _ERRORS = "clinit-likeness"
 _LIKENESSES = {

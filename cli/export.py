@@ -16,7 +16,7 @@ from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
 from clinit.cli.places import check_run
 from clinit.cli.progress import doing
-from clinit.extract.writable import check_writable
+from clinit.files.paths import check_writable
 
 if TYPE_CHECKING:
     from clinit.extract.head import Top1

@@ -37,8 +37,8 @@ from clinit.cli.network_options import (
 from clinit.cli.no_val import no_val
 from clinit.cli.progress import doing
 from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.machine import cpu_count
-from clinit.extract.writable import check_writable
+from clinit.files.paths import check_writable
+from clinit.machine import cpu_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from clinit.cli.console import note, say, warn
 from clinit.cli.progress import progress
-from clinit.extract.number_of import number_of
 from clinit.extract.part import WHOLE
+from clinit.words import number_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,8 +20,8 @@ from clinit.cli.help_entries import usage
 from clinit.cli.interruption import Interruption, arrived, raise_no_more
 from clinit.cli.usage_error import usage_message
 from clinit.errors import ClinitError
-from clinit.extract.machine import error_number, out_of_memory
-from clinit.extract.visible import visible
+from clinit.machine import error_number, out_of_memory
+from clinit.words import visible
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__
 """Raised for words that are not a command; typer does not export this class."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from clinit.headtrain.setting import listed
+from clinit.words import listed
 
 ARGUMENTS, OPTIONS, COMMANDS = "Arguments", "Options", "Commands"
 _FIRST = (ARGUMENTS, "Data")

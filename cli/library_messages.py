@@ -8,7 +8,7 @@ import warnings
 from rich.text import Text
 
 from clinit.cli.console import err, warn
-from clinit.extract.visible import visible
+from clinit.words import visible
 
 
 class _ConsoleHandler(logging.Handler):

@@ -12,8 +12,7 @@ from clinit.cli.completion import datasets, described_datasets
 from clinit.cli.console import note, out, say, warn
 from clinit.cli.interruption import keeps
 from clinit.cli.progress import doing
-from clinit.extract.number_of import number_of
-from clinit.extract.visible import visible
+from clinit.words import number_of, visible
 
 if TYPE_CHECKING:
     from clinit.extract.dataset import Dataset, Layout
@@ -69,9 +68,9 @@ def build(
     """List the images of a split with their labels, and check their number."""
     from clinit.extract.containers.columns import Columns
     from clinit.extract.dataset import HUGGINGFACE
-    from clinit.extract.lock import claim_file
     from clinit.extract.manifest import write_manifest
     from clinit.extract.scan import scan
+    from clinit.files.lock import claim_file
 
     columns = Columns(image_column, label_column)
     if columns != Columns() and dataset != HUGGINGFACE:

@@ -14,8 +14,7 @@ from clinit.cli.console import out, print_json, say
 from clinit.cli.model_source import ModelArgument
 from clinit.cli.places import check_model
 from clinit.cli.progress import doing
-from clinit.extract.number_of import number_of
-from clinit.extract.visible import visible
+from clinit.words import number_of, visible
 
 if TYPE_CHECKING:
     from pathlib import Path

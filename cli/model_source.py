@@ -38,8 +38,8 @@ from clinit.cli.progress import doing
 from clinit.cli.training_progress import training_progress
 from clinit.errors import ManifestError
 from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.machine import cpu_count
-from clinit.extract.writable import check_writable
+from clinit.files.paths import check_writable
+from clinit.machine import cpu_count
 
 if TYPE_CHECKING:
     from clinit.extract.run import ExtractConfig

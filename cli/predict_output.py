@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clinit.extract.tree import printable
+from clinit.words import printable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -143,8 +143,8 @@ def _rejected(prediction: Prediction, rejection: Rejection) -> dict[str, Any]:
 
 
 def _commit(path: Path, write: Any) -> None:
-    from clinit.extract.commit import commit_file
-    from clinit.extract.lock import claim_file
+    from clinit.files.commit import commit_file
+    from clinit.files.lock import claim_file
 
     with claim_file(path, on_busy=lambda: None):
         commit_file(path, write)

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from clinit.cli.console import err, note, out, warn
-from clinit.extract.visible import visible
+from clinit.words import visible
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -131,6 +131,6 @@ def _common_place(predictions: Sequence[Prediction]) -> str | None:
 
 
 def _printable(path: str | Path) -> str:
-    from clinit.extract.tree import printable
+    from clinit.words import printable
 
     return printable(path)

@@ -15,7 +15,7 @@ from rich.text import Text
 from clinit.cli.console import err, foot, is_quiet
 from clinit.cli.encoding import as_printed
 from clinit.cli.progress_log import ProgressLog, print_line
-from clinit.extract.visible import visible
+from clinit.words import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

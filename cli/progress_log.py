@@ -11,7 +11,7 @@ from threading import Event, Thread
 from rich.text import Text
 
 from clinit.cli.console import err
-from clinit.extract.visible import visible
+from clinit.words import visible
 
 PAUSES_S = (10.0, 20.0, 30.0)
 """Seconds before the first line and between the next ones: what is done by then is not told of."""

@@ -25,8 +25,8 @@ from clinit.cli.model_source import (
 )
 from clinit.cli.progress import doing
 from clinit.cli.study_options import takes
-from clinit.extract.number_of import number_of
 from clinit.headtrain.deployed.settings import RememberConfig
+from clinit.words import number_of
 
 if TYPE_CHECKING:
     from pathlib import Path

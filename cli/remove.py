@@ -14,7 +14,7 @@ from clinit.cli.interruption import keeps
 from clinit.cli.model_source import ModelArgument, ModelOut, check_out
 from clinit.cli.places import check_model
 from clinit.cli.progress import doing
-from clinit.extract.number_of import number_of
+from clinit.words import number_of
 
 
 @keeps("No half of a model is left: it is written whole or not at all.")

@@ -14,7 +14,7 @@ from clinit.analysis.figures.names import FigureName
 from clinit.cli.choices import AsJson
 from clinit.cli.console import note, out, print_csv, print_json, say
 from clinit.cli.interruption import keeps
-from clinit.extract.visible import visible
+from clinit.words import visible
 
 if TYPE_CHECKING:
     from clinit.analysis.report import Report

@@ -25,9 +25,8 @@ from clinit.cli.reproduce_steps import (
     steps,
 )
 from clinit.cli.typed import runner
-from clinit.extract.did_you_mean import did_you_mean
-from clinit.extract.writable import check_writable
-from clinit.headtrain.setting import listed
+from clinit.files.paths import check_writable
+from clinit.words import did_you_mean, listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -221,7 +220,7 @@ def _shown(
     from clinit.analysis.paper.reproduction import reproduction
     from clinit.analysis.paper.terminal import terminal
     from clinit.extract.cache import open_cache
-    from clinit.extract.commit import commit_file
+    from clinit.files.commit import commit_file
 
     runs = runs_of(where.runs(table), studies) if table.runs else ()
     if table.name == "figures":

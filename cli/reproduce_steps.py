@@ -14,7 +14,7 @@ from clinit.cli.reproduce_cost import (
     hours,
 )
 from clinit.errors import ClinitError, ExperimentError
-from clinit.extract.number_of import number_of
+from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.analysis.paper.tables import Table

@@ -26,9 +26,9 @@ from clinit.cli.top_inputs import (
     read_inputs,
 )
 from clinit.cli.training_progress import training_progress
-from clinit.extract.byte_size import size_text
 from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.writable import check_writable
+from clinit.files.paths import check_writable
+from clinit.words import size_text
 
 if TYPE_CHECKING:
     from clinit.headtrain.record.format import RunRecord

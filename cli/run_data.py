@@ -10,7 +10,7 @@ from clinit.cli.claim import tell_replaced
 from clinit.cli.console import note, say
 from clinit.cli.progress import doing
 from clinit.errors import ExperimentError
-from clinit.extract.number_of import number_of
+from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.runs import RunData

@@ -24,8 +24,8 @@ from clinit.cli.sweep_grids import grids_of
 from clinit.cli.sweep_progress import progress
 from clinit.cli.sweep_search import SearchOptions, run_search
 from clinit.cli.top_inputs import CheckpointEvery, Images, takes_images
-from clinit.extract.number_of import number_of
-from clinit.extract.writable import check_writable
+from clinit.files.paths import check_writable
+from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.study import Study

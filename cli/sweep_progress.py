@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clinit.cli import progress as shown_progress
 from clinit.cli.console import note
-from clinit.extract.number_of import number_of
+from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.sweep.runner import SweepEvent, SweepObserver

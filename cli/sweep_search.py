@@ -14,7 +14,7 @@ from clinit.cli.completion import DIRECTIONS
 from clinit.cli.console import say
 from clinit.cli.run_data import show_ranking
 from clinit.cli.sweep_progress import progress
-from clinit.extract.number_of import number_of
+from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.runs import RunData

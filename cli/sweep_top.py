@@ -12,7 +12,7 @@ from clinit.cli.console import say
 from clinit.cli.run_data import heads_by_loss, show_ranking
 from clinit.cli.top_inputs import Images, open_data, read_inputs
 from clinit.cli.training_progress import run_progress
-from clinit.extract.number_of import number_of
+from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.study import Study

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-from clinit.extract.machine import cpu_count, visible_cpus
+from clinit.machine import cpu_count, visible_cpus
 
 SPIN_COUNT = 1000
 """Turns of the loop in which a thread of GNU's OpenMP, which PyTorch brings, waits for work

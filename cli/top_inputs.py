@@ -15,8 +15,8 @@ from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.expand import Command, expand
 from clinit.cli.progress import doing, progress
-from clinit.extract.byte_size import byte_count
 from clinit.extract.image_size import MAX_PIXELS
+from clinit.words import byte_count
 
 if TYPE_CHECKING:
     from clinit.extract.progress import Progress

@@ -17,7 +17,7 @@ from clinit.cli.places import check_caches
 from clinit.cli.run_data import read_data, show_runs, tell_left
 from clinit.cli.study_options import takes_studies
 from clinit.cli.training_progress import training_progress
-from clinit.extract.writable import check_writable
+from clinit.files.paths import check_writable
 from clinit.headtrain.study import Study
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from clinit.cli.run_data import show_runs, tell_left
 from clinit.cli.study_options import takes_studies
 from clinit.cli.top_inputs import CheckpointEvery, Images, open_data, read_inputs, takes_images
 from clinit.cli.training_progress import run_progress
-from clinit.extract.writable import check_writable
+from clinit.files.paths import check_writable
 from clinit.headtrain.study import Study
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from clinit.cli.console import is_quiet, out
 from clinit.cli.context import Context
-from clinit.extract.visible import visible
+from clinit.words import visible
 
 Run = Callable[..., None]
 """Takes the words of a command, without `clinit`."""

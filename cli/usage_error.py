@@ -10,8 +10,7 @@ import re
 from typing import Any
 
 from clinit.cli.help_entries import kind_of, names_of
-from clinit.extract.did_you_mean import did_you_mean
-from clinit.headtrain.setting import listed
+from clinit.words import did_you_mean, listed
 
 _EXPECTED = {
     "int_parsing": "an integer",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from clinit.errors import CacheError
 from clinit.extract.dataset import SPLITS
-from clinit.extract.did_you_mean import closest
 from clinit.extract.views import VIEWS_FOLDER
+from clinit.words import closest
 
 _PLAN, SUMMARY_FILE = "plan.json", "cache.json"
 

@@ -27,8 +27,8 @@ from types import TracebackType
 import msgspec
 
 from clinit.errors import LOOK_AT_STORAGE, ClinitError, StorageError
-from clinit.extract.commit import DRAFT, draft_of, hidden_stem
 from clinit.extract.holder import Holder, myself
+from clinit.files.commit import DRAFT, draft_of, hidden_stem
 
 HEARTBEAT_S = 10.0
 """Seconds between two touches of a claim that is held."""

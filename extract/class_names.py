@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from clinit.errors import CacheError
-from clinit.extract.text_file import TextFileError, lines_of, read_text
+from clinit.files.text import TextFileError, lines_of, read_text
 
 MAX_NAME = 4096
 """Characters of a class name."""

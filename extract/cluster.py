@@ -29,7 +29,7 @@ from clinit.extract.run import (
 )
 from clinit.extract.shard_work import ShardWork
 from clinit.extract.split_run import MANIFEST_FILE, Crew
-from clinit.extract.stopwatch import Stopwatch
+from clinit.stopwatch import Stopwatch
 
 ATTEMPTS = 3
 """How often the computation of a shard may fail before the run stops."""

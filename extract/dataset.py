@@ -14,7 +14,7 @@ from typing import Any
 
 from clinit.errors import ManifestError
 from clinit.extract.containers.columns import AS_TOLD, Columns
-from clinit.extract.did_you_mean import did_you_mean
+from clinit.words import did_you_mean
 
 FOLDER = "folder"
 """The data set without a description: any tree of class folders."""

@@ -35,7 +35,7 @@ from clinit.extract.image_size import (
     first_frame,
     image_size,
 )
-from clinit.extract.machine import out_of_memory
+from clinit.machine import out_of_memory
 
 MISSING = "the file is missing"
 EMPTY = "the file is empty"

@@ -18,7 +18,7 @@ from clinit.extract.exports.npy import write_npy
 from clinit.extract.exports.parquet import write_parquet
 from clinit.extract.exports.rows import ExportedRows
 from clinit.extract.exports.safetensors import write_safetensors
-from clinit.extract.number_of import number_of
+from clinit.words import number_of
 
 WRITERS: dict[str, Callable[[ExportedRows, Path], None]] = {
     "npy": write_npy,

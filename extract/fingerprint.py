@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from clinit.extract.contrast import contrast, contrast_digests
-from clinit.extract.document import content_sha256
+from clinit.files.documents import content_sha256
+from clinit.words import contrast, contrast_digests
 
 IMPORTED = "imported"
 """A field of imported features alone; and the `backbone` of those whose user had named none."""

@@ -14,9 +14,9 @@ import polars as pl
 from jaxtyping import Int
 
 from clinit.errors import CacheError, StorageError
-from clinit.extract.commit import commit_file
 from clinit.extract.manifest import Manifest
 from clinit.extract.parquet_scan import scan_parquet
+from clinit.files.commit import commit_file
 
 GROUPS_FILE = "groups.parquet"
 _FORMAT = "clinit-groups/1"

@@ -26,10 +26,10 @@ from clinit.errors import LOOK_AT_STORAGE, CacheError, HeadError, StorageError
 from clinit.extract.arrays.array_file import parse_class_names
 from clinit.extract.claims import Claims
 from clinit.extract.class_names import is_text
-from clinit.extract.commit import commit_file
-from clinit.extract.document import DocumentKind
 from clinit.extract.head_npz import check_tensors, npz_bytes, read_npz
-from clinit.extract.lock import make_folder
+from clinit.files.commit import commit_file
+from clinit.files.documents import DocumentKind
+from clinit.files.lock import make_folder
 
 _KEY = "clinit_head"
 _SEALED = "clinit-head/2"

@@ -9,9 +9,9 @@ from clinit.extract.cache import HEAD_FILE, open_split
 from clinit.extract.cache_folder import split_names
 from clinit.extract.fitted_head import judged_heads, readable_head, was_fitted
 from clinit.extract.head import Head, store_head, tensors_sha256
-from clinit.extract.lock import claim_folder
 from clinit.extract.plan import WRITE_AGAIN
 from clinit.extract.summary import write_summary
+from clinit.files.lock import claim_folder
 
 
 def give_head(path: Path, head: Head, *, class_names_from: str) -> bool:

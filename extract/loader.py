@@ -22,9 +22,9 @@ from clinit.extract.augment import View
 from clinit.extract.decode import check_pixels, decode, memory_error
 from clinit.extract.image_size import MAX_PIXELS, ImageSize
 from clinit.extract.images import Images
-from clinit.extract.machine import out_of_memory
-from clinit.extract.stopwatch import Stopwatch
 from clinit.extract.transform import Transform
+from clinit.machine import out_of_memory
+from clinit.stopwatch import Stopwatch
 
 _BATCHES_AHEAD = 3
 _NOW = " after resizing"

@@ -22,10 +22,7 @@ import polars as pl
 
 from clinit.errors import LOOK_AT_STORAGE, ManifestError, StorageError
 from clinit.extract.class_names import MAX_NAME
-from clinit.extract.commit import commit_file
-from clinit.extract.contrast import contrast_digests
 from clinit.extract.dataset import SPLITS
-from clinit.extract.document import content_sha256
 from clinit.extract.manifest_table import (
     CONTAINER,
     is_contained,
@@ -33,6 +30,9 @@ from clinit.extract.manifest_table import (
     wrong_columns,
 )
 from clinit.extract.parquet_size import parquet_size
+from clinit.files.commit import commit_file
+from clinit.files.documents import content_sha256
+from clinit.words import contrast_digests
 
 FORMAT = "clinit-manifest/2"
 CONTAINED_FORMAT = "clinit-manifest/3"

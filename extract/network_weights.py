@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from clinit.errors import BackboneError, ClinitError, MachineError
 from clinit.extract.hub import hub_or_cache
-from clinit.extract.machine import out_of_memory
 from clinit.extract.network_size import NetworkSize, check_size
-from clinit.extract.readable import check_readable
 from clinit.extract.weights_contents import contents, difference, kind_of_file, known_network
+from clinit.files.paths import check_readable
+from clinit.machine import out_of_memory
 
 
 def pretrained_network(name: str, model_args: Mapping[str, Any]) -> nn.Module:

@@ -15,7 +15,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from clinit.errors import LOOK_AT_STORAGE, CacheError, StorageError
-from clinit.extract.readable import check_readable
+from clinit.files.paths import check_readable
 
 _MAX_HEADER = 10_000
 _MAGIC = b"\x93NUMPY"

@@ -25,9 +25,9 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from clinit.extract.loader import ImageBatch
-from clinit.extract.machine import free_memory
-from clinit.extract.stopwatch import Stopwatch
 from clinit.extract.timing import Timing
+from clinit.machine import free_memory
+from clinit.stopwatch import Stopwatch
 
 IN_FLIGHT = 2
 """Batches whose pixels are on the device: one that is computed, one that arrives."""

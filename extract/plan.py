@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from clinit.errors import CacheError
-from clinit.extract.contrast import contrast
 from clinit.extract.dataset import SPLITS
-from clinit.extract.document import DocumentKind, content_sha256
 from clinit.extract.fingerprint import Fingerprint
+from clinit.files.documents import DocumentKind, content_sha256
+from clinit.words import contrast
 
 FILE = "plan.json"
 _MOST = 2**40

@@ -13,12 +13,12 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from clinit.extract.commit import commit_file
 from clinit.extract.images import images_of
 from clinit.extract.loader import load_batches
-from clinit.extract.machine import cpu_count
 from clinit.extract.manifest import Manifest
 from clinit.extract.transform import make_transform
+from clinit.files.commit import commit_file
+from clinit.machine import cpu_count
 
 
 def pretrain(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clinit.extract.part import Part
 from clinit.extract.shard_work import ShardWork
-from clinit.extract.stopwatch import Stopwatch
+from clinit.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True, slots=True)

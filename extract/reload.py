@@ -14,11 +14,11 @@ import msgspec
 from clinit.errors import BackboneError, CacheError
 from clinit.extract.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.cache import CacheSplit
-from clinit.extract.contrast import contrast_digests
 from clinit.extract.device import choose_device
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.model_args import read_model_args
 from clinit.extract.transform import Transform
+from clinit.words import contrast_digests
 
 _RIGHT_FILE = (
     "Give the file of the weights that the features were extracted with: `--weights FILE`."

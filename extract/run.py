@@ -18,8 +18,6 @@ from clinit.extract.dataset import SPLITS
 from clinit.extract.decode import decoder_version
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.lock import make_folder
-from clinit.extract.machine import cpu_count
 from clinit.extract.manifest import Manifest
 from clinit.extract.named_rows import find_head_names
 from clinit.extract.part import Part
@@ -30,6 +28,8 @@ from clinit.extract.shard_work import ShardWork
 from clinit.extract.split_run import Crew, PartResult, SplitResult, SplitRun
 from clinit.extract.transform import Transform, make_transform
 from clinit.extract.views import VIEWS_FOLDER
+from clinit.files.lock import make_folder
+from clinit.machine import cpu_count
 
 BATCH_SIZES = {"cpu": 32, "cuda": 64}
 """Images per forward pass where nobody says, by kind of device: on a CPU, activations of more leave

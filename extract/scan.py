@@ -26,7 +26,8 @@ from clinit.extract.layouts import LAYOUTS, huggingface, webdataset
 from clinit.extract.layouts.search import DoesNotFitError, Listing, Reader, Search
 from clinit.extract.manifest import Manifest
 from clinit.extract.manifest_table import CONTAINED_SCHEMA, SCHEMA, is_contained
-from clinit.extract.tree import Tree, printable
+from clinit.extract.tree import Tree
+from clinit.words import printable
 
 
 @dataclass(frozen=True, slots=True, eq=False)

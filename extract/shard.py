@@ -30,8 +30,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
 from clinit.errors import LOOK_AT_STORAGE, CacheError, StorageError
-from clinit.extract.commit import commit_file
 from clinit.extract.plan import WRITE_AGAIN, Plan
+from clinit.files.commit import commit_file
 
 _FLOAT16 = np.finfo(np.float16)
 _REASON_BYTES = 2**28

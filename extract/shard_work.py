@@ -25,9 +25,9 @@ from clinit.extract.manifest import Manifest
 from clinit.extract.pipeline import Compute, features_of
 from clinit.extract.plan import Plan, shard_name
 from clinit.extract.shard import Shard, assemble, write_shard
-from clinit.extract.stopwatch import Stopwatch
 from clinit.extract.timing import Timing
 from clinit.extract.transform import Transform
+from clinit.stopwatch import Stopwatch
 
 _SAMPLE = 200
 """Images whose places are looked at before a folder is said to be the wrong one."""

@@ -19,7 +19,6 @@ from clinit.extract.cache import (
     verify_shard,
 )
 from clinit.extract.claims import Claims
-from clinit.extract.commit import flush_folder
 from clinit.extract.head import Head, Top1, store_head, tensors_sha256
 from clinit.extract.manifest import read_manifest, write_manifest
 from clinit.extract.named_rows import NAMED_EARLIER, HeadNames
@@ -31,6 +30,7 @@ from clinit.extract.shard import read_shard
 from clinit.extract.shard_work import ShardWork
 from clinit.extract.summary import FILE as SUMMARY_FILE
 from clinit.extract.summary import UNKNOWN, RunFacts, names_sha256, write_summary
+from clinit.files.commit import flush_folder
 
 MANIFEST_FILE = "manifest.parquet"
 _State = tuple[int, int, int] | None

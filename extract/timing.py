@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clinit.extract.stopwatch import Stopwatch
+from clinit.stopwatch import Stopwatch
 
 PHASES = ("read", "decode", "transfer", "forward", "write")
 

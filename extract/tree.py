@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clinit.errors import ManifestError
+from clinit.words import printable
 
 IMAGE_SUFFIXES = (
     ".jpg",
@@ -34,11 +35,6 @@ machine (HEIC on libheif), and rows must not."""
 
 SCAN_THREADS = 8
 """Folders read at a time. Hides the latency of network disks; costs nothing on local ones."""
-
-
-def printable(path: str | os.PathLike[str]) -> str:
-    r"""Return `path` with the bytes that are not UTF-8 written as \xff."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True, slots=True)

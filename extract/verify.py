@@ -23,10 +23,10 @@ from clinit.extract.cache import (
 from clinit.extract.cache_folder import split_names
 from clinit.extract.fitted_head import FIT_AGAIN, was_fitted
 from clinit.extract.head import Head, read_head
-from clinit.extract.number_of import number_of
 from clinit.extract.plan import WRITE_AGAIN, read_plan, shard_name
 from clinit.extract.summary import read_summary
 from clinit.extract.views import check_view, view_folders
+from clinit.words import number_of
 
 
 def recorded_commands(path: Path, damaged: Iterable[Path | None]) -> list[str]:

@@ -14,13 +14,13 @@ from pathlib import Path
 from clinit.errors import CacheError, HeadError
 from clinit.extract.cache import HEAD_FILE, CacheSplit, open_split, shard_problem, verify_shard
 from clinit.extract.head import Head, read_head, store_head, tensors_sha256
-from clinit.extract.lock import claim_folder
 from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.plan import Plan, read_plan, settle_plan, shard_name
 from clinit.extract.same_cache import refuse_other_cache
 from clinit.extract.shard import Shard, write_shard
 from clinit.extract.summary import FILE as SUMMARY_FILE
 from clinit.extract.summary import RunFacts, write_summary
+from clinit.files.lock import claim_folder
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

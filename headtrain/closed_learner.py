@@ -17,7 +17,6 @@ from jaxtyping import Float, Int
 from clinit.errors import ExperimentError
 from clinit.extract.device import choose_device
 from clinit.extract.head import Head
-from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.array import library, placed, torch_stream
 from clinit.headtrain.bank.rows import LabelledRows
 from clinit.headtrain.closed.evaluate import evaluate, mean_loss
@@ -44,6 +43,7 @@ from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import Study, names_of
+from clinit.stopwatch import Stopwatch
 
 
 class ClosedLearner:

@@ -13,7 +13,6 @@ from jaxtyping import Float, Int
 
 from clinit.extract.device import choose_device
 from clinit.extract.head import Head
-from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.array import torch_stream
 from clinit.headtrain.bank.evaluate import evaluate, mean_losses
 from clinit.headtrain.bank.heads import Bank
@@ -42,6 +41,7 @@ from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import Study, names_of
+from clinit.stopwatch import Stopwatch
 
 Diagnose = Callable[[ClassStatistics, Rows], dict[str, Any]]
 """Measures a head on the statistics of the rows it was trained on; plain values by name."""

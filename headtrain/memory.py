@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import torch
 
-from clinit.extract.byte_size import size_text
-from clinit.extract.machine import free_memory
+from clinit.machine import free_memory
+from clinit.words import size_text
 
 DEVICE_SHARE = 0.25
 """Share of the free memory of a CUDA device that the test rows or those of a task may take."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-from clinit.extract.did_you_mean import did_you_mean
+from clinit.words import did_you_mean, listed
 
 MOST = 10**12
 """Largest integer where a field names none: more than anybody has or waits for."""
@@ -227,9 +227,3 @@ def _alternatives(hint: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     if get_origin(hint) is Literal:
         return (), get_args(hint)
     return (hint,), ()
-
-
-def listed(words: Iterable[str], last: str = "and") -> str:
-    """Return words as a list in a sentence: `a, b or c`."""
-    *first, final = words
-    return f"{', '.join(first)} {last} {final}" if first else final

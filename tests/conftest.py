@@ -15,7 +15,7 @@ from tests.type_checks import CHECKED, install
 
 install()
 
-from clinit.extract.document import content_sha256  # noqa: E402 - checked as it is imported
+from clinit.files.documents import content_sha256  # noqa: E402 - checked as it is imported
 
 # Processes of these tests may write no large file: Python would leave half of the bytecode of a
 # module, and every later import of it would fail.

@@ -11,7 +11,7 @@ from clinit.analysis.figures.shorten import shortened
 from clinit.analysis.figures.starts import Start, starts_of
 from clinit.analysis.run_summary import RunSummary
 from clinit.errors import RecordError
-from clinit.extract.visible import visible
+from clinit.words import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

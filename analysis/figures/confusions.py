@@ -10,7 +10,7 @@ from clinit.analysis.confusions import confusions, mistakes_of
 from clinit.analysis.figures.shorten import shortened
 from clinit.analysis.figures.starts import Start, seed_of, starts_of
 from clinit.analysis.run_summary import RunSummary
-from clinit.extract.visible import visible
+from clinit.words import visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,8 +13,8 @@ from matplotlib.font_manager import fontManager
 from clinit.analysis.figures.gallery import figure_of
 from clinit.analysis.run_summary import RunSummary
 from clinit.errors import RecordError
-from clinit.extract.commit import commit_file
-from clinit.extract.lock import claim_file
+from clinit.files.commit import commit_file
+from clinit.files.lock import claim_file
 
 FORMATS = (".png", ".pdf", ".svg")
 _FURTHER_FONTS = ("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans Arabic", "Noto Sans Hebrew")

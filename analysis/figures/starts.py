@@ -9,7 +9,7 @@ from clinit.analysis.accuracy import mean
 from clinit.analysis.run_summary import RunSummary
 from clinit.analysis.seeds import alike
 from clinit.analysis.settings import labels
-from clinit.extract.visible import visible
+from clinit.words import visible
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ import polars as pl
 from clinit.analysis.common_settings import common
 from clinit.analysis.run_summary import RunSummary
 from clinit.analysis.settings import NOTHING, differences, settings, shown
-from clinit.extract.number_of import number_of
+from clinit.words import number_of
 
 NAMES = {"lam": "lambda", "lr": "learning rate"}
 """Settings whose name is no word."""

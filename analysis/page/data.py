@@ -20,7 +20,7 @@ from clinit.analysis.page.record import repetition
 from clinit.analysis.page.results import tables, terms
 from clinit.analysis.run_summary import RunSummary
 from clinit.analysis.settings import labels
-from clinit.extract.visible import visible
+from clinit.words import visible
 
 PageData = dict[str, Any]
 

@@ -21,8 +21,8 @@ from clinit.analysis.page.data import PageData, page_data
 from clinit.analysis.page.picture import address, svg
 from clinit.analysis.run_summary import RunSummary
 from clinit.errors import RecordError
-from clinit.extract.commit import commit_file
-from clinit.extract.lock import claim_file
+from clinit.files.commit import commit_file
+from clinit.files.lock import claim_file
 
 FORMATS = (".html", ".htm")
 SCRIPTS = ("text", "look", "table", "decode", "chart", "hover", "curves", "matrix", "runs", "page")

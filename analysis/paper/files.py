@@ -13,9 +13,9 @@ from clinit.analysis import latex_table
 from clinit.analysis.paper import words
 from clinit.analysis.paper.reproduction import Comparison, Line, Reproduction
 from clinit.analysis.paper.settings import Setting
-from clinit.extract.markdown import escaped as escaped_markdown
-from clinit.extract.markdown import lines_of_table
 from clinit.headtrain.record.format import finite
+from clinit.words import escaped as escaped_markdown
+from clinit.words import lines_of_table
 
 _REDUCED = "A reduced setting: its numbers are not expected to be the paper's."
 

@@ -9,7 +9,7 @@ from clinit.analysis.paper.numbers import Budget, Place
 from clinit.analysis.paper.reproduction import Line, Reproduction
 from clinit.analysis.paper.settings import Setting
 from clinit.analysis.paper.tables import METHODS
-from clinit.extract.number_of import number_of
+from clinit.words import number_of
 
 LOSSES = {"ce": "Cross entropy", "sqen": "Squentropy", "mse": "Squared error"}
 SHORT = {"ce": "CE", "sqen": "SQEN", "mse": "MSE"}

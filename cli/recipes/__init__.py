@@ -6,8 +6,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from clinit.errors import ConfigFileError
-from clinit.extract.did_you_mean import closest
-from clinit.extract.text_file import TextFileError, read_text
+from clinit.files.text import TextFileError, read_text
+from clinit.words import closest
 
 
 def names() -> list[str]:

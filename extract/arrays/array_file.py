@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 
 from clinit.errors import CacheError
 from clinit.extract.class_names import MAX_NAME, is_text
-from clinit.extract.commit import draft_of
+from clinit.files.commit import draft_of
 
 Take = Callable[[Int[np.ndarray, " chosen"]], Float[np.ndarray, "chosen dim"]]
 """From numbers of rows to their features, in float32."""

@@ -11,7 +11,7 @@ from clinit.extract.arrays.npy_file import NpyFile
 from clinit.extract.arrays.npz_file import NpzFile
 from clinit.extract.arrays.parquet_file import ParquetFile
 from clinit.extract.arrays.safetensors_file import SafetensorsFile
-from clinit.extract.readable import check_readable
+from clinit.files.paths import check_readable
 
 KINDS: dict[str, Callable[[Path], ArrayFile]] = {
     ".npy": NpyFile,

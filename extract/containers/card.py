@@ -21,8 +21,8 @@ import msgspec
 from clinit.extract.class_names import read_class_names
 from clinit.extract.containers.hub import snapshot
 from clinit.extract.containers.parquet_table import Features, features_of
-from clinit.extract.text_file import TextFileError, read_text
 from clinit.extract.tree import Tree
+from clinit.files.text import TextFileError, read_text
 
 NAME_FILES = ("classnames.txt", "class_names.txt", "classes.txt")
 _DOCUMENTS = ("dataset_info.json", "_info.json", "info.json")

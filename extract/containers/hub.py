@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clinit.errors import ManifestError
-from clinit.extract.tree import Tree, printable
+from clinit.extract.tree import Tree
+from clinit.words import printable
 
 _SNAPSHOTS = "snapshots"
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from clinit.errors import ManifestError
 from clinit.extract.class_names import MAX_NAME
-from clinit.extract.contrast import contrast
+from clinit.words import contrast
 
 SCHEMA = pl.Schema({"index": pl.Int64, "name": pl.String})
 """Number and name of the class of a row; null where it is not said."""

@@ -24,8 +24,8 @@ from clinit.extract.containers import labels
 from clinit.extract.containers.columns import Columns
 from clinit.extract.parquet_scan import parquet_schema, scan_parquet
 from clinit.extract.parquet_size import parquet_size
-from clinit.extract.readable import check_readable
-from clinit.extract.tree import printable
+from clinit.files.paths import check_readable
+from clinit.words import printable
 
 IMAGE_NAMES = ("image", "img", "jpg", "jpeg", "png", "webp", "bytes")
 LABEL_NAMES = ("label", "labels", "cls", "class", "target", "class_name")

@@ -30,8 +30,9 @@ import polars as pl
 from clinit.errors import LOOK_AT_STORAGE, ManifestError, StorageError
 from clinit.extract.class_names import MAX_NAME, is_text
 from clinit.extract.containers import labels
-from clinit.extract.readable import check_readable
-from clinit.extract.tree import IMAGE_SUFFIXES, printable
+from clinit.extract.tree import IMAGE_SUFFIXES
+from clinit.files.paths import check_readable
+from clinit.words import printable
 
 SCHEMA = pl.Schema(
     [

@@ -17,7 +17,7 @@ from clinit.extract.doctor.storage import check_storage
 from clinit.extract.doctor.terminal import check_terminal
 from clinit.extract.doctor.threads import check_threads
 from clinit.extract.doctor.versions import check_versions
-from clinit.extract.machine import cpu_count
+from clinit.machine import cpu_count
 
 Check = Callable[[], Iterable[Finding]]
 

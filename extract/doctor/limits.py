@@ -6,7 +6,7 @@ import resource
 from collections.abc import Iterator
 
 from clinit.extract.doctor.finding import Finding, fault, ok, warning
-from clinit.extract.machine import cpu_count, free_memory, visible_cpus
+from clinit.machine import cpu_count, free_memory, visible_cpus
 
 _FEW_FILES, _TOO_FEW_FILES = 1024, 128
 """Data loading and libraries hold some hundred files open at a time."""

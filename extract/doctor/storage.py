@@ -9,7 +9,7 @@ from pathlib import Path
 from clinit.errors import ClinitError
 from clinit.extract.doctor.disk import nearest
 from clinit.extract.doctor.finding import Finding, fault, ok, warning
-from clinit.extract.lock import claim_file
+from clinit.files.lock import claim_file
 
 
 def check_storage(folder: Path) -> Iterator[Finding]:

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from clinit.errors import CacheError
-from clinit.extract.commit import commit_file
 from clinit.extract.exports.rows import ExportedRows
-from clinit.extract.lock import claim_folder
-from clinit.extract.text_file import lines_of
+from clinit.files.commit import commit_file
+from clinit.files.lock import claim_folder
+from clinit.files.text import lines_of
 
 FEATURES, LABELS, ROWS, CLASSES = "features.npy", "labels.npy", "rows.npy", "classes.txt"
 

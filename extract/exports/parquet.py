@@ -16,9 +16,9 @@ import numpy as np
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from clinit.extract.commit import commit_file
 from clinit.extract.exports.rows import ExportedRows
-from clinit.extract.lock import claim_file
+from clinit.files.commit import commit_file
+from clinit.files.lock import claim_file
 
 
 def write_parquet(exported: ExportedRows, path: Path) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from clinit.extract.commit import commit_file
 from clinit.extract.exports.rows import ExportedRows
-from clinit.extract.lock import claim_file
+from clinit.files.commit import commit_file
+from clinit.files.lock import claim_file
 
 _TYPES = {"float16": "F16", "float32": "F32", "int64": "I64"}
 _ALIGNMENT = 8

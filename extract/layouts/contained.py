@@ -13,7 +13,8 @@ from clinit.extract.containers.hub import snapshot
 from clinit.extract.containers.split_files import SplitFiles, split_files
 from clinit.extract.layouts.search import Listing, counted
 from clinit.extract.manifest_table import leaves_root
-from clinit.extract.tree import Tree, printable
+from clinit.extract.tree import Tree
+from clinit.words import printable
 
 
 def container_files(tree: Tree, suffix: str, split: str) -> dict[str, SplitFiles]:

@@ -14,8 +14,8 @@ from clinit.extract.layouts.search import (
     file_warnings,
     image_table,
 )
-from clinit.extract.text_file import lines_of
-from clinit.extract.tree import printable
+from clinit.files.text import lines_of
+from clinit.words import printable
 
 
 def find_flat(search: Search) -> tuple[str, tuple[str, ...]]:

@@ -21,7 +21,8 @@ from clinit.extract.containers.split_files import SplitFiles
 from clinit.extract.dataset import HUGGINGFACE, SPLITS, TEST, Dataset, Layout
 from clinit.extract.layouts.contained import contained, container_files, expected, listing
 from clinit.extract.layouts.search import DoesNotFitError, Listing, Reader, Search
-from clinit.extract.tree import Tree, printable
+from clinit.extract.tree import Tree
+from clinit.words import printable
 
 _LOOKED_AT = 64
 """Images in a row at the beginning of a split: where none of them is there, none will be."""

@@ -10,7 +10,8 @@ import polars as pl
 
 from clinit.errors import ManifestError
 from clinit.extract.dataset import Dataset, Layout
-from clinit.extract.tree import UNTAKEN_SUFFIXES, Images, Tree, printable
+from clinit.extract.tree import UNTAKEN_SUFFIXES, Images, Tree
+from clinit.words import printable
 
 
 class DoesNotFitError(Exception):

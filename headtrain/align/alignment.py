@@ -29,7 +29,6 @@ from clinit.extract.device import choose_device
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
 from clinit.extract.shard_rows import stored_features
-from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.align.settings import AlignConfig
 from clinit.headtrain.array import torch_stream
 from clinit.headtrain.bank.epochs import train_epochs
@@ -42,6 +41,7 @@ from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.base_head import check_head, head_digest, map_to_head
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Training
+from clinit.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True, slots=True, eq=False)

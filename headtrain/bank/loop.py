@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.rows import Feed, LabelledRows, feed_of
 from clinit.headtrain.bank.step import Updates
@@ -24,6 +23,7 @@ from clinit.headtrain.memory import STEPS_AT_ONCE
 from clinit.headtrain.stream.batches import Schedule
 from clinit.headtrain.stream.pool import TaskRows
 from clinit.headtrain.study import Stream
+from clinit.stopwatch import Stopwatch
 
 WARM_UP_STEPS = 3
 """Steps before the capture: libraries set themselves up and the optimizer makes its state,

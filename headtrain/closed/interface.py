@@ -9,10 +9,10 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Int
 
-from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.feature_rows import FeatureRows
 from clinit.headtrain.least_squares.lambda_curve import LambdaCurve
 from clinit.headtrain.rows import Rows
+from clinit.stopwatch import Stopwatch
 
 Progress = Callable[[str, int, int], None]
 """Called with what is done, how far it is, and how far it goes."""

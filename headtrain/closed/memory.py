@@ -8,10 +8,10 @@ import torch
 
 from clinit.errors import MachineError
 from clinit.extract.device import choose_device
-from clinit.extract.machine import free_memory
 from clinit.headtrain.closed.fecam import own_covariances
 from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.study import Study
+from clinit.machine import free_memory
 
 SAID_FROM = 2**28
 """Bytes from which on memory is worth a note."""

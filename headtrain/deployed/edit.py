@@ -14,7 +14,6 @@ from clinit.errors import ModelError
 from clinit.extract.backbone import state_sha256
 from clinit.extract.class_names import is_text
 from clinit.extract.head import Head
-from clinit.extract.visible import visible
 from clinit.headtrain.deployed.model import Model
 from clinit.headtrain.examples import examples
 from clinit.headtrain.export.assemble import assemble, check_same_logits
@@ -24,6 +23,7 @@ from clinit.headtrain.export.memory_file import write_memory
 from clinit.headtrain.export.model_file import ModelFacts, for_timm, write_model
 from clinit.headtrain.export.model_folder import MEMORY_FILE, check_free, write_model_folder
 from clinit.headtrain.temperature import divided
+from clinit.words import visible
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,13 +12,13 @@ from typing import TypedDict
 import numpy as np
 
 from clinit.errors import CacheError, ManifestError
-from clinit.extract.document import Digest, DocumentKind
 from clinit.extract.features import FeatureSet
 from clinit.extract.manifest import Manifest
 from clinit.extract.progress import Progress
 from clinit.extract.run import ExtractConfig, extract
 from clinit.extract.scan import available_splits, scan
 from clinit.extract.summary import InvalidRow
+from clinit.files.documents import Digest, DocumentKind
 from clinit.headtrain.class_draws import in_whole_groups
 from clinit.headtrain.deployed.edit import check_apart
 from clinit.headtrain.deployed.model import Model

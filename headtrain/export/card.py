@@ -12,12 +12,11 @@ from pathlib import Path
 
 from huggingface_hub import ModelCardData
 
-from clinit.extract.commit import commit_file
-from clinit.extract.markdown import escaped, lines_of_table
-from clinit.extract.visible import visible
+from clinit.files.commit import commit_file
 from clinit.headtrain.export.change import Change
 from clinit.headtrain.export.model_file import ModelFacts
 from clinit.headtrain.export.probabilities import caution
+from clinit.words import escaped, lines_of_table, visible
 
 UNFOLDED = 60
 """Class names that stand open; longer lists are folded."""

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from clinit.extract.document import Count
 from clinit.extract.head import Top1
+from clinit.files.documents import Count
 
 Word = Annotated[str, Meta(max_length=64)]
 Action = Literal["run", "add", "replace", "remove", "rename", "remember"]

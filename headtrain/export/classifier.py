@@ -15,14 +15,14 @@ from torch import Tensor
 
 from clinit.errors import ModelError
 from clinit.extract.backbone import Backbone, BackboneConfig, load_backbone
-from clinit.extract.contrast import contrast_digests
 from clinit.extract.device import choose_device
 from clinit.extract.loader import ImageBatch
-from clinit.extract.machine import out_of_memory
 from clinit.headtrain.export.model_file import ModelFacts, read_facts
 from clinit.headtrain.export.model_folder import model_file_of, read_whole
 from clinit.headtrain.export.prediction import Predictor
 from clinit.headtrain.export.probabilities import caution
+from clinit.machine import out_of_memory
+from clinit.words import contrast_digests
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from clinit.errors import ImageError
-from clinit.extract.tree import IMAGE_SUFFIXES, printable
+from clinit.extract.tree import IMAGE_SUFFIXES
+from clinit.words import printable
 
 
 def find_images(

@@ -17,10 +17,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from clinit.errors import ModelError
-from clinit.extract.commit import commit_file
-from clinit.extract.document import Count, DocumentKind, Share
 from clinit.extract.features import FeatureSet
-from clinit.extract.readable import check_readable
+from clinit.files.commit import commit_file
+from clinit.files.documents import Count, DocumentKind, Share
+from clinit.files.paths import check_readable
 from clinit.headtrain.export.memory import Memory
 from clinit.headtrain.export.model_file import ModelFacts
 from clinit.headtrain.export.model_folder import MEMORY_FILE

@@ -20,12 +20,12 @@ from torch import nn
 
 from clinit.errors import ModelError
 from clinit.extract.backbone import Backbone, body_sha256
-from clinit.extract.commit import commit_file
-from clinit.extract.document import DocumentKind
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.model_args import read_model_args
-from clinit.extract.readable import check_readable
 from clinit.extract.transform import Transform
+from clinit.files.commit import commit_file
+from clinit.files.documents import DocumentKind
+from clinit.files.paths import check_readable
 from clinit.headtrain.export.change import Change
 from clinit.headtrain.record.info import Settings
 from clinit.headtrain.temperature import Temperature

@@ -28,12 +28,12 @@ import torch
 from torch import nn
 
 from clinit.errors import ClinitError, ModelError, StorageError
-from clinit.extract import occupied
-from clinit.extract.commit import commit_file, commit_folder
 from clinit.extract.head import foreign_to_head
-from clinit.extract.text_file import TextFileError, read_text
 from clinit.extract.transform import Transform
 from clinit.extract.wordnet import title
+from clinit.files import paths as occupied
+from clinit.files.commit import commit_file, commit_folder
+from clinit.files.text import TextFileError, read_text
 from clinit.headtrain.export.card import write_card
 from clinit.headtrain.export.model_file import ModelFacts, read_facts, write_model
 

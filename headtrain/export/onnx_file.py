@@ -24,11 +24,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError, ModelError
-from clinit.extract.commit import commit_file
-from clinit.extract.machine import cpu_count
-from clinit.extract.readable import check_readable
+from clinit.files.commit import commit_file
+from clinit.files.paths import check_readable
 from clinit.headtrain.export.model_file import METADATA, ModelFacts, facts_text, parse_facts
 from clinit.headtrain.export.prediction import load_files
+from clinit.machine import cpu_count
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession

@@ -20,11 +20,11 @@ from clinit.extract.decode import MISSING
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.images import ImageFiles
 from clinit.extract.loader import ImageBatch, load_batches
-from clinit.extract.machine import cpu_count
 from clinit.extract.wordnet import title
 from clinit.headtrain.export.image_files import find_images
 from clinit.headtrain.export.model_file import ModelFacts
 from clinit.headtrain.export.rejection import Rejection
+from clinit.machine import cpu_count
 
 AnyPath = str | os.PathLike[str]
 

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.array import as_tensor, beside, library
 from clinit.headtrain.init.fit import fit
 from clinit.headtrain.init.initialisation import Initialisation
@@ -33,6 +32,7 @@ from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
 from clinit.headtrain.losses import loss_named
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Start
+from clinit.stopwatch import Stopwatch
 
 
 def class_statistics(data: NewClasses, weighting: Weighting = "class") -> ClassStatistics:

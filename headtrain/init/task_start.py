@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.array import library, library_for, placed, torch_stream
 from clinit.headtrain.feature_rows import FeatureRows
 from clinit.headtrain.init import (
@@ -26,6 +25,7 @@ from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import Start, Study
+from clinit.stopwatch import Stopwatch
 
 PHASES = ("features", "statistics", "lambda", "solve", "calibrate", "fit")
 Spent = dict[str, float]

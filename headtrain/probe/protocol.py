@@ -29,7 +29,6 @@ from jaxtyping import Int
 
 from clinit.errors import CacheError, HeadError
 from clinit.extract.device import choose_device, device_name
-from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.bank.evaluate import count_correct, mean_losses
 from clinit.headtrain.bank.rows import LabelledRows
 from clinit.headtrain.class_draws import held_out_rows
@@ -42,6 +41,7 @@ from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.record.provenance import provenance
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
+from clinit.stopwatch import Stopwatch
 
 
 def probe(

@@ -34,11 +34,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from clinit.errors import ClinitError, HeadError, RecordError
-from clinit.extract import occupied
-from clinit.extract.commit import draft_of, flush_file, flush_folder, take_place
 from clinit.extract.head import Head, read_head, write_head
-from clinit.extract.readable import check_readable
-from clinit.extract.writable import obstacle
+from clinit.files import paths as occupied
+from clinit.files.commit import draft_of, flush_file, flush_folder, take_place
+from clinit.files.paths import check_readable, obstacle
 from clinit.headtrain.record.info import DOCUMENT, RunInfo, check_info, damaged
 from clinit.headtrain.record.study_file import STUDY, study_toml
 from clinit.headtrain.record.tables import (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict, 
 from msgspec import Meta
 
 from clinit.errors import RecordError
-from clinit.extract.document import Count, Digest, DocumentKind, Number, Seconds, Share
+from clinit.files.documents import Count, Digest, DocumentKind, Number, Seconds, Share
 from clinit.headtrain.record.provenance import provenance
 from clinit.headtrain.stream.pool import LOSS_SAMPLE_ROWS
 from clinit.headtrain.study import PER_HEAD, Study, as_of_today

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from clinit.errors import MachineError
-from clinit.extract.byte_size import size_text
 from clinit.extract.device import choose_device
 from clinit.headtrain.memory import STEPS_AT_ONCE, HostMemory, peak_note, residency_notes
 from clinit.headtrain.stream.pool import LOSS_SAMPLE_ROWS
@@ -11,6 +10,7 @@ from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study import Study
+from clinit.words import size_text
 
 LARGEST = "the rows of the largest task"
 LARGEST_OR_BASE = "the rows of the base, or of the largest task,"

@@ -10,16 +10,15 @@ import torch
 from jaxtyping import Bool
 
 from clinit.extract.device import choose_device
-from clinit.extract.number_of import number_of
 from clinit.headtrain.array import cupy_problem
 from clinit.headtrain.examples import examples
 from clinit.headtrain.groups import one_of_each
-from clinit.headtrain.setting import listed
 from clinit.headtrain.stream.memory_notes import memory_notes
 from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.stream.source import NONE_EVALUATED, Source
 from clinit.headtrain.study import Study
 from clinit.headtrain.study.checks import DEFAULT_BUFFER
+from clinit.words import listed, number_of
 
 
 def data_notes(

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from clinit.errors import MachineError
-from clinit.extract.byte_size import size_text
 from clinit.extract.cache import CacheSplit
 from clinit.extract.shard_rows import largest_shard
 from clinit.headtrain.memory import HostMemory, peak_note
+from clinit.words import size_text
 
 
 def feature_bytes(split: CacheSplit) -> int:

@@ -15,9 +15,9 @@ from clinit.extract.features import FeatureSet
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
 from clinit.extract.shard_rows import stored_features
-from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.memory import HostMemory
 from clinit.headtrain.stream.on_disk import disk_note, left_on_disk
+from clinit.stopwatch import Stopwatch
 
 NONE_EVALUATED = "has no val split: none of its classes is evaluated"
 """End of the note of a cache without validation rows."""

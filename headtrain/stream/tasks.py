@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Int
 
 from clinit.errors import ExperimentError
-from clinit.extract.text_file import TextFileError, lines_of, read_text
+from clinit.files.text import TextFileError, lines_of, read_text
 from clinit.headtrain.examples import examples
 from clinit.headtrain.stream.seeds import Draw, generator
 

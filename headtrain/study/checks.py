@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from clinit.extract.did_you_mean import did_you_mean
-from clinit.headtrain.setting import listed
 from clinit.headtrain.study.parts import Parts, default_init_rows
 from clinit.headtrain.study.words import HEAD_METHODS, TOP_METHODS
+from clinit.words import did_you_mean, listed
 
 DEFAULT_BUFFER = 24_000
 

@@ -9,9 +9,9 @@ from functools import cache
 from typing import get_origin
 
 from clinit.errors import ExperimentError
-from clinit.extract.did_you_mean import did_you_mean
 from clinit.headtrain.setting import Field
 from clinit.headtrain.study import settings_of
+from clinit.words import did_you_mean
 
 Value = bool | int | float | str | None
 _TRUTH = {"true": True, "false": False}

@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any, Required, TypedDict
 
 from clinit.errors import CacheError, RecordError
-from clinit.extract.document import DocumentKind
 from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.lock import claim_folder
-from clinit.extract.number_of import number_of
+from clinit.files.documents import DocumentKind
+from clinit.files.lock import claim_folder
 from clinit.headtrain.record.format import find_records, read_info
 from clinit.headtrain.record.info import settings_of
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.study import Study, Training, identity_of
+from clinit.words import number_of
 
 SWEEP = "sweep.json"
 _DOCUMENT = DocumentKind(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from clinit.extract.device import choose_device
-from clinit.extract.machine import free_memory
 from clinit.headtrain.bank.precision import check_precision
 from clinit.headtrain.study import PLACES, Study, by_stream, run_name
+from clinit.machine import free_memory
 
 MEMORY_SHARE = 0.5
 """Share of the free memory that the heads of a bank may take; the rest is for the data."""

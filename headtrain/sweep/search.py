@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clinit.errors import ClinitError, ExperimentError, RecordError
-from clinit.extract.document import content_sha256
+from clinit.files.documents import content_sha256
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.study import Study, Training
 from clinit.headtrain.sweep.fields import Value, field_named

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from clinit.errors import CheckpointError
 from clinit.extract.backbone import state_sha256
-from clinit.extract.commit import commit_file
-from clinit.extract.document import Count, Digest, DocumentKind, Number, Seconds
-from clinit.extract.readable import check_readable
+from clinit.files.commit import commit_file
+from clinit.files.documents import Count, Digest, DocumentKind, Number, Seconds
+from clinit.files.paths import check_readable
 from clinit.headtrain.init import Initialisation, LambdaCurve
 from clinit.headtrain.least_squares.lambda_curve import Measure
 from clinit.headtrain.record.task_log import Point, TaskEntry

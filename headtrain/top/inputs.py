@@ -17,7 +17,6 @@ from clinit.extract.backbone import Backbone
 from clinit.extract.cache import Cache
 from clinit.extract.head import Head
 from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.machine import cpu_count
 from clinit.extract.progress import Progress
 from clinit.extract.transform import Transform
 from clinit.headtrain.stream.base_head import head_digest
@@ -29,6 +28,7 @@ from clinit.headtrain.top.activations.rows import ActivationRows, NoRows, PoolAc
 from clinit.headtrain.top.activations.trunk import Trunk
 from clinit.headtrain.top.activations.trunk_cache import Part, TrunkCache
 from clinit.headtrain.top.network.cut import check_cut, cut
+from clinit.machine import cpu_count
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Int
 
 from clinit.extract.head import Head
-from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.array import as_array, namespace, torch_stream
 from clinit.headtrain.events import (
     Evaluated,
@@ -52,6 +51,7 @@ from clinit.headtrain.top.network.optimizer import (
 )
 from clinit.headtrain.top.network.plastic import Shares, shares
 from clinit.headtrain.top.train_task import Watchers, train_top
+from clinit.stopwatch import Stopwatch
 
 PHASES = ("initialise", "method", "train", "evaluate", "probe")
 

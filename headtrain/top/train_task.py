@@ -12,11 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR
 
-from clinit.extract.stopwatch import Stopwatch
 from clinit.headtrain.study import Stream
 from clinit.headtrain.top.activations.batches import Batch
 from clinit.headtrain.top.methods import TopMethod
 from clinit.headtrain.top.network.model import PlasticModel
+from clinit.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

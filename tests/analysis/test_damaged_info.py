@@ -12,7 +12,7 @@ import pytest
 
 from clinit.analysis.report import load_report
 from clinit.errors import RecordError
-from clinit.extract.document import content_sha256
+from clinit.files.documents import content_sha256
 from clinit.headtrain.record.format import RunRecord
 
 LACKING = object()

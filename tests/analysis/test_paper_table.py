@@ -26,9 +26,9 @@ from clinit.analysis.measures import MEANS
 from clinit.analysis.paper_table import Entry
 from clinit.analysis.report import Report, report_of
 from clinit.cli.report import report
-from clinit.extract.markdown import escaped as escaped_markdown
-from clinit.extract.visible import visible
 from clinit.headtrain.record.format import RunRecord
+from clinit.words import escaped as escaped_markdown
+from clinit.words import visible
 
 MakeRun = Callable[..., RunRecord]
 HOSTILE = 'a|b_c & $x^2$ 50%\\#{~}[red] "<i>" *x* `y` \x1b[31m\n\u202e λ -- \''

@@ -21,8 +21,8 @@ from clinit.cli.remove import remove
 from clinit.cli.rename import rename
 from clinit.errors import CacheError, ManifestError, ModelError
 from clinit.extract.head import Head, Top1
-from clinit.extract.lock import claim_folder
 from clinit.extract.run import ExtractConfig
+from clinit.files.lock import claim_folder
 from clinit.headtrain.deployed.model import open_model
 from clinit.headtrain.export.memory_file import read_memory
 from clinit.headtrain.export.model_file import read_facts

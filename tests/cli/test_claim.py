@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
 from clinit.errors import ClinitError
-from clinit.extract.lock import claim_file, claim_folder
+from clinit.files.lock import claim_file, claim_folder
 
 BOTH = ("--base", "hollow", "--new", "hollow")
 INTO_FOLDER = {

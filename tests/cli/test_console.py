@@ -22,7 +22,7 @@ from clinit.cli import console
 from clinit.cli import main as command_line
 from clinit.cli.console import Console, forget_odd_sizes, note, print_csv, print_json, say, warn
 from clinit.cli.library_messages import show_messages_of_libraries
-from clinit.extract.visible import visible
+from clinit.words import visible
 
 HOSTILE = "a\x1b]0;EVIL\x07\x9b31m\u202eb\x7f\u2066\r\x08\x00"
 SHOWN = r"a\x1b]0;EVIL\x07\x9b31m\u202eb\x7f\u2066\x0d\x08\x00"

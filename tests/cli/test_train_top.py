@@ -252,7 +252,7 @@ def test_images_elsewhere_are_found_by_an_option(
     ],
 )
 def test_a_budget_is_a_size(text: str, size: int) -> None:
-    from clinit.extract.byte_size import byte_count
+    from clinit.words import byte_count
 
     assert byte_count(text) == size
 

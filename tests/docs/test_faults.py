@@ -15,7 +15,7 @@ MESSAGES = [found[1] for row in ROWS if (found := re.match(r"`([^`]+)`", row))]
 
 def literals() -> Iterator[str]:
     """Yield the texts of the source; `…` stands for what is put into them."""
-    for part in ("analysis", "cli", "extract", "headtrain"):
+    for part in ("analysis", "cli", "extract", "headtrain", "src/clinit"):
         for path in (ROOT / part).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.JoinedStr):

@@ -10,10 +10,10 @@ from clinit.errors import ClinitError
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.head import Head, store_head
 from clinit.extract.import_features import ImportConfig, import_features
-from clinit.extract.lock import claim_file
 from clinit.extract.manifest import write_manifest
 from clinit.extract.run import ExtractConfig, extract
 from clinit.extract.scan import scan
+from clinit.files.lock import claim_file
 
 Write = Callable[[Path], object]
 

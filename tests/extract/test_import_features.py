@@ -16,8 +16,8 @@ from clinit.extract.cache import CacheSplit, open_cache
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head, write_head
 from clinit.extract.import_features import ImportConfig, import_features
-from clinit.extract.lock import claim_folder
 from clinit.extract.plan import Plan, settle_plan
+from clinit.files.lock import claim_folder
 from clinit.headtrain.stream.source import check_same_backbone, read_source
 
 Written = tuple[Path, Path]

@@ -12,9 +12,9 @@ import pytest
 
 from clinit.errors import ManifestError, StorageError
 from clinit.extract import parquet_size
-from clinit.extract.document import content_sha256
 from clinit.extract.manifest import Manifest, read_manifest, write_manifest
 from clinit.extract.manifest_table import CONTAINED_SCHEMA, SCHEMA
+from clinit.files.documents import content_sha256
 
 NAMES = ("ant", "bee", "cat")
 ROWS = [

@@ -13,11 +13,11 @@ from clinit.errors import BackboneError, CacheError, DeviceError
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import CacheSplit, open_split
 from clinit.extract.decode import decode
-from clinit.extract.document import content_sha256
 from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.reload import reload
 from clinit.extract.run import ExtractConfig, extract
 from clinit.extract.scan import scan
+from clinit.files.documents import content_sha256
 
 MODEL = "convnextv2_atto"
 ARGS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}

@@ -22,14 +22,13 @@ from jaxtyping import Float, Int
 from clinit.errors import CacheError
 from clinit.extract.cache import CacheSplit, open_split
 from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.lock import claim_folder
-from clinit.extract.machine import free_memory
 from clinit.extract.manifest import Manifest
 from clinit.extract.named_rows import HeadNames
 from clinit.extract.plan import Plan
 from clinit.extract.progress import Progress
 from clinit.extract.shard_work import ShardWork
 from clinit.extract.split_run import SplitRun
+from clinit.files.lock import claim_folder
 from clinit.headtrain.top.activations.check_images import check_images
 from clinit.headtrain.top.activations.rows import (
     ActivationRows,
@@ -38,6 +37,7 @@ from clinit.headtrain.top.activations.rows import (
     whole_images,
 )
 from clinit.headtrain.top.activations.trunk import Trunk
+from clinit.machine import free_memory
 
 SHARD_BYTES = 2**27
 """Size of a shard: what a killed run loses at most."""

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from clinit.extract.backbone import BackboneConfig
-from clinit.extract.byte_size import byte_count
 from clinit.extract.device import choose_device
 from clinit.extract.run import ExtractConfig
 from clinit.extract.run import extract as extract_splits
 from clinit.extract.scan import available_splits, scan
 from clinit.headtrain.stream.source import Source, read_source, read_sources
+from clinit.words import byte_count
 
 Cache = Source | str | Path
 """A feature cache: loaded, or its folder."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from clinit.api.caches import Cache
-from clinit.extract.lock import claim_file
 from clinit.extract.run import ExtractConfig
+from clinit.files.lock import claim_file
 from clinit.headtrain.deployed.add import Addition
 from clinit.headtrain.deployed.add_images import AddRequest, add_images
 from clinit.headtrain.deployed.images import Listener

@@ -16,8 +16,8 @@ from PIL import Image
 
 from clinit.analysis.page.data import page_data
 from clinit.analysis.report import report_of
-from clinit.extract.visible import visible
 from clinit.headtrain.record.format import RunRecord
+from clinit.words import visible
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 

@@ -12,8 +12,8 @@ from clinit.analysis.efficiency import READINGS, Reading, value_name
 from clinit.analysis.figures.style import COLOURS
 from clinit.analysis.page.data import page_data
 from clinit.analysis.report import Report, load_report, report_of
-from clinit.extract.visible import visible
 from clinit.headtrain.record.format import RunRecord
+from clinit.words import visible
 
 MakeRun = Callable[..., RunRecord]
 INITS = ("random", "class-mean", "least-square")

@@ -25,9 +25,9 @@ from clinit.errors import (
     ModelError,
 )
 from clinit.extract.cache import open_cache
-from clinit.extract.document import content_sha256
 from clinit.extract.head import read_head
 from clinit.extract.loader import load_batches
+from clinit.files.documents import content_sha256
 from clinit.headtrain.export.classifier import Classifier, load_model
 from clinit.headtrain.export.image_files import find_images
 from clinit.headtrain.export.model_file import ModelFacts, read_facts, write_model

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from clinit.errors import CheckpointError
-from clinit.extract.document import content_sha256
+from clinit.files.documents import content_sha256
 from clinit.headtrain.init import Initialisation, LambdaCurve
 from clinit.headtrain.record.task_log import Point, TaskEntry
 from clinit.headtrain.rows import Rows

@@ -15,7 +15,7 @@ from PIL import Image
 from clinit.errors import CacheError, ImageError, ManifestError
 from clinit.extract.containers.tar_index import index_tar
 from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.lock import claim_folder
+from clinit.files.lock import claim_folder
 from clinit.headtrain.top.activations.rows import ActivationRows, ImageRows, StoredRows
 from clinit.headtrain.top.activations.trunk import Trunk
 from clinit.headtrain.top.activations.trunk_cache import Part, StoredActivations, TrunkCache

@@ -11,7 +11,7 @@ import pytest
 
 from clinit.errors import CacheError, ExperimentError
 from clinit.extract.class_names import read_class_names
-from clinit.extract.text_file import LIMIT_BYTES, TextFileError, read_text
+from clinit.files.text import LIMIT_BYTES, TextFileError, read_text
 from clinit.headtrain.stream.tasks import read_class_order
 
 
@@ -84,7 +84,7 @@ def test_a_pipe_with_a_name_is_read_but_not_waited_for(tmp_path: Path) -> None:
 READ = """
 import sys
 from pathlib import Path
-from clinit.extract.text_file import read_text
+from clinit.files.text import read_text
 print(repr(read_text(Path(sys.argv[1]))))
 """
 

@@ -4,7 +4,7 @@ import sys
 import pytest
 import torch
 
-from clinit.extract.stopwatch import Stopwatch
+from clinit.stopwatch import Stopwatch
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def test_work_queued_on_a_cuda_device_counts_in_its_phase(
 
 def test_a_stopwatch_without_a_device_does_not_load_torch() -> None:
     code = (
-        "import sys; from clinit.extract.stopwatch import Stopwatch\n"
+        "import sys; from clinit.stopwatch import Stopwatch\n"
         "with Stopwatch().phase('read'): pass\n"
         "print('torch' in sys.modules)"
     )

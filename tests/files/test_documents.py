@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clinit.errors import CacheError, StorageError
-from clinit.extract.document import DocumentKind, content_sha256
+from clinit.files.documents import DocumentKind, content_sha256
 
 KIND = DocumentKind(
     title="the note of a test",

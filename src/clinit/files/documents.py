@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from clinit.errors import LOOK_AT_STORAGE, ClinitError, StorageError
-from clinit.extract.commit import commit_file
+from clinit.files.commit import commit_file
 
 T = TypeVar("T")
 

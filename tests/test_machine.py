@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from clinit.extract.backbone import BackboneConfig
-from clinit.extract.machine import cpu_count, free_memory, visible_cpus
 from clinit.extract.run import ExtractConfig
 from clinit.headtrain.top.inputs import Storage
+from clinit.machine import cpu_count, free_memory, visible_cpus
 
 GB = 2**30
 NO_LIMIT_V1 = 9223372036854771712
@@ -230,7 +230,7 @@ def test_threads_follow_what_the_process_may_use(
 
 def test_asking_of_the_host_loads_neither_torch_nor_numpy() -> None:
     code = (
-        "import sys; from clinit.extract.machine import cpu_count, free_memory;"
+        "import sys; from clinit.machine import cpu_count, free_memory;"
         "cpu_count(), free_memory();"
         "print(sorted({'torch', 'numpy', 'typer'} & set(sys.modules)))"
     )

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clinit.errors import ClinitError
-from clinit.extract.commit import DRAFT, hidden_stem
+from clinit.files.commit import DRAFT, hidden_stem
 
 _CANNOT_LOCK = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 _LOCK = ".lock"

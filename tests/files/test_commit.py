@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clinit.errors import ClinitError
-from clinit.extract.commit import commit_file, draft_of, hidden_stem
+from clinit.files.commit import commit_file, draft_of, hidden_stem
 
 
 def test_two_drafts_of_one_process_have_different_names(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_a_draft_is_never_written_through_a_link(
     victim.write_text("dear")
     guessed = tmp_path / ".a.json.tmp-00"
     guessed.symlink_to(victim)
-    monkeypatch.setattr("clinit.extract.commit.draft_of", lambda path: guessed)
+    monkeypatch.setattr("clinit.files.commit.draft_of", lambda path: guessed)
     with pytest.raises(ClinitError, match="File exists"):
         commit_file(tmp_path / "a.json", lambda draft: draft.write_text("new"))
     assert victim.read_text() == "dear"

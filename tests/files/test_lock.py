@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from clinit.errors import ClinitError
-from clinit.extract.commit import draft_of
-from clinit.extract.lock import claim_file, claim_folder
+from clinit.files.commit import draft_of
+from clinit.files.lock import claim_file, claim_folder
 
 HOLD = """
 import sys
 from pathlib import Path
-from clinit.extract import lock
+from clinit.files import lock
 with getattr(lock, sys.argv[1])(Path(sys.argv[2])):
     print("held", flush=True)
     sys.stdin.readline()

@@ -1,0 +1,225 @@
+""""""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from clinit.errors import CacheError, ClinitError, HeadError, StorageError
+from clinit.extract.head import Head, foreign_to_head, read_head, write_head
+from clinit.extract.import_features import ImportConfig, import_features
+from clinit.extract.manifest import read_manifest
+from clinit.files.commit import commit_folder
+from clinit.files.lock import claim_folder
+from clinit.files.paths import check_free, check_readable, check_writable, obstacle
+from clinit.headtrain.export.model_file import read_facts
+
+
+def test_what_can_be_made_has_no_obstacle_and_is_not_made(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "new", tmp_path / "a" / "b" / "c.safetensors"):
+        assert obstacle(path) is None
+        check_writable(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_relative_path_is_looked_for_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    assert obstacle(Path("new")) is None
+    assert obstacle(Path("file/new")) == f"{tmp_path}/file is not a folder you can write to"
+
+
+def test_a_file_in_the_way_is_an_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ClinitError) as caught:
+        check_writable(tmp_path / "file" / "cache" / "train", "--csv")
+    assert str(caught.value) == (
+        f"cannot write {tmp_path}/file/cache/train: {tmp_path}/file is not a folder you can"
+        " write to"
+    )
+    assert caught.value.remedy == "Choose a place that you can write to with `--csv`."
+
+
+def test_a_link_to_nowhere_is_an_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "absent")
+    assert obstacle(tmp_path / "link" / "x") == f"{tmp_path}/link is not a folder you can write to"
+
+
+def test_rights_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Path] = []
+
+    def refuse(path: Path, mode: int) -> bool:
+        assert mode == os.W_OK | os.X_OK
+        asked.append(path)
+        return False
+
+    monkeypatch.setattr(os, "access", refuse)
+    assert obstacle(tmp_path / "a" / "b") == f"{tmp_path} is not a folder you can write to"
+    assert obstacle(tmp_path) is not None
+    assert asked == [tmp_path, tmp_path]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "left", "expected"),
+    [(100, 0, "no space is left on its storage"), (100, 1, None), (0, 0, None)],
+)
+def test_a_full_disk_is_an_obstacle(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    blocks: int,
+    left: int,
+    expected: str | None,
+) -> None:
+    """Storage that counts no blocks, such as of some networks, is not full."""
+    room = SimpleNamespace(f_blocks=blocks, f_bavail=left)
+    monkeypatch.setattr(os, "statvfs", lambda path: room)
+    assert obstacle(tmp_path / "new") == expected
+
+
+NOBODY = 65534
+READERS = (read_head, read_manifest, read_facts)
+
+
+@contextmanager
+def without_rights(path: Path) -> Iterator[None]:
+    """Take the right to read `path` away; root has none either as another user."""
+    is_root = os.geteuid() == 0
+    for folder in path.parents if is_root else ():
+        if folder.stat().st_uid == 0 and str(folder).startswith("/tmp/"):
+            folder.chmod(0o755)
+    path.chmod(0)
+    if is_root:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_a_file_without_rights_is_told_as_such(
+    tmp_path: Path, read: Callable[[Path], object]
+) -> None:
+    path = tmp_path / "file.safetensors"
+    write_head(Head(np.zeros((2, 3), np.float32), np.zeros(2, np.float32)), path)
+    with without_rights(path), pytest.raises(StorageError) as caught:
+        read(path)
+    assert str(caught.value) == f"cannot read {path}: Permission denied"
+    assert caught.value.remedy.startswith("Look at the rights")
+
+
+def test_features_in_a_pipe_are_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "f.npy")
+    np.save(tmp_path / "l.npy", np.zeros(3, np.int64))
+    config = ImportConfig(split="train", backbone="clip")
+    with pytest.raises(CacheError, match=r"cannot read .*f\.npy: it is a device or a pipe"):
+        import_features(tmp_path / "f.npy", tmp_path / "l.npy", tmp_path / "o", config)
+
+
+def test_a_file_passes_and_a_folder_does_not(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    check_readable(tmp_path / "file", HeadError)
+    with pytest.raises(HeadError, match="it is a folder"):
+        check_readable(tmp_path, HeadError)
+
+
+HEAD = Head(np.ones((2, 3), np.float32), np.zeros(2, np.float32), ("a", "b"), origin={"run": "r"})
+
+
+def check(path: Path, *, overwrite: bool | None = None) -> None:
+    check_free(path, "head", foreign_to_head, HeadError, overwrite=overwrite)
+
+
+def refusal(path: Path, *, overwrite: bool | None) -> tuple[str, str]:
+    with pytest.raises(HeadError) as caught:
+        check(path, overwrite=overwrite)
+    return str(caught.value), caught.value.remedy
+
+
+def test_a_free_place_is_free(tmp_path: Path) -> None:
+    for overwrite in (None, False, True):
+        check(tmp_path / "head.safetensors", overwrite=overwrite)
+
+
+@pytest.mark.parametrize("name", ["head.safetensors", "head.npz"])
+def test_a_result_is_replaced_where_that_is_asked_for_alone(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    write_head(HEAD, path)
+    message, remedy = refusal(path, overwrite=False)
+    assert message == f"there is already a head at {path}"
+    assert remedy == "Choose another --out, or replace it with --overwrite."
+    message, remedy = refusal(path, overwrite=None)
+    assert remedy == "Choose another --out, or move it away."
+    check(path, overwrite=True)
+
+
+def test_what_clinit_has_not_written_is_never_replaced(tmp_path: Path) -> None:
+    head = tmp_path / "own" / "head.safetensors"
+    write_head(HEAD, head)
+    (tmp_path / "link.safetensors").symlink_to(head)
+    (tmp_path / "text.safetensors").write_text("precious")
+    (tmp_path / "folder.safetensors").mkdir()
+    np.savez(tmp_path / "theirs.npz", weight=np.ones((2, 3)), bias=np.zeros(2))
+    for name in ("text.safetensors", "folder.safetensors", "theirs.npz", "link.safetensors"):
+        message, remedy = refusal(tmp_path / name, overwrite=True)
+        assert message.startswith(f"there is already something at {tmp_path / name} that is never")
+        assert message.endswith(
+            "it is a link" if "link" in name else "it is no head that clinit has written"
+        )
+        assert remedy == "Choose another --out, or move it away."
+
+
+@pytest.mark.parametrize(
+    ("marker", "what"),
+    [
+        ("run.json", "run record"),
+        ("train/plan.json", "feature cache"),
+        ("config.json", "model folder"),
+    ],
+)
+def test_a_part_of_another_result_is_never_replaced(tmp_path: Path, marker: str, what: str) -> None:
+    path = tmp_path / "whole" / ("model.safetensors" if "model" in what else "head.safetensors")
+    write_head(HEAD, path)
+    check(path, overwrite=True)
+    (tmp_path / "whole" / marker).parent.mkdir(exist_ok=True)
+    (tmp_path / "whole" / marker).write_text("{}")
+    message, _ = refusal(path, overwrite=True)
+    assert message.endswith(f"it is part of the {what} {tmp_path}/whole")
+
+
+def test_a_lock_that_is_held_is_in_the_way_and_one_that_is_left_is_not(tmp_path: Path) -> None:
+    with claim_folder(tmp_path / "outer" / "inner"):
+        refusal(tmp_path / "outer", overwrite=True)
+    check(tmp_path / "outer")
+    assert not (tmp_path / "outer").exists()
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / ".lock").write_text("not of clinit")
+    refusal(tmp_path / "own", overwrite=True)
+    (tmp_path / "own" / ".lock").write_text("")
+    (tmp_path / "own" / "precious").touch()
+    refusal(tmp_path / "own", overwrite=True)
+    assert [path.name for path in (tmp_path / "own").iterdir()] == ["precious"]
+
+
+def test_a_folder_is_replaced_as_a_whole_or_stays_as_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    commit_folder(folder, lambda draft: (draft / "old").write_text("1"))
+
+    def broken(draft: Path) -> None:
+        (draft / "new").write_text("2")
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        commit_folder(folder, broken, overwrite=True)
+    assert [path.name for path in tmp_path.rglob("*")] == ["model", "old"]
+    commit_folder(folder, lambda draft: (draft / "new").write_text("2"), overwrite=True)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["model", "new"]
