@@ -25,9 +25,8 @@ from clinit.analysis.efficiency import (
 from clinit.analysis.loss_spike import spikes
 from clinit.analysis.run_metrics import Spikes, Times, costs, costs_by_task, over_tasks
 from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.record.info import TaskInfo, settings_of
-from clinit.headtrain.record.measured_on import held_out_share
-from clinit.headtrain.study.stream import AUTO_EVERY, evaluation_points
+from clinit.headtrain.record.info import TaskInfo, held_out_share, settings_of
+from clinit.headtrain.study.parts import AUTO_EVERY, evaluation_points
 from clinit.words import printable
 
 Row = dict[str, Any]

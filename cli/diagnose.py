@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import (
+from clinit.cli.console import note, out, print_json, say
+from clinit.cli.options import (
     AsJson,
     CacheArgument,
     DeviceOption,
@@ -18,7 +19,6 @@ from clinit.cli.choices import (
     OutputFormat,
     Split,
 )
-from clinit.cli.console import note, out, print_json, say
 from clinit.cli.places import check_caches
 from clinit.cli.progress import doing
 from clinit.words import number_of

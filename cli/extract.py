@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import (
-    READ_AS_VAL,
-    Autocast,
-    DeviceOption,
-    Dtype,
-    MaxPixels,
-    ReadSplit,
-    TransformKind,
-)
 from clinit.cli.completion import backbones, datasets
-from clinit.cli.config_file import ConfigOption
+from clinit.cli.config import ConfigOption
 from clinit.cli.console import note, warn
 from clinit.cli.context import Context, command_line, overridden
 from clinit.cli.extract_output import print_results, progress_bars
@@ -35,6 +26,15 @@ from clinit.cli.network_options import (
     numbers,
 )
 from clinit.cli.no_val import no_val
+from clinit.cli.options import (
+    READ_AS_VAL,
+    Autocast,
+    DeviceOption,
+    Dtype,
+    MaxPixels,
+    ReadSplit,
+    TransformKind,
+)
 from clinit.cli.progress import doing
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.files.paths import check_writable

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.text import Text
 
-from clinit.cli.choices import AsJson, Output, OutputFormat
 from clinit.cli.console import out, print_json, say
 from clinit.cli.model_source import ModelArgument
+from clinit.cli.options import AsJson, Output, OutputFormat
 from clinit.cli.places import check_model
 from clinit.cli.progress import doing
 from clinit.words import number_of, visible

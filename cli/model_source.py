@@ -17,10 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from clinit.cli import completion
-from clinit.cli.choices import DeviceOption, MaxPixels, TransformKind
 from clinit.cli.claim import tell_replaced
 from clinit.cli.console import note, warn
-from clinit.cli.expand import expand
 from clinit.cli.export import FILE_SUFFIXES
 from clinit.cli.extract_output import progress_bars
 from clinit.cli.network_options import (
@@ -33,8 +31,10 @@ from clinit.cli.network_options import (
     Workers,
     numbers,
 )
+from clinit.cli.options import DeviceOption, MaxPixels, TransformKind
 from clinit.cli.places import check_model
 from clinit.cli.progress import doing
+from clinit.cli.study_options import expand
 from clinit.cli.training_progress import training_progress
 from clinit.errors import ManifestError
 from clinit.extract.image_size import MAX_PIXELS

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import AsJson, DeviceOption, MaxPixels, Output, OutputFormat
 from clinit.cli.completion import models
 from clinit.cli.console import note, print_json, say
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
+from clinit.cli.options import AsJson, DeviceOption, MaxPixels, Output, OutputFormat
 from clinit.cli.places import check_model
 from clinit.cli.predict_model import (
     Asked,

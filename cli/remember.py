@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from clinit.cli.choices import Overwrite
 from clinit.cli.claim import claimed_file
-from clinit.cli.config_file import ConfigOption
+from clinit.cli.config import ConfigOption
 from clinit.cli.console import say
 from clinit.cli.interruption import keeps
 from clinit.cli.model_source import (
@@ -23,6 +22,7 @@ from clinit.cli.model_source import (
     open_source,
     takes_network,
 )
+from clinit.cli.options import Overwrite
 from clinit.cli.progress import doing
 from clinit.cli.study_options import takes
 from clinit.headtrain.deployed.settings import RememberConfig

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from clinit.cli.choices import Overwrite
 from clinit.cli.claim import claimed_file
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
 from clinit.cli.model_source import ModelArgument, ModelOut, check_out
+from clinit.cli.options import Overwrite
 from clinit.cli.places import check_model
 from clinit.cli.progress import doing
 from clinit.words import number_of

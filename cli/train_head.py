@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.choices import BaseCache, BaseHead, Memory, NewCache, Overwrite, VerboseStarts
 from clinit.cli.claim import claimed_folder
-from clinit.cli.config_file import ConfigOption
+from clinit.cli.config import ConfigOption
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
+from clinit.cli.options import BaseCache, BaseHead, Memory, NewCache, Overwrite, VerboseStarts
 from clinit.cli.places import check_caches
 from clinit.cli.run_data import read_data, show_runs, tell_left
 from clinit.cli.study_options import takes_studies

@@ -42,7 +42,7 @@ IMPORTS = (
         "clinit.headtrain.export.classifier",
         "clinit.headtrain.sweep.search",
     ),
-    *("clinit.headtrain.sweep.runner", "clinit.headtrain.top.experiment"),
+    *("clinit.headtrain.sweep.plan", "clinit.headtrain.top.experiment"),
     *("clinit.headtrain.runs", "clinit.headtrain.top.images"),
 )
 """What commands import as they go; one that is gone is left out."""

@@ -36,7 +36,7 @@ from clinit.headtrain.bank.evaluate import count_correct
 from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.bank.precision import check_precision
 from clinit.headtrain.bank.rows import LabelledRows
-from clinit.headtrain.record.provenance import provenance
+from clinit.headtrain.record.info import provenance
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.base_head import check_head, head_digest, map_to_head
 from clinit.headtrain.stream.source import Source

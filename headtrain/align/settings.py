@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from clinit.headtrain.setting import Part, Setting
-from clinit.headtrain.study.words import DEVICE, LOSS, MAX_SEED, PRECISION, Device, Loss, Precision
+from clinit.headtrain.study.parts import DEVICE, LOSS, MAX_SEED, PRECISION, Device, Loss, Precision
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -38,7 +38,7 @@ from clinit.headtrain.probe.notes import data_notes, edge_notes, search_notes
 from clinit.headtrain.probe.points import Fitted, Progress, fit
 from clinit.headtrain.probe.result import Choice, GridPoint, Probe
 from clinit.headtrain.probe.settings import ProbeConfig
-from clinit.headtrain.record.provenance import provenance
+from clinit.headtrain.record.info import provenance
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
 from clinit.stopwatch import Stopwatch

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from clinit.headtrain.setting import Part, Setting
-from clinit.headtrain.study.words import DEVICE, MAX_SEED, Device
+from clinit.headtrain.study.parts import DEVICE, MAX_SEED, Device
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,7 @@ from clinit.headtrain.stream.memory_notes import memory_notes
 from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.stream.source import NONE_EVALUATED, Source
 from clinit.headtrain.study import Study
-from clinit.headtrain.study.checks import DEFAULT_BUFFER
+from clinit.headtrain.study.rules import DEFAULT_BUFFER
 from clinit.words import listed, number_of
 
 

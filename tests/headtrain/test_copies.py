@@ -27,7 +27,7 @@ from clinit.headtrain.stream import pool as pool_module
 from clinit.headtrain.stream.pool import Pool
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study
-from clinit.headtrain.sweep.held_out import hold_out
+from clinit.headtrain.sweep.search import hold_out
 from tests.headtrain.bank.test_loop import STEPS, make_steps
 
 DIM, CLASSES = 8, 4

@@ -23,7 +23,7 @@ from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import DEFAULT_BUFFER, Study, identity_of, names_of
 from clinit.headtrain.sweep.grid import parse_grid
-from clinit.headtrain.sweep.run import run_of
+from clinit.headtrain.sweep.plan import run_of
 
 DIM, BASE, NEW = 8, 5, 4
 SMALL: dict[str, Any] = {

@@ -23,7 +23,7 @@ from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream import source as source_module
 from clinit.headtrain.stream.source import Source, read_source, read_sources
 from clinit.headtrain.study import Study
-from clinit.headtrain.sweep.held_out import hold_out
+from clinit.headtrain.sweep.search import hold_out
 from tests.headtrain.stream.made_caches import write_base, write_new, write_views
 
 Caches = tuple[Path, Path]

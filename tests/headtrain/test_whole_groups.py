@@ -24,7 +24,7 @@ from clinit.headtrain.stream.kept_aside import kept_aside
 from clinit.headtrain.stream.pool import Pool
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study
-from clinit.headtrain.sweep.held_out import hold_out
+from clinit.headtrain.sweep.search import hold_out
 
 CLASSES, PHOTOGRAPHS, COPIES, DIM = 4, 12, 3, 16
 IMAGES = np.random.default_rng(1).permutation(np.repeat(np.arange(CLASSES * PHOTOGRAPHS), COPIES))

@@ -1,23 +1,170 @@
-"""The options that a file gives to one command."""
+"""Options from a TOML file with sections by command and method.
+
+    tasks = 5               # every command that has the option
+
+    [train-top]             # one command
+    rank = 48
+
+    [train-top.ewc]         # one command with one method
+    lr = 8e-4
+
+The narrower section wins, and the command line over all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, cast
 
-from clinit.cli.config_toml import GRID, ConfigFile, Settings
-from clinit.cli.config_value import words
+import typer
+
+from clinit.cli.completion import recipes_or_files
+from clinit.cli.context import Context
+from clinit.cli.recipe import open_text
 from clinit.errors import ConfigFileError
-from clinit.headtrain.study import (
-    HEAD_METHODS,
-    TOP_METHODS,
-    Study,
-    defaults,
-    refusals,
-    settings_of,
-)
-from clinit.words import closest, listed
+from clinit.headtrain.study import HEAD_METHODS, TOP_METHODS, Study, defaults, refusals, settings_of
+from clinit.words import closest, listed, visible
+
+Settings = Mapping[str, Any]
+GRID = "grid"
+"""A section of a sweep that may stand outside of [sweep]."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A file as it was read."""
+
+    name: str
+    """The name that messages give it."""
+    content: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, name: str, text: str) -> ConfigFile:
+        """Parse TOML.
+
+        Raises:
+            ConfigFileError: If the text is not TOML, or nests too deep.
+        """
+        try:
+            return cls(name, tomllib.loads(text))
+        except tomllib.TOMLDecodeError as error:
+            problem = f"is not TOML: {error}"
+        except RecursionError:
+            problem = "nests lists or tables too deep, expected options of one value or a list"
+        except ValueError:
+            problem = "holds a number of thousands of digits"
+        raise ConfigFileError(
+            f"{name} {problem}",
+            remedy='Write one option per line, as in `iterations = 600` or `init = ["random"]`.',
+        )
+
+    @property
+    def grids(self) -> list[Settings]:
+        """The grids of a sweep: the tables of [[sweep.grid]], or the table [grid].
+
+        Raises:
+            ConfigFileError: If there are both, or one is empty or not a table.
+        """
+        given = [
+            (name, where[GRID])
+            for name, where in (("[grid]", self.content), ("[[sweep.grid]]", self._of("sweep")))
+            if GRID in where
+        ]
+        if len(given) > 1:
+            raise ConfigFileError(
+                f"{self.name} has [grid] and [[sweep.grid]]",
+                remedy="Write each grid as a table [[sweep.grid]].",
+            )
+        for name, value in given:
+            tables: list[Settings] = value if isinstance(value, list) else [value]
+            wrong = [each for each in tables if not (isinstance(each, dict) and each)]
+            if wrong or not tables:
+                found = f"a {kind(wrong[0])}" if wrong and wrong[0] != {} else "empty"
+                raise ConfigFileError(
+                    f"{self.name} has a {name} that is {found}, expected fields and their values",
+                    remedy=f'Write {name} and below it lines such as lr = "1e-4..1e-2:log5".',
+                )
+            return tables
+        return []
+
+    def _of(self, command: str) -> Settings:
+        """Return a section.
+
+        Raises:
+            ConfigFileError: If it is not a table.
+        """
+        section = self.content.get(command, {})
+        if not isinstance(section, dict):
+            raise ConfigFileError(
+                f"{self.name} gives {command!r} a value, but it is the name of a section",
+                remedy=f"Write [{command}] and its options below it.",
+            )
+        return section
+
+    def own(self, command: str) -> Settings:
+        """Return the content of the section of a command with its sub-sections, without grids."""
+        section = self._of(command)
+        return {k: v for k, v in section.items() if (command, k) != ("sweep", GRID)}
+
+
+def open_config(path: Path) -> ConfigFile:
+    """Read a file, or the recipe of that name where there is no such file.
+
+    Raises:
+        ConfigFileError: If there is neither, or it is not TOML.
+    """
+    name, text = open_text(path)
+    return ConfigFile.parse(name, text)
+
+
+def kind(value: object) -> str:
+    """Return the type of a TOML value in words."""
+    names: dict[type, str] = {
+        **{dict: "table", list: "list in a list", str: "string", bool: "true or false"},
+        **{int: "number", float: "number"},
+    }
+    return names.get(type(value), type(value).__name__)
+
+
+_DIGITS = 18
+"""Most digits of an integer."""
+
+
+def words(file: str, key: str, value: object, *, several: bool) -> str | list[str]:
+    """Return a value as on the command line, so that it is checked in the same way.
+
+    Raises:
+        ConfigFileError: If its type is one that no option takes, or it cannot be printed in the
+            help, which shows it as a default.
+    """
+    values = value if isinstance(value, list) else [value]
+    if not several and isinstance(value, list):
+        raise ConfigFileError(
+            f"{file} gives {key!r} a list, but the option takes one value",
+            remedy=f"Write one value: `{key} = ...`.",
+        )
+    for each in values:
+        if not isinstance(each, str | int | float):
+            raise ConfigFileError(
+                f"{file} gives {key!r} a {kind(each)}, expected a string, a number, true or false",
+                remedy="Write one option per line, at the top of the file or in a section.",
+            )
+        if isinstance(each, int) and abs(each) >= 10**_DIGITS:
+            raise ConfigFileError(
+                f"{file} gives {key!r} a number of more than {_DIGITS} digits",
+                remedy="Write a number that the option takes; its help names the range.",
+            )
+        if isinstance(each, str) and visible(each) != each:
+            raise ConfigFileError(
+                f"{file} gives {key!r} a string with control characters: {visible(each)}",
+                remedy="Write the value without them.",
+            )
+    texts = [str(each) for each in values]
+    return texts if several else texts[0]
+
 
 Commands = Mapping[str, Mapping[str, Any]]
 """Command -> key -> parameter, of the commands that take a file."""
@@ -238,3 +385,83 @@ def _nearest(
     if (found := closest(key, names)) is not None:
         return f"Did you mean {form.format(found)}?"
     return f"Known are: {', '.join(names if shown is None else shown)}."
+
+
+def read_config(context: Context, path: Path | None) -> Path | None:
+    """Take what the file says to the command as the defaults of its options.
+
+    For an eager option: the values are there before the other options are read, and are
+    checked like values from the command line.
+
+    Raises:
+        ConfigFileError: If the file is missing or not TOML, a section or a key is unknown or in
+            the wrong place, or a value has a type that no option takes.
+    """
+    if path is not None and not context.resilient_parsing:  # resilient: a shell completes a word
+        root = context.find_root().command
+        command, commands = str(context.command.name), commands_with_files(root)
+        section = section_of(open_config(path), command, commands)
+        context.default_map = cast(Any, Defaults(context, section, commands[command]))
+    return path
+
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE|RECIPE",
+        autocompletion=recipes_or_files,
+        is_eager=True,
+        callback=read_config,
+        help="TOML file of options, or a recipe of `clinit recipe list`; the command line wins.",
+        show_default=False,
+    ),
+]
+
+
+def commands_with_files(root: Any) -> Commands:
+    """Return the options of every command of `root` that takes a file, by command and by key."""
+    return {
+        name: {
+            parameter.opts[0].removeprefix("--"): parameter
+            for parameter in command.params
+            if parameter.opts[0].startswith("--")
+            and parameter.expose_value
+            and not parameter.is_eager
+        }
+        for name, command in root.commands.items()
+        if any("--config" in parameter.opts for parameter in command.params)
+    }
+
+
+class Defaults(Mapping[str, Any]):
+    """Defaults by parameter name, looked up one by one while a command line is read.
+
+    Options on the command line are read before those that are not, in any order. So the
+    method is known at every look-up, and an option that is on the command line has none.
+    """
+
+    def __init__(self, context: Context, section: Section, options: Mapping[str, Any]) -> None:
+        self._context, self._section = context, section
+        self._options = {option.name: (key, option) for key, option in options.items()}
+
+    @property
+    def file(self) -> str:
+        """The file that the defaults come from."""
+        return self._section.file
+
+    def __getitem__(self, name: str) -> str | list[str]:
+        key, option = self._options[name]
+        method = self._context.params.get("method") or self._section.method
+        value = self._section.get(key, str(method))
+        if value is None:
+            value = self._section.places.get(bool(self._context.params.get("top")), {}).get(key)
+        if value is None:
+            raise KeyError(name)
+        return words(self._section.file, key, value, several=option.multiple)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._options)
+
+    def __len__(self) -> int:
+        return len(self._options)
