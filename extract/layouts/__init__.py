@@ -8,16 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from clinit.extract.layouts import (
-    class_folders,
-    huggingface,
-    imagenet_devkit,
-    imagenet_kaggle,
-    places_easy,
-    places_original_train,
-    places_original_val,
-    webdataset,
-)
 from clinit.extract.layouts.search import Reader, Search
 
 LAYOUTS: dict[str, Callable[[Search], Reader]] = {
