@@ -170,7 +170,7 @@ def tiny_run(make_run: Callable[..., Path], once: Once) -> Path:
 @pytest.fixture(scope="session")
 def tiny_model(tiny_run: Path, once: Once) -> Path:
     """The export of that run, a folder; it remembers its classes."""
-    from clinit.headtrain.export.run import export_run
+    from clinit.headtrain.model.export import export_run
 
     return once("exported", lambda folder: export_run(tiny_run, folder / "scenes")) / "scenes"
 
@@ -178,7 +178,7 @@ def tiny_model(tiny_run: Path, once: Once) -> Path:
 @pytest.fixture(scope="session")
 def tiny_onnx(tiny_run: Path, once: Once) -> Any:
     """The export of that run as a folder with an ONNX form."""
-    from clinit.headtrain.export.run import export_run
+    from clinit.headtrain.model.export import export_run
 
     def make(folder: Path) -> None:
         export = export_run(tiny_run, folder / "scenes", onnx=True)

@@ -12,10 +12,10 @@ from clinit.extract.head import Head
 from clinit.headtrain.class_draws import held_out_rows
 from clinit.headtrain.closed.ranpac import HELD_OUT
 from clinit.headtrain.closed.ridge_path import RidgePath
-from clinit.headtrain.deployed.images import measured
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.least_squares.cross_validation import leave_one_out_curve
 from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
+from clinit.headtrain.model.images import measured
 from clinit.headtrain.probe import fit_head, protocol
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.runs import RunData
