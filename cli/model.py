@@ -12,8 +12,8 @@ from rich.text import Text
 from clinit.cli.choices import AsJson, Output, OutputFormat
 from clinit.cli.console import out, print_json, say
 from clinit.cli.model_source import ModelArgument
-from clinit.cli.places import check_model
 from clinit.cli.progress import doing
+from clinit.cli.run_data import check_model
 from clinit.words import number_of, visible
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from clinit.cli.completion import models
 from clinit.cli.console import note, print_json, say
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
-from clinit.cli.places import check_model
 from clinit.cli.predict_model import (
     Asked,
     RejectRule,
@@ -28,10 +27,10 @@ from clinit.cli.predict_model import (
 )
 from clinit.cli.predict_table import count_unknown, report_bad, show
 from clinit.cli.progress import counting, doing
+from clinit.cli.run_data import check_model
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.files.paths import check_writable
-from clinit.headtrain.examples import examples
-from clinit.words import number_of
+from clinit.words import examples, number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.export.prediction import Prediction

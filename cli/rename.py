@@ -12,8 +12,8 @@ from clinit.cli.claim import claimed_file
 from clinit.cli.console import say
 from clinit.cli.interruption import keeps
 from clinit.cli.model_source import ModelArgument, ModelOut, check_out
-from clinit.cli.places import check_model
 from clinit.cli.progress import doing
+from clinit.cli.run_data import check_model
 
 
 @keeps("No half of a model is left: it is written whole or not at all.")

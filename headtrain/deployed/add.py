@@ -21,7 +21,6 @@ from clinit.headtrain.deployed.model import Model
 from clinit.headtrain.deployed.old_rows import in_rows_of, old_rows
 from clinit.headtrain.deployed.settings import AddConfig
 from clinit.headtrain.events import Observer, ignore
-from clinit.headtrain.examples import examples
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.export.change import Change
 from clinit.headtrain.export.memory import Memory, without_rows_of
@@ -30,6 +29,7 @@ from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Start, Stream, Study, Training
 from clinit.headtrain.temperature import Temperature, temperature_of
+from clinit.words import examples
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,8 +14,8 @@ from clinit.headtrain.deployed.edit import Extra, no_extra, write_classes
 from clinit.headtrain.deployed.images import SILENT, Listener, image_features, where_from
 from clinit.headtrain.deployed.model import Model, check_features
 from clinit.headtrain.deployed.settings import AddConfig
-from clinit.headtrain.examples import examples
 from clinit.headtrain.stream.source import Source, read_source
+from clinit.words import examples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

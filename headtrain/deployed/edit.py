@@ -15,7 +15,6 @@ from clinit.extract.backbone import state_sha256
 from clinit.extract.class_names import is_text
 from clinit.extract.head import Head
 from clinit.headtrain.deployed.model import Model
-from clinit.headtrain.examples import examples
 from clinit.headtrain.export.assemble import assemble, check_same_logits
 from clinit.headtrain.export.change import Change
 from clinit.headtrain.export.memory import Memory, check_backbone
@@ -23,7 +22,7 @@ from clinit.headtrain.export.memory_file import write_memory
 from clinit.headtrain.export.model_file import ModelFacts, for_timm, write_model
 from clinit.headtrain.export.model_folder import MEMORY_FILE, check_free, write_model_folder
 from clinit.headtrain.temperature import divided
-from clinit.words import visible
+from clinit.words import examples, visible
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,14 +19,13 @@ from clinit.extract.run import ExtractConfig, extract
 from clinit.extract.scan import available_splits, scan
 from clinit.extract.summary import InvalidRow
 from clinit.files.documents import Digest, DocumentKind
-from clinit.headtrain.class_draws import in_whole_groups
 from clinit.headtrain.deployed.edit import check_apart
 from clinit.headtrain.deployed.model import Model
 from clinit.headtrain.events import Observer, ignore
-from clinit.headtrain.examples import examples
-from clinit.headtrain.groups import groups_of
+from clinit.headtrain.groups import groups_of, in_whole_groups
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source, read_source
+from clinit.words import examples
 
 
 def _nothing(told: object) -> None:

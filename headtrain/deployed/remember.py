@@ -15,11 +15,11 @@ from clinit.headtrain.deployed.images import measured
 from clinit.headtrain.deployed.model import Model
 from clinit.headtrain.deployed.old_rows import in_rows_of
 from clinit.headtrain.deployed.settings import RememberConfig
-from clinit.headtrain.examples import examples
 from clinit.headtrain.export.change import Change
 from clinit.headtrain.export.memory import Memory
 from clinit.headtrain.export.model_file import ModelFacts
 from clinit.headtrain.stream.source import Source
+from clinit.words import examples
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,8 +5,8 @@ from scipy import stats
 from clinit.extract.features import FeatureSet
 from clinit.headtrain.deployed.old_rows import pseudo_features, root, whitened
 from clinit.headtrain.export.memory import Memory
-from clinit.headtrain.least_squares.solve import least_squares_head
-from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.solve import least_squares_head
 
 DIM = 5
 

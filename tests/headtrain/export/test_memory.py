@@ -13,9 +13,9 @@ from clinit.extract.features import FeatureSet
 from clinit.headtrain.export import memory_file
 from clinit.headtrain.export.memory import Memory, check_backbone, first_rows, without_rows_of
 from clinit.headtrain.export.memory_file import read_memory, write_memory
-from clinit.headtrain.init.lda import discriminants
-from clinit.headtrain.least_squares.solve import least_squares_head
-from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.headtrain.start.new_rows import discriminants
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.solve import least_squares_head
 
 COUNTS = (1, 4, 7, 9, 20)
 BACKBONE = {"body": "b" * 64, "transform": "t", "autocast": "off"}
