@@ -140,7 +140,7 @@ def tiny_run(make_run: Callable[..., Path], tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="session")
 def tiny_onnx(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The export of that run as a folder with an ONNX form; not to be changed."""
-    from clinit.headtrain.export.run import export_run
+    from clinit.headtrain.model.export import export_run
 
     return export_run(tiny_run, tmp_path_factory.mktemp("onnx") / "scenes", onnx=True)
 

@@ -38,8 +38,8 @@ IMPORTS = (
     ),
     *("clinit.headtrain.probe.protocol", "clinit.analysis.probe_table"),
     *(
-        "clinit.headtrain.export.run",
-        "clinit.headtrain.export.classifier",
+        "clinit.headtrain.model.export",
+        "clinit.headtrain.model.predict",
         "clinit.headtrain.sweep.search",
     ),
     *("clinit.headtrain.sweep.runner", "clinit.headtrain.top.experiment"),

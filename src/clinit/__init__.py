@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from clinit.api.models import add_classes as add_classes
     from clinit.api.training import train_heads as train_heads
     from clinit.api.training import train_top as train_top
-    from clinit.headtrain.export.classifier import load_model as load_model
-    from clinit.headtrain.export.feature_prediction import predict_features as predict_features
+    from clinit.headtrain.model.head_alone import predict_features as predict_features
+    from clinit.headtrain.model.predict import load_model as load_model
     from clinit.headtrain.statistics.classifier import (
         LeastSquaresClassifier as LeastSquaresClassifier,
     )
@@ -69,8 +69,8 @@ _PLACES = {
     "clinit.headtrain.study": (
         *("DerppConfig", "EwcConfig", "Start", "Stream", "Study", "Top", "Training"),
     ),
-    "clinit.headtrain.export.classifier": ("load_model",),
-    "clinit.headtrain.export.feature_prediction": ("predict_features",),
+    "clinit.headtrain.model.predict": ("load_model",),
+    "clinit.headtrain.model.head_alone": ("predict_features",),
     "clinit.headtrain.statistics.classifier": ("LeastSquaresClassifier", "least_squares"),
     "clinit.analysis.runs": ("Runs", "load_runs"),
     "clinit.api.caches": ("extract_features", "load_cache"),

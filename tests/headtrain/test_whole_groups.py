@@ -10,9 +10,9 @@ import pytest
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
 from clinit.headtrain.closed.ranpac import HELD_OUT, RidgePath
-from clinit.headtrain.deployed.images import measured
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.groups import held_out_rows
+from clinit.headtrain.model.images import measured
 from clinit.headtrain.probe import fit_head, protocol
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.runs import RunData
