@@ -14,8 +14,8 @@ from clinit.cli.completion import runs
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
-from clinit.cli.places import check_run
 from clinit.cli.progress import doing
+from clinit.cli.run_data import check_run
 from clinit.files.paths import check_writable
 
 if TYPE_CHECKING:

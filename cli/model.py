@@ -15,8 +15,8 @@ from clinit.cli.claim import claimed_file
 from clinit.cli.console import note, out, print_json, say
 from clinit.cli.interruption import keeps
 from clinit.cli.model_source import ModelArgument, ModelOut, check_out
-from clinit.cli.places import check_model
 from clinit.cli.progress import doing
+from clinit.cli.run_data import check_model
 from clinit.words import number_of, visible
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ from clinit.cli.network_options import (
     Workers,
     numbers,
 )
-from clinit.cli.places import check_model
 from clinit.cli.progress import doing
+from clinit.cli.run_data import check_model
 from clinit.cli.training_progress import training_progress
 from clinit.errors import ManifestError
 from clinit.extract.image_size import MAX_PIXELS

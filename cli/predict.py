@@ -18,13 +18,12 @@ from clinit.cli.completion import models
 from clinit.cli.console import note, print_json, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
-from clinit.cli.places import check_model
 from clinit.cli.predict_output import count_unknown, report_bad, show
 from clinit.cli.progress import counting, doing
+from clinit.cli.run_data import check_model
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.files.paths import check_writable
-from clinit.headtrain.examples import examples
-from clinit.words import number_of
+from clinit.words import examples, number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.model.predict import Prediction, Predictor, Rejection

@@ -34,7 +34,7 @@ IMPORTS = (
     *(
         "clinit.analysis.diagnosis",
         "clinit.headtrain.experiment",
-        "clinit.headtrain.align.alignment",
+        "clinit.headtrain.probe.align",
     ),
     *("clinit.headtrain.probe.protocol", "clinit.analysis.probe_table"),
     *(

@@ -19,7 +19,6 @@ from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head, Top1, top1
 from clinit.extract.run import ExtractConfig
 from clinit.headtrain.events import Observer, ignore
-from clinit.headtrain.examples import examples
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.model.edit import (
     Classes,
@@ -45,6 +44,7 @@ from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.stream.source import Source, read_source
 from clinit.headtrain.study import Start, Stream, Study, Training
 from clinit.headtrain.temperature import Temperature, temperature_of
+from clinit.words import examples
 
 
 @dataclass(frozen=True, slots=True, eq=False)

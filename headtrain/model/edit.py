@@ -23,14 +23,13 @@ from clinit.extract.head import Head
 from clinit.extract.head_names import name_rows
 from clinit.extract.run import ExtractConfig, Network, load_network
 from clinit.extract.transform import Transform
-from clinit.headtrain.examples import examples
 from clinit.headtrain.model.folder import MEMORY_FILE, check_free, read_whole, write_model_folder
 from clinit.headtrain.model.memory import Memory, check_backbone, memory_in, write_memory
 from clinit.headtrain.model.model_file import Change, ModelFacts, features_of, for_timm, write_model
 from clinit.headtrain.model.predict import load_model
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.temperature import divided
-from clinit.words import visible
+from clinit.words import examples, visible
 
 
 @dataclass(frozen=True, slots=True, eq=False)

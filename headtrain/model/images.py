@@ -20,10 +20,8 @@ from clinit.extract.run import ExtractConfig, extract
 from clinit.extract.scan import available_splits, scan
 from clinit.extract.summary import InvalidRow
 from clinit.files.documents import Digest, DocumentKind
-from clinit.headtrain.class_draws import in_whole_groups
 from clinit.headtrain.events import Observer, ignore
-from clinit.headtrain.examples import examples
-from clinit.headtrain.groups import groups_of
+from clinit.headtrain.groups import groups_of, in_whole_groups
 from clinit.headtrain.model.edit import Classes, Model, check_apart
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model_file import Change, ModelFacts
@@ -31,6 +29,7 @@ from clinit.headtrain.model.old_rows import in_rows_of
 from clinit.headtrain.model.settings import RememberConfig
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source, read_source
+from clinit.words import examples
 
 
 def _nothing(told: object) -> None:

@@ -10,9 +10,6 @@ from safetensors.numpy import load_file, save_file
 
 from clinit.errors import ModelError
 from clinit.extract.features import FeatureSet
-from clinit.headtrain.init.lda import discriminants
-from clinit.headtrain.least_squares.solve import least_squares_head
-from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.model import memory as memory_file
 from clinit.headtrain.model.memory import (
     Memory,
@@ -22,6 +19,9 @@ from clinit.headtrain.model.memory import (
     without_rows_of,
     write_memory,
 )
+from clinit.headtrain.start.new_rows import discriminants
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.solve import least_squares_head
 
 COUNTS = (1, 4, 7, 9, 20)
 BACKBONE = {"body": "b" * 64, "transform": "t", "autocast": "off"}

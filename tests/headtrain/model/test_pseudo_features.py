@@ -3,10 +3,10 @@ import pytest
 from scipy import stats
 
 from clinit.extract.features import FeatureSet
-from clinit.headtrain.least_squares.solve import least_squares_head
-from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.old_rows import pseudo_features, root, whitened
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.solve import least_squares_head
 
 DIM = 5
 
