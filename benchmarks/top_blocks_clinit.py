@@ -13,11 +13,8 @@ import torch
 from answers import Taker
 from top_blocks_workload import TopBlocksWorkload
 
-from clinit.headtrain.bank.evaluate import count_correct
-from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.bank.rows import LabelledRows
-from clinit.headtrain.init.raw import random_task_rows
 from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.new_rows import random_task_rows
 from clinit.headtrain.study import Study
 from clinit.headtrain.top.activations.batches import TaskReader
 from clinit.headtrain.top.activations.rows import PoolActivations
@@ -30,6 +27,9 @@ from clinit.headtrain.top.network.cut import cut
 from clinit.headtrain.top.network.model import PlasticModel
 from clinit.headtrain.top.network.optimizer import top_optimizer
 from clinit.headtrain.top.train_task import Watchers, train_top
+from clinit.headtrain.train.evaluate import count_correct
+from clinit.headtrain.train.heads import Bank
+from clinit.headtrain.train.rows import LabelledRows
 from clinit.stopwatch import Stopwatch
 
 SILENT = Watchers(evaluate=lambda _: None, stepped=lambda _: None, save=lambda _: None)

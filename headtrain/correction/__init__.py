@@ -4,7 +4,7 @@
     bias_correction    a factor and a shift of the new logits, by the loss of rows kept aside
 
 Both are written into the rows of the head, and the next task goes on from these. `norm` and
-`calibrated` of `clinit.headtrain.init.scale` do the same to rows before they are trained.
+`calibrated` of `clinit.headtrain.start.scale` do the same to rows before they are trained.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ class incremental learning", CVPR 2020, Section 4.2.
 from __future__ import annotations
 
 from clinit.headtrain.correction.correction import Correction
-from clinit.headtrain.init.norms import norm_ratio
 from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.calibrate import norm_ratio
 
 
 def weight_aligned(head: Rows, start: int, stop: int) -> Correction:

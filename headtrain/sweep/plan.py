@@ -11,13 +11,13 @@ import torch
 
 from clinit.errors import ExperimentError
 from clinit.extract.device import choose_device
-from clinit.headtrain.bank.precision import check_precision
 from clinit.headtrain.events import BankStarted, Event
 from clinit.headtrain.record.format import RunRecord, check_free, write_records
 from clinit.headtrain.runs import RunData, train_bank
 from clinit.headtrain.study import PLACES, Study, by_stream, refusals, run_name
 from clinit.headtrain.sweep.folder import SweepFolder, run_digest
 from clinit.headtrain.sweep.grid import Grid, Interval, Together, Value, values_in
+from clinit.headtrain.train.heads import check_precision
 from clinit.machine import free_memory
 
 

@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from clinit.errors import ClinitError, ExperimentError, RecordError
 from clinit.files.documents import content_sha256
-from clinit.headtrain.class_draws import held_out_rows
-from clinit.headtrain.groups import groups_of
+from clinit.headtrain.groups import groups_of, held_out_rows
 from clinit.headtrain.record.info import held_out_manifest
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.seeds import Draw, generator

@@ -10,16 +10,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clinit.headtrain.bank.evaluate import Evaluation, evaluate, mean_losses
-from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.bank.rows import LabelledRows
-from clinit.headtrain.stream.pool import Pool, TaskRows
-from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.stream.buffer import Pool, TaskRows
+from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study import Study
 from clinit.headtrain.top.activations.rows import PoolActivations
 from clinit.headtrain.top.inputs import TopInputs
 from clinit.headtrain.top.network.model import PlasticModel
 from clinit.headtrain.top.probe import Probe, linear_probe
+from clinit.headtrain.train.evaluate import Evaluation, evaluate, mean_losses
+from clinit.headtrain.train.heads import Bank
+from clinit.headtrain.train.rows import LabelledRows
 
 FORWARD_ROWS = {"cpu": 32, "cuda": 256}
 """Rows per forward pass where no gradient is needed, by device.

@@ -15,14 +15,14 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from clinit.headtrain.bank.evaluate import count_correct
-from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.bank.rows import LabelledRows
-from clinit.headtrain.bank.step import Updates
-from clinit.headtrain.init import random_rows
-from clinit.headtrain.stream.batches import Share, draw_schedule
+from clinit.headtrain.start.initialise import random_rows
 from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.stream.task_plan import Share, draw_schedule
 from clinit.headtrain.study import Training
+from clinit.headtrain.train.evaluate import count_correct
+from clinit.headtrain.train.heads import Bank
+from clinit.headtrain.train.rows import LabelledRows
+from clinit.headtrain.train.step import Updates
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clinit.headtrain.stream.pool import Pool
+from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.top.activations.rows import PoolActivations
 from clinit.headtrain.top.transfer import sent
 

@@ -38,13 +38,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from clinit.headtrain.losses import loss_named
-from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study import DerppConfig
 from clinit.headtrain.top.activations.batches import Batch, RowReader
 from clinit.headtrain.top.methods.interface import TopModel
 from clinit.headtrain.top.methods.sample_losses import sample_losses
 from clinit.headtrain.top.methods.teachers import Said, SnapshotTeacher, StoredTeacher, Teacher
+from clinit.headtrain.train.losses import loss_named
 
 
 class Derpp:

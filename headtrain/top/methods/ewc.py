@@ -32,8 +32,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clinit.errors import ExperimentError
+from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import EwcConfig
 from clinit.headtrain.top.activations.batches import Batch, RowReader
 from clinit.headtrain.top.methods.fisher import chunk_size, diagonal_fisher

@@ -32,11 +32,11 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from clinit.headtrain.losses import loss_named
 from clinit.headtrain.top.activations.batches import Batch
 from clinit.headtrain.top.methods.interface import TopModel
 from clinit.headtrain.top.methods.sample_losses import sample_losses
 from clinit.headtrain.top.network.plastic import CLASSIFIER, CLASSIFIER_BIAS, CLASSIFIER_WEIGHT
+from clinit.headtrain.train.losses import loss_named
 
 CHUNK_VALUES = 2**27
 """Gradient values that `vmap` holds at a time: 0.5 GB in float32."""
@@ -62,7 +62,7 @@ def diagonal_fisher(
         batches: The samples; see `chunk_size`.
         classes: Head rows that exist for these samples: the loss is over the first `classes`
             logits, and the classifier's values have as many rows.
-        loss_name: One of `clinit.headtrain.losses.LOSSES`.
+        loss_name: One of `clinit.headtrain.train.losses.LOSSES`.
         by: How the gradients of the blocks are formed; `auto` is `vmap` on a CUDA device.
 
     Raises:

@@ -18,7 +18,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.top.activations.batches import Batch, RowReader
 
 

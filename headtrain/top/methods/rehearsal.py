@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from clinit.headtrain.losses import loss_named
-from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.top.activations.batches import Batch, RowReader
 from clinit.headtrain.top.methods.interface import TopModel
 from clinit.headtrain.top.methods.sample_losses import sample_losses
+from clinit.headtrain.train.losses import loss_named
 
 TRAINED_METHODS = ("rehearsal", "naive", "joint")
 
@@ -22,7 +22,7 @@ class Rehearsal:
     """Minimise the mean loss: rehearsal, and the baselines, which differ in their rows."""
 
     loss_name: str = "ce"
-    """One of `clinit.headtrain.losses.LOSSES`."""
+    """One of `clinit.headtrain.train.losses.LOSSES`."""
     data_method: str = "rehearsal"
     """`rehearsal`; `naive` is plain fine-tuning on new rows, `joint` reads all rows seen."""
     draws: int = 1

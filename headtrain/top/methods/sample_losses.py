@@ -1,4 +1,4 @@
-"""The losses of `clinit.headtrain.losses`, differentiable by autograd.
+"""The losses of `clinit.headtrain.train.losses`, differentiable by autograd.
 
 They return the gradient together with the value, so the backward pass is one product; it is the
 same code that trains the heads of a bank.
@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clinit.headtrain.losses import loss_named
+from clinit.headtrain.train.losses import loss_named
 
 
 def sample_losses(
@@ -21,7 +21,7 @@ def sample_losses(
     """Return the loss of each sample, differentiable once; at least in float32.
 
     Args:
-        name: One of `clinit.headtrain.losses.LOSSES`.
+        name: One of `clinit.headtrain.train.losses.LOSSES`.
         logits: Logits of any floating type; those of mixed precision are widened first.
         labels: Column of `logits` of each sample's class.
     """

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.top.activations.batches import Batch, RowReader
 from clinit.headtrain.top.methods.interface import TopModel
 from clinit.headtrain.top.methods.stored_logits import StoredLogits
