@@ -12,9 +12,8 @@ from clinit.errors import ExperimentError
 from clinit.headtrain.losses import LOSSES
 from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import EwcConfig
-from clinit.headtrain.top.methods.ewc import Ewc
-from clinit.headtrain.top.methods.interface import TopMethod
-from clinit.headtrain.top.methods.rehearsal import Rehearsal
+from clinit.headtrain.top.ewc import Ewc
+from clinit.headtrain.top.method import Rehearsal, TopMethod
 
 Make = Callable[..., Any]
 BASE, STEP = 4, 2

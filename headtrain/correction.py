@@ -1,4 +1,23 @@
-"""Bias correction: a factor and a shift of the new logits, found on rows that were kept aside.
+"""Corrections of a head after the training of a task, each with its numbers.
+
+    weight_aligning    one factor that gives new rows the mean norm of the old ones
+    bias_correction    a factor and a shift of the new logits, by the loss of rows kept aside
+
+Both are written into the rows of the head, and the next task goes on from these. `norm` and
+`calibrated` of `clinit.headtrain.init.scale` do the same to rows before they are trained.
+
+Weight aligning
+
+    w_k <- gamma w_k,    gamma = mean norm of the old rows / mean norm of the new rows
+
+Biases stay as they are: the paper has none, and the code of PyCIL, whose layer has one, multiplies
+the weights alone. The old rows are all those before the task, earlier corrections included. The
+paper trains with distillation too and keeps weights positive; neither is part of this correction.
+
+Source: B. Zhao, X. Xiao, G. Gan, B. Zhang, S.-T. Xia, "Maintaining discrimination and fairness in
+class incremental learning", CVPR 2020, Section 4.2.
+
+Bias correction
 
     u_k <- alpha u_k + beta    for the classes of the task,
 
@@ -18,19 +37,57 @@ Source: Y. Wu et al., "Large scale incremental learning", CVPR 2019, Section 4.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from clinit.headtrain.correction.correction import Correction
 from clinit.headtrain.init.calibrate import calibrate
 from clinit.headtrain.init.left_out import in_sample
 from clinit.headtrain.init.new_classes import NewClasses
+from clinit.headtrain.init.norms import norm_ratio
 from clinit.headtrain.init.surroundings import Surroundings
 from clinit.headtrain.losses import loss_named
 from clinit.headtrain.rows import Rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Correction:
+    """New rows after their correction, and the two numbers that it consists of."""
+
+    rows: Rows
+    factor: float
+    """What the trained weights were multiplied by."""
+    shift: float = 0.0
+    """What was added to the biases."""
+    rows_aside: int | None = None
+    """Rows that were kept aside to choose by; None where the correction looks at no row."""
+    loss_before: float | None = None
+    """Class-balanced cross entropy of these rows."""
+    loss_after: float | None = None
+    steps: int | None = None
+    """Newton steps."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a record says, without what the correction does not have."""
+        values = {
+            "factor": self.factor,
+            "shift": self.shift,
+            "rows_aside": self.rows_aside,
+            "loss_before": self.loss_before,
+            "loss_after": self.loss_after,
+            "steps": self.steps,
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def weight_aligned(head: Rows, start: int, stop: int) -> Correction:
+    """Return the rows [start, stop) of a trained head at the mean norm of those before them."""
+    new = head.between(start, stop)
+    gamma = norm_ratio(head.weight[:start, :], new.weight)
+    return Correction(Rows(gamma * new.weight, new.bias), gamma)
 
 
 def bias_corrected(aside: NewClasses) -> Correction:
