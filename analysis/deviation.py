@@ -22,8 +22,8 @@ import numpy as np
 from jaxtyping import Float
 
 from clinit.headtrain.array import namespace, to_numpy
-from clinit.headtrain.least_squares.solve import least_squares_head
-from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.solve import least_squares_head
 
 
 @dataclass(frozen=True, slots=True, eq=False)

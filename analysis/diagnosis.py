@@ -17,8 +17,8 @@ from clinit.errors import HeadError
 from clinit.extract.cache import CacheSplit
 from clinit.extract.head import Head, head_rows
 from clinit.headtrain.array import beside, library, placed, to_numpy, torch_stream
-from clinit.headtrain.least_squares.moments import Block
-from clinit.headtrain.least_squares.statistics import ClassStatistics, count
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, count
+from clinit.headtrain.statistics.moments import Block
 from clinit.words import contrast_digests
 
 if TYPE_CHECKING:

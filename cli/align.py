@@ -13,18 +13,18 @@ from clinit.cli.completion import caches
 from clinit.cli.config_file import ConfigOption
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
-from clinit.cli.places import check_caches
 from clinit.cli.progress import doing, progress
+from clinit.cli.run_data import check_caches
 from clinit.cli.study_options import takes
 from clinit.files.paths import check_writable
-from clinit.headtrain.align.settings import AlignConfig
+from clinit.headtrain.probe.settings import AlignConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clinit.extract.cache import CacheSplit
     from clinit.extract.head import Head
-    from clinit.headtrain.align.alignment import Alignment
+    from clinit.headtrain.probe.align import Alignment
     from clinit.headtrain.stream.source import Source
 
 
@@ -71,8 +71,8 @@ def align(
     check_writable(out)
     from clinit.extract.cache import open_cache
     from clinit.extract.head import write_head
-    from clinit.headtrain.align.alignment import choose_views
-    from clinit.headtrain.memory import peak_note
+    from clinit.headtrain.probe.align import choose_views
+    from clinit.headtrain.ram import peak_note
     from clinit.headtrain.stream.source import read_sources
 
     with claimed_file(out):
@@ -108,7 +108,7 @@ def _start(head: Path | None, source: Source) -> Head:
 def _align(
     source: Source, head: Head, config: AlignConfig, views: Sequence[CacheSplit]
 ) -> Alignment:
-    from clinit.headtrain.align.alignment import align as align_head
+    from clinit.headtrain.probe.align import align as align_head
 
     with progress() as shown:
         line = shown.line("Aligning", unit="epochs")

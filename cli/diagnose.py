@@ -19,8 +19,8 @@ from clinit.cli.choices import (
     Split,
 )
 from clinit.cli.console import note, out, print_json, say
-from clinit.cli.places import check_caches
 from clinit.cli.progress import doing
+from clinit.cli.run_data import check_caches
 from clinit.words import number_of
 
 if TYPE_CHECKING:
@@ -64,9 +64,8 @@ def diagnose(
     from clinit.analysis.diagnosis import diagnose_split
     from clinit.extract.cache import open_cache
     from clinit.extract.device import choose_device
-    from clinit.headtrain.memory import HostMemory
+    from clinit.headtrain.ram import HostMemory, shard_notes
     from clinit.headtrain.record.format import finite
-    from clinit.headtrain.stream.on_disk import shard_notes
 
     opened = open_cache(cache)
     name = split.value if split else ("train" if "train" in opened.splits else "val")

@@ -33,8 +33,8 @@ from clinit.cli.network_options import (
     Workers,
     numbers,
 )
-from clinit.cli.places import check_model
 from clinit.cli.progress import doing
+from clinit.cli.run_data import check_model
 from clinit.cli.training_progress import training_progress
 from clinit.errors import ManifestError
 from clinit.extract.image_size import MAX_PIXELS
@@ -43,9 +43,9 @@ from clinit.machine import cpu_count
 
 if TYPE_CHECKING:
     from clinit.extract.run import ExtractConfig
-    from clinit.headtrain.deployed.images import Listener
-    from clinit.headtrain.deployed.model import Model
     from clinit.headtrain.events import Event, Observer
+    from clinit.headtrain.model.edit import Model
+    from clinit.headtrain.model.images import Listener
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -219,7 +219,7 @@ def check_out(out: Path, *, overwrite: bool) -> None:
         )
     check_writable(out)
     if out.exists() or out.is_symlink():
-        from clinit.headtrain.export.model_folder import check_free
+        from clinit.headtrain.model.folder import check_free
 
         check_free(out, overwrite=overwrite)
     tell_replaced([out], overwrite=overwrite)
@@ -228,7 +228,7 @@ def check_out(out: Path, *, overwrite: bool) -> None:
 def open_source(paths: Sequence[Path], network: NetworkOptions) -> tuple[Model, Path]:
     """Return the model and the folder of images that the arguments of a command name."""
     check_paths(paths, network)
-    from clinit.headtrain.deployed.model import open_model, stock_model
+    from clinit.headtrain.model.edit import open_model, stock_model
 
     with doing("Loading the model …"):
         if network.backbone is not None:
@@ -265,7 +265,7 @@ def _check_of_model(model: Path, images: Path, network: NetworkOptions) -> None:
 
 def listener() -> Listener:
     """Return what shows on the terminal how far the work on a model is."""
-    from clinit.headtrain.deployed.images import Listener
+    from clinit.headtrain.model.images import Listener
 
     return Listener(note=note, warn=warn, doing=doing, extracting=progress_bars, training=_training)
 

@@ -12,8 +12,8 @@ from clinit.cli.choices import AsJson, CacheArgument, Output, OutputFormat, Over
 from clinit.cli.claim import check_free, claimed_file, tell_replaced
 from clinit.cli.console import note, out, print_json, say
 from clinit.cli.interruption import keeps
-from clinit.cli.places import check_caches
 from clinit.cli.progress import counting, doing
+from clinit.cli.run_data import check_caches
 from clinit.cli.study_options import takes
 from clinit.headtrain.probe.settings import ProbeConfig
 

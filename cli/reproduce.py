@@ -14,7 +14,6 @@ from clinit.cli.completion import tables
 from clinit.cli.console import note, out, say
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
-from clinit.cli.places import check_caches
 from clinit.cli.reproduce_cost import count_images
 from clinit.cli.reproduce_runs import Asked, runs_of, show_commands
 from clinit.cli.reproduce_steps import (
@@ -24,6 +23,7 @@ from clinit.cli.reproduce_steps import (
     digits_of,
     steps,
 )
+from clinit.cli.run_data import check_caches
 from clinit.cli.typed import runner
 from clinit.files.paths import check_writable
 from clinit.words import did_you_mean, listed

@@ -156,7 +156,7 @@ def _repeated(field: Field, *, several: bool) -> str:
 
 def _studies(context: Context, values: dict[str, Any], *, top: bool) -> list[Study]:
     """Return the distinct studies of all combinations of starts."""
-    from clinit.headtrain.stream.tasks import read_class_order
+    from clinit.headtrain.stream.scenario import read_class_order
 
     for name, rival in RIVALS.items():
         if overridden(context, name, rival):

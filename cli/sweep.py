@@ -18,8 +18,7 @@ from clinit.cli.config_section import OF_IMAGES
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
-from clinit.cli.places import check_caches
-from clinit.cli.run_data import heads_by_loss, read_data, show_ranking
+from clinit.cli.run_data import check_caches, heads_by_loss, read_data, show_ranking
 from clinit.cli.sweep_grids import grids_of
 from clinit.cli.sweep_progress import progress
 from clinit.cli.sweep_search import SearchOptions, run_search

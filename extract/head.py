@@ -62,7 +62,7 @@ class Head:
     alignment: Mapping[str, Any] | None = None
     """How an aligned head came about, as plain JSON values; None for any other."""
     feature_map: Mapping[str, Any] | None = None
-    """The random features of `clinit.headtrain.closed.feature_map` that its rows read, as plain
+    """The random features of `clinit.headtrain.closed.moments` that its rows read, as plain
     JSON values; None where they read the features of the backbone themselves."""
     origin: Mapping[str, Any] | None = None
     """How a head that was fitted to features, or exported from a run, came about, as plain JSON

@@ -34,12 +34,12 @@ IMPORTS = (
     *(
         "clinit.analysis.diagnosis",
         "clinit.headtrain.experiment",
-        "clinit.headtrain.align.alignment",
+        "clinit.headtrain.probe.align",
     ),
     *("clinit.headtrain.probe.protocol", "clinit.analysis.probe_table"),
     *(
-        "clinit.headtrain.export.run",
-        "clinit.headtrain.export.classifier",
+        "clinit.headtrain.model.export",
+        "clinit.headtrain.model.predict",
         "clinit.headtrain.sweep.search",
     ),
     *("clinit.headtrain.sweep.runner", "clinit.headtrain.top.experiment"),

@@ -13,7 +13,7 @@ from msgspec import Meta
 from clinit.errors import RecordError
 from clinit.files.documents import Count, Digest, DocumentKind, Number, Seconds, Share
 from clinit.headtrain.record.provenance import provenance
-from clinit.headtrain.stream.pool import LOSS_SAMPLE_ROWS
+from clinit.headtrain.stream.buffer import LOSS_SAMPLE_ROWS
 from clinit.headtrain.study import PER_HEAD, Study, as_of_today
 
 if TYPE_CHECKING:  # records are read without what reads caches

@@ -15,8 +15,7 @@ from clinit.extract.features import FeatureSet
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
 from clinit.extract.shard_rows import stored_features
-from clinit.headtrain.memory import HostMemory
-from clinit.headtrain.stream.on_disk import disk_note, left_on_disk
+from clinit.headtrain.ram import HostMemory, disk_note, left_on_disk
 from clinit.stopwatch import Stopwatch
 
 NONE_EVALUATED = "has no val split: none of its classes is evaluated"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clinit.headtrain.class_draws import held_out_rows
-from clinit.headtrain.groups import groups_of
+from clinit.headtrain.groups import groups_of, held_out_rows
 from clinit.headtrain.record.measured_on import held_out_manifest
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.seeds import Draw, generator

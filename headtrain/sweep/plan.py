@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from clinit.extract.device import choose_device
-from clinit.headtrain.bank.precision import check_precision
 from clinit.headtrain.study import PLACES, Study, by_stream, run_name
+from clinit.headtrain.train.heads import check_precision
 from clinit.machine import free_memory
 
 MEMORY_SHARE = 0.5

@@ -24,13 +24,13 @@ from clinit.headtrain.events import (
     Stepped,
     TaskStarted,
 )
-from clinit.headtrain.init.raw import random_task_rows
-from clinit.headtrain.init.task_start import TaskStart, warm_up
 from clinit.headtrain.record.task_log import Point, TaskEntry
-from clinit.headtrain.stream.batches import Schedule
-from clinit.headtrain.stream.pool import TaskRows
+from clinit.headtrain.start.new_rows import random_task_rows
+from clinit.headtrain.start.task_start import TaskStart, warm_up
+from clinit.headtrain.stream.buffer import TaskRows
+from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.stream.task_plan import Schedule
 from clinit.headtrain.study import Study
 from clinit.headtrain.top.activations import Batch, TaskReader
 from clinit.headtrain.top.checkpoint import (

@@ -23,7 +23,7 @@ from clinit.errors import HeadError
 from clinit.extract.cache import CacheSplit, open_cache
 from clinit.extract.head import Head, write_head
 from clinit.extract.import_features import ImportConfig, import_features
-from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
 DIM = 8

@@ -86,7 +86,7 @@ def extract_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) ->
 def align_settings(monkeypatch: pytest.MonkeyPatch, name: str) -> dict[str, Any]:
     nothing = types.SimpleNamespace(notes=(), memory=None)
     monkeypatch.setattr("clinit.extract.cache.open_cache", lambda _: None)
-    monkeypatch.setattr("clinit.headtrain.align.alignment.choose_views", lambda *_: ())
+    monkeypatch.setattr("clinit.headtrain.probe.align.choose_views", lambda *_: ())
     monkeypatch.setattr("clinit.headtrain.stream.source.read_sources", lambda *_, **__: [nothing])
     monkeypatch.setattr(align_module, "_start", lambda *_: None)
     monkeypatch.setattr(align_module, "_align", lambda _, __, config, ___: stop(asdict(config)))

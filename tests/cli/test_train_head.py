@@ -25,11 +25,11 @@ from clinit.extract.plan import Plan, settle_plan, shard_name
 from clinit.extract.shard import assemble, write_shard
 from clinit.extract.summary import RunFacts, write_summary
 from clinit.headtrain import runs
-from clinit.headtrain.bank import precision
 from clinit.headtrain.record import format as record_module
 from clinit.headtrain.record.format import find_records, read_record
 from clinit.headtrain.stream.base_head import head_digest, read_base_head
 from clinit.headtrain.stream.source import read_source
+from clinit.headtrain.train import heads as precision
 
 DIM, CLASSES = 8, 4
 FINGERPRINT = Fingerprint({"backbone": "made", "weights": "1"})

@@ -18,7 +18,7 @@ from clinit.extract.manifest import read_manifest
 from clinit.files.commit import commit_folder
 from clinit.files.lock import claim_folder
 from clinit.files.paths import check_free, check_readable, check_writable, obstacle
-from clinit.headtrain.export.model_file import read_facts
+from clinit.headtrain.model.model_file import read_facts
 
 
 def test_what_can_be_made_has_no_obstacle_and_is_not_made(tmp_path: Path) -> None:

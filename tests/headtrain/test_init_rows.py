@@ -14,11 +14,11 @@ from clinit.errors import ExperimentError
 from clinit.extract.features import FeatureSet
 from clinit.extract.head import Head
 from clinit.headtrain.experiment import run_experiment
-from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.info import settings_of
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.stream.pool import Pool
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import DEFAULT_BUFFER, Study, identity_of, names_of

@@ -12,11 +12,11 @@ from clinit.analysis.diagnosis import diagnose
 from clinit.errors import MachineError
 from clinit.extract.cache import open_cache
 from clinit.headtrain import events
-from clinit.headtrain import memory as memory_module
-from clinit.headtrain.align.alignment import align
-from clinit.headtrain.align.settings import AlignConfig
+from clinit.headtrain import ram as memory_module
 from clinit.headtrain.experiment import run_experiment
-from clinit.headtrain.memory import HostMemory
+from clinit.headtrain.probe.align import align
+from clinit.headtrain.probe.settings import AlignConfig
+from clinit.headtrain.ram import HostMemory
 from clinit.headtrain.record.compare import differences
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.runs import RunData

@@ -18,8 +18,8 @@ from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.plan import Plan, settle_plan, shard_name
 from clinit.extract.shard import assemble, write_shard
 from clinit.extract.summary import RunFacts, write_summary
-from clinit.headtrain.align.alignment import align, choose_views
-from clinit.headtrain.align.settings import AlignConfig
+from clinit.headtrain.probe.align import align, choose_views
+from clinit.headtrain.probe.settings import AlignConfig
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source, read_source
 

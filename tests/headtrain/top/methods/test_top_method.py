@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from clinit.headtrain.stream.old_rows import old_rows_of
+from clinit.headtrain.stream.task_plan import old_rows_of
 from clinit.headtrain.study import TOP_METHODS, Study
 from clinit.headtrain.top.experiment import top_method
 from clinit.headtrain.top.method import TopMethod
