@@ -13,12 +13,10 @@ import torch
 from answers import Taker
 from top_blocks_workload import TopBlocksWorkload
 
-from clinit.headtrain.bank.evaluate import count_correct
-from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.bank.rows import LabelledRows
-from clinit.headtrain.init.raw import random_task_rows
 from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.new_rows import random_task_rows
 from clinit.headtrain.study import Study
+from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.activations import PoolActivations, TaskReader, Trunk
 from clinit.headtrain.top.evaluate import features
 from clinit.headtrain.top.experiment import top_method
@@ -29,8 +27,11 @@ from clinit.headtrain.top.inputs import (
     prepare_inputs,
     reload_backbone,
 )
-from clinit.headtrain.top.network import PlasticModel, cut
+from clinit.headtrain.top.network import PlasticModel
 from clinit.headtrain.top.training import Watchers, top_optimizer, train_top
+from clinit.headtrain.train.evaluate import count_correct
+from clinit.headtrain.train.heads import Bank
+from clinit.headtrain.train.rows import LabelledRows
 from clinit.stopwatch import Stopwatch
 
 SILENT = Watchers(evaluate=lambda _: None, stepped=lambda _: None, save=lambda _: None)

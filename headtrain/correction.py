@@ -4,7 +4,7 @@
     bias_correction    a factor and a shift of the new logits, by the loss of rows kept aside
 
 Both are written into the rows of the head, and the next task goes on from these. `norm` and
-`calibrated` of `clinit.headtrain.init.scale` do the same to rows before they are trained.
+`calibrated` of `clinit.headtrain.start.scale` do the same to rows before they are trained.
 
 Weight aligning
 
@@ -28,7 +28,7 @@ mammoth trains on from uncorrected rows. Both distil from the corrected network.
 
 alpha and beta minimise the cross entropy of the rows kept aside, in which each class seen counts
 the same: old classes of which none is kept aside are stood for by those that have some. Convex in
-two numbers, and solved by Newton's method as in `clinit.headtrain.init.calibrate`, whose weak prior
+two numbers, and solved by Newton's method as in `clinit.headtrain.start.calibrate`, whose weak prior
 holds alpha where these rows are separated; the original takes hundreds of steps of gradient descent
 with a weight decay. Distillation, which the original trains with, is no part of this correction.
 
@@ -44,13 +44,12 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from clinit.headtrain.init.calibrate import calibrate
-from clinit.headtrain.init.left_out import in_sample
-from clinit.headtrain.init.new_classes import NewClasses
-from clinit.headtrain.init.norms import norm_ratio
-from clinit.headtrain.init.surroundings import Surroundings
-from clinit.headtrain.losses import loss_named
 from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.calibrate import calibrate, norm_ratio
+from clinit.headtrain.start.calibration_set import Surroundings
+from clinit.headtrain.start.left_out import in_sample
+from clinit.headtrain.start.new_rows import NewClasses
+from clinit.headtrain.train.losses import loss_named
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -29,7 +29,7 @@ from clinit.extract.images import images_of
 from clinit.extract.loader import load_batches
 from clinit.extract.plan import shard_name
 from clinit.extract.transform import Transform
-from clinit.headtrain.stream.pool import Pool
+from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.top.network import Cut
 
 FLOAT16 = torch.finfo(torch.float16)

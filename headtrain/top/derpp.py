@@ -44,12 +44,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clinit.headtrain.losses import loss_named
-from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study import DerppConfig
 from clinit.headtrain.top.activations import Batch, RowReader, sent
 from clinit.headtrain.top.method import TopModel, sample_losses
 from clinit.headtrain.top.network import CLASSIFIER, CLASSIFIER_BIAS, CLASSIFIER_WEIGHT
+from clinit.headtrain.train.losses import loss_named
 
 
 class Derpp:

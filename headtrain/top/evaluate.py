@@ -18,19 +18,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clinit.headtrain.bank.evaluate import Evaluation, count_correct, evaluate, mean_losses
-from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.bank.rows import LabelledRows
-from clinit.headtrain.bank.step import Updates
-from clinit.headtrain.init import random_rows
-from clinit.headtrain.stream.batches import Share, draw_schedule
-from clinit.headtrain.stream.pool import Pool, TaskRows
+from clinit.headtrain.start.initialise import random_rows
+from clinit.headtrain.stream.buffer import Pool, TaskRows
+from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.stream.task_plan import Share, draw_schedule
 from clinit.headtrain.study import Study, Training
 from clinit.headtrain.top.activations import PoolActivations
 from clinit.headtrain.top.inputs import TopInputs
 from clinit.headtrain.top.network import PlasticModel
+from clinit.headtrain.train.evaluate import Evaluation, count_correct, evaluate, mean_losses
+from clinit.headtrain.train.heads import Bank
+from clinit.headtrain.train.rows import LabelledRows
+from clinit.headtrain.train.step import Updates
 
 FORWARD_ROWS = {"cpu": 32, "cuda": 256}
 """Rows per forward pass where no gradient is needed, by device.

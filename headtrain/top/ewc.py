@@ -67,13 +67,13 @@ from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from clinit.errors import ExperimentError
-from clinit.headtrain.losses import loss_named
+from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import EwcConfig
 from clinit.headtrain.top.activations import Batch, RowReader
 from clinit.headtrain.top.method import Rehearsal, TopModel, sample_losses
 from clinit.headtrain.top.network import CLASSIFIER, CLASSIFIER_BIAS, CLASSIFIER_WEIGHT
+from clinit.headtrain.train.losses import loss_named
 
 
 class Ewc:
@@ -201,7 +201,7 @@ def diagonal_fisher(
         batches: The samples; see `chunk_size`.
         classes: Head rows that exist for these samples: the loss is over the first `classes`
             logits, and the classifier's values have as many rows.
-        loss_name: One of `clinit.headtrain.losses.LOSSES`.
+        loss_name: One of `clinit.headtrain.train.losses.LOSSES`.
         by: How the gradients of the blocks are formed; `auto` is `vmap` on a CUDA device.
 
     Raises:

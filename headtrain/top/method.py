@@ -8,7 +8,7 @@ The learner owns the network, the optimizer and the rows. Around each task it ca
 
 and between any two steps it may store `state()` in a checkpoint.
 
-The plain methods minimise the mean loss of a batch, with the losses of `clinit.headtrain.losses`.
+The plain methods minimise the mean loss of a batch, with the losses of `clinit.headtrain.train.losses`.
 These return the gradient together with the value, so the backward pass is one product; it is the
 same code that trains the heads of a bank.
 """
@@ -24,9 +24,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from clinit.headtrain.losses import loss_named
-from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.top.activations import Batch, RowReader
+from clinit.headtrain.train.losses import loss_named
 
 
 @runtime_checkable
@@ -118,7 +118,7 @@ def sample_losses(
     """Return the loss of each sample, differentiable once; at least in float32.
 
     Args:
-        name: One of `clinit.headtrain.losses.LOSSES`.
+        name: One of `clinit.headtrain.train.losses.LOSSES`.
         logits: Logits of any floating type; those of mixed precision are widened first.
         labels: Column of `logits` of each sample's class.
     """
@@ -167,7 +167,7 @@ class Rehearsal:
     """Minimise the mean loss: rehearsal, and the baselines, which differ in their rows."""
 
     loss_name: str = "ce"
-    """One of `clinit.headtrain.losses.LOSSES`."""
+    """One of `clinit.headtrain.train.losses.LOSSES`."""
     data_method: str = "rehearsal"
     """`rehearsal`; `naive` is plain fine-tuning on new rows, `joint` reads all rows seen."""
     draws: int = 1
