@@ -28,7 +28,7 @@ mammoth trains on from uncorrected rows. Both distil from the corrected network.
 
 alpha and beta minimise the cross entropy of the rows kept aside, in which each class seen counts
 the same: old classes of which none is kept aside are stood for by those that have some. Convex in
-two numbers, and solved by Newton's method as in `clinit.headtrain.start.calibrate`, whose weak prior
+two numbers, and solved by Newton's method as in `headtrain.start.calibrate`, whose weak prior
 holds alpha where these rows are separated; the original takes hundreds of steps of gradient descent
 with a weight decay. Distillation, which the original trains with, is no part of this correction.
 

@@ -8,7 +8,7 @@ The learner owns the network, the optimizer and the rows. Around each task it ca
 
 and between any two steps it may store `state()` in a checkpoint.
 
-The plain methods minimise the mean loss of a batch, with the losses of `clinit.headtrain.train.losses`.
+The plain methods minimise the mean loss of a batch, with the losses of `headtrain.train.losses`.
 These return the gradient together with the value, so the backward pass is one product; it is the
 same code that trains the heads of a bank.
 """
