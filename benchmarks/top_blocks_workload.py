@@ -124,9 +124,9 @@ def make_workload(
     from clinit.extract.backbone import BackboneConfig
     from clinit.extract.run import ExtractConfig, extract
     from clinit.extract.scan import scan
-    from clinit.headtrain.top.images import open_side, reload_backbone
-    from clinit.headtrain.top.network.cut import block_names
-    from clinit.headtrain.top.network.lora import layers
+    from clinit.headtrain.top.inputs import open_side, reload_backbone
+    from clinit.headtrain.top.lora import layers
+    from clinit.headtrain.top.network import block_names
 
     torch.manual_seed(seed)
     network = timm.create_model(model, num_classes=size.base)

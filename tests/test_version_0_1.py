@@ -17,7 +17,7 @@ from clinit.extract.head import read_head
 from clinit.extract.verify import verify
 from clinit.headtrain.record.format import changed_parameters, read_record
 from clinit.headtrain.stream.base_head import read_base_head
-from clinit.headtrain.top.activations.rows import StoredRows
+from clinit.headtrain.top.activations import StoredRows
 
 DATA = Path(__file__).parent / "data" / "v0.1"
 

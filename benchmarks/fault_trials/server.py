@@ -43,7 +43,7 @@ IMPORTS = (
         "clinit.headtrain.sweep.search",
     ),
     *("clinit.headtrain.sweep.plan", "clinit.headtrain.top.experiment"),
-    *("clinit.headtrain.runs", "clinit.headtrain.top.images"),
+    *("clinit.headtrain.runs", "clinit.headtrain.top.inputs"),
 )
 """What commands import as they go; one that is gone is left out."""
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)

@@ -14,7 +14,7 @@ from clinit.extract.cache import CacheSplit, open_cache
 from clinit.extract.images import images_of
 from clinit.extract.run import ExtractConfig, extract
 from clinit.extract.scan import available_splits, scan
-from clinit.headtrain.top.images import open_side
+from clinit.headtrain.top.inputs import open_side
 from tests.extract.containers.made import make_parquet, make_tar
 
 MODEL = "convnextv2_atto"

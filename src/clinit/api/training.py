@@ -14,8 +14,14 @@ from clinit.files.lock import claim_folder
 from clinit.headtrain import runs
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.study import PAPER_INITS, Study, refusals
-from clinit.headtrain.top.images import open_side, reload_backbone
-from clinit.headtrain.top.inputs import Side, Storage, TopInputs, prepare_inputs
+from clinit.headtrain.top.inputs import (
+    Side,
+    Storage,
+    TopInputs,
+    open_side,
+    prepare_inputs,
+    reload_backbone,
+)
 
 Studies = Study | Mapping[str, Any] | Sequence[Study | Mapping[str, Any]]
 """One run or several; a mapping holds settings by name."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -16,18 +17,65 @@ import h5py
 import numpy as np
 import polars as pl
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from clinit.errors import ImageError
+from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import CacheSplit
 from clinit.extract.decode import is_too_large
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.images import images_of
 from clinit.extract.loader import load_batches
 from clinit.extract.plan import shard_name
-from clinit.headtrain.top.activations.trunk import Trunk
-from clinit.headtrain.top.transfer import sent
+from clinit.extract.transform import Transform
+from clinit.headtrain.stream.buffer import Pool
+from clinit.headtrain.top.network import Cut
+
+FLOAT16 = torch.finfo(torch.float16)
+
+
+@dataclass(frozen=True, eq=False)
+class Trunk:
+    """What turns images into activations in front of the first plastic block."""
+
+    config: BackboneConfig
+    cut: Cut
+    transform: Transform
+
+    def features(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch ..."]:
+        """Return the activations of normalised images, in float32."""
+        with torch.no_grad(), self.config.arithmetic():
+            activations = self.cut.trunk(batch)
+        return activations.float()
+
+    def of_pixels(
+        self, pixels: UInt8[Tensor, "batch 3 height width"]
+    ) -> Float[Tensor, "batch ..."]:
+        """Return the activations of decoded images as a cache would give them back.
+
+        They are rounded to float16, or left alone where that would overflow or round an image to
+        zeros (`fits_float16`), so that whether they were stored in between changes last bits only.
+        """
+        there = pixels.to(self.config.device, non_blocking=True)
+        activations = self.features(self.transform.normalise(there))
+        return activations.half() if _fits_float16(activations) else activations
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one image's activations."""
+        pixels = torch.zeros((1, 3, *self.transform.crop), dtype=torch.uint8)
+        return tuple(self.of_pixels(pixels).shape[1:])
+
+
+def _fits_float16(activations: Float[Tensor, "batch ..."]) -> bool:
+    """Return whether float16 can hold them, as `clinit.extract.shard.fits_float16` decides."""
+    if not len(activations):
+        return True
+    largest = activations.abs().flatten(1).amax(dim=1)
+    small = activations[largest < FLOAT16.smallest_normal]
+    return bool((largest < FLOAT16.max).all()) and torch.equal(small.half().float(), small)
+
 
 Index = Int[np.ndarray, " _"]  # no name: batches of one call differ in length
 ReadInto = Callable[[Index, np.ndarray], None]
@@ -243,3 +291,97 @@ class PoolActivations:
         streamed = self.stream([rows[each] for each in slices])
         with closing(streamed):
             yield from zip(slices, streamed, strict=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Rows in front of the first plastic block, the new ones first."""
+
+    activations: Float[Tensor, " batch *shape"]
+    """Output of the frozen trunk, float32, on the device of the model."""
+    labels: Int[Tensor, " batch"]
+    """Head rows, on the device of the model."""
+    rows: Int[np.ndarray, " batch"]
+    """Pool rows: which image each one is."""
+    num_new: int
+    """Rows of the task's own classes."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def num_old(self) -> int:
+        """Rows of earlier classes."""
+        return len(self) - self.num_new
+
+    def old(self) -> Batch:
+        """Return the rows of earlier classes."""
+        part = slice(self.num_new, None)
+        return Batch(self.activations[part], self.labels[part], self.rows[part], num_new=0)
+
+
+@runtime_checkable
+class RowReader(Protocol):
+    """The rows of one task, as batches."""
+
+    @property
+    def new(self) -> Int[np.ndarray, " new"]:
+        """Pool rows of the task's classes."""
+        ...
+
+    @property
+    def old(self) -> Int[np.ndarray, " old"]:
+        """Pool rows of earlier classes that the method's batches read.
+
+        Where the method asks for a `base_sample`, `begin` of the first task finds it here
+        although no batch reads it.
+        """
+        ...
+
+    @property
+    def kept(self) -> Int[np.ndarray, " kept"]:
+        """Rows of `new` that the buffer may hold in later tasks."""
+        ...
+
+    def batches(self, rows: Int[np.ndarray, " rows"], size: int) -> Iterator[Batch]:
+        """Yield `rows` in their order, `size` at a time, the last batch with what is left.
+
+        `num_new` of these batches has no meaning.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskReader:
+    """A `RowReader` of one task."""
+
+    pool: Pool
+    activations: PoolActivations
+    new: Int[np.ndarray, " new"]
+    old: Int[np.ndarray, " old"]
+    kept: Int[np.ndarray, " kept"]
+
+    def batches(self, rows: Int[np.ndarray, " rows"], size: int) -> Generator[Batch]:
+        """Yield `rows` in their order, `size` at a time, the last batch with what is left."""
+        cuts = [rows[start : start + size] for start in range(0, len(rows), size)]
+        return self.stream(cuts, [0] * len(cuts))
+
+    def stream(
+        self, batches: Sequence[Int[np.ndarray, " _"]], num_new: Sequence[int]
+    ) -> Generator[Batch]:
+        """Yield the given batches, the first `num_new` of each being new rows."""
+        with closing(self.activations.stream(batches)) as streamed:
+            for rows, new, activations in zip(batches, num_new, streamed, strict=True):
+                labels = sent(torch.from_numpy(self.pool.labels[rows]), self.activations.device)
+                yield Batch(activations, labels, rows, int(new))
+
+
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """Copy values to a device, without waiting for a CUDA device.
+
+    Only a copy from pinned memory is asynchronous: one from other memory may wait for all work
+    that was queued on the device before. Torch keeps pinned memory until its copies are done.
+    """
+    if device.type == "cuda" and values.device.type == "cpu" and not values.is_pinned():
+        values = values.pin_memory()
+    return values.to(device, non_blocking=True)

@@ -4,6 +4,9 @@ Everything below the first plastic block is frozen and nothing is augmented, so 
 image never changes. A split of a feature cache gives a part here: those of its rows that the
 runs look at, in a folder named by the digest of its plan, so that runs with the same rows, network
 and cut share it whatever else they do.
+
+Before activations are computed, a few images go through the whole network, and must give the stored
+features: rows are matched by their paths, and a folder of other images may have the same ones.
 """
 
 from __future__ import annotations
@@ -13,11 +16,14 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int
+from torch import Tensor
 
 from clinit.errors import CacheError
 from clinit.extract.cache import CacheSplit, open_split
@@ -29,14 +35,13 @@ from clinit.extract.progress import Progress
 from clinit.extract.shard_work import ShardWork
 from clinit.extract.split_run import SplitRun
 from clinit.files.lock import claim_folder
-from clinit.headtrain.top.activations.check_images import check_images
-from clinit.headtrain.top.activations.rows import (
+from clinit.headtrain.top.activations import (
     ActivationRows,
     ImageRows,
     StoredRows,
+    Trunk,
     whole_images,
 )
-from clinit.headtrain.top.activations.trunk import Trunk
 from clinit.machine import free_memory
 
 SHARD_BYTES = 2**27
@@ -254,3 +259,47 @@ def _seconds(split: CacheSplit) -> float | None:
     """Return the time to compute all rows; a killed computation has left some to the next one."""
     rate = split.summary.run.images_per_s
     return split.num_rows / rate if rate else None
+
+
+SAMPLE_ROWS = 8
+TOLERANCE = 0.1
+"""Largest error, as a share of the length of a feature. Mixed precision costs about 0.01, a
+different image about 1."""
+
+
+@torch.no_grad()
+def check_images(
+    name: str,
+    images: ActivationRows,
+    rows: Int[np.ndarray, " rows"],
+    features: Float[np.ndarray, "valid dim"],
+    top: Callable[[Tensor], Tensor],
+) -> None:
+    """Check on some rows that their images give the features that are stored.
+
+    Args:
+        name: Name of the part, for the message.
+        images: Activations, computed from the images.
+        rows: Rows to choose from.
+        features: Stored features of all rows of `images`.
+        top: Activations to features, on the device of the activations.
+
+    Raises:
+        CacheError: If one of the features differs from the stored one.
+    """
+    places = np.linspace(0, len(rows) - 1, min(SAMPLE_ROWS, len(rows))).astype(np.int64)
+    chosen = rows[places]
+    if not len(chosen):
+        return
+    with closing(images.stream([chosen])) as stream:
+        found = top(next(stream).float()).float().cpu().numpy()
+    stored = features[chosen].astype(np.float32)
+    lengths = np.linalg.norm(stored, axis=1)
+    error = np.linalg.norm(found - stored, axis=1) / np.maximum(lengths, lengths.mean())
+    if not (error <= TOLERANCE).all():
+        raise CacheError(
+            f"the images of {name} give features that differ from those in the cache by"
+            f" {np.nanmax(error):.0%} of their length",
+            remedy="Say with --base-root and --new-root where the extracted images are,"
+            " or extract these into a new cache.",
+        )

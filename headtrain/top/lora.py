@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from clinit.errors import BackboneError
-from clinit.headtrain.top.network.families import family_of
+from clinit.headtrain.top.families import family_of
 
 _A_INITS = ("gaussian", "kaiming")
 
