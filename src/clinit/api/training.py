@@ -9,7 +9,7 @@ from pathlib import Path
 from clinit.analysis.runs import Runs, load_runs, runs_of
 from clinit.api.caches import Cache, opened
 from clinit.api.studies import Studies, studies_of
-from clinit.extract.head import Head
+from clinit.extract.cache.head import Head
 from clinit.files.lock import claim_folder
 from clinit.headtrain import runs
 from clinit.headtrain.events import Observer, ignore
