@@ -14,8 +14,8 @@ from jaxtyping import Float, Int
 from clinit.analysis.deviation import Deviation, deviation
 from clinit.analysis.neural_collapse import NeuralCollapse, class_nc1, neural_collapse
 from clinit.errors import HeadError
-from clinit.extract.cache import CacheSplit
-from clinit.extract.head import Head, head_rows
+from clinit.extract.cache.head import Head, head_rows
+from clinit.extract.cache.read import CacheSplit
 from clinit.headtrain.array import beside, library, placed, to_numpy, torch_stream
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, count
 from clinit.headtrain.statistics.moments import Block

@@ -17,7 +17,7 @@ from clinit.analysis.run_summary import Row, RunSummary, frame_of
 from clinit.analysis.same_data import by_data, stacked
 from clinit.analysis.time_to_accuracy import times_to_levels
 from clinit.errors import RecordError
-from clinit.extract.cache_folder import caches_in
+from clinit.extract.cache.folder import caches_in
 from clinit.headtrain.record.format import RunRecord, find_records, finite, read_record
 from clinit.words import number_of
 

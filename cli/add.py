@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from clinit.extract.head import Top1
+    from clinit.extract.cache.head import Top1
     from clinit.headtrain.model.add import Addition
     from clinit.headtrain.model.edit import ExtraFiles
     from clinit.headtrain.model.images import Remembered

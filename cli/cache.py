@@ -19,8 +19,8 @@ from clinit.cli.options import CacheArgument
 from clinit.words import number_of, visible
 
 if TYPE_CHECKING:
-    from clinit.extract.cache import CacheSplit
-    from clinit.extract.summary import HeadFacts, RunFacts
+    from clinit.extract.cache.read import CacheSplit
+    from clinit.extract.cache.summary import HeadFacts, RunFacts
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,8 +34,8 @@ def show(cache: CacheArgument) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from clinit.extract.cache import open_cache
-    from clinit.extract.fingerprint import IMPORTED
+    from clinit.extract.cache.fingerprint import IMPORTED
+    from clinit.extract.cache.read import open_cache
 
     opened = open_cache(cache)
     table = Table("", *opened.splits, title=Text(visible(str(cache))), title_justify="left")

@@ -54,7 +54,7 @@ def export(
 
     clinit cache export caches/scenes scenes.parquet --split train
     """
-    from clinit.extract.cache import open_cache
+    from clinit.extract.cache.read import open_cache
     from clinit.extract.export_features import export_features
 
     opened = open_cache(cache)

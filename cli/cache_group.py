@@ -40,7 +40,7 @@ def group(
 
     clinit cache group caches/scenes frames.csv --column video
     """
-    from clinit.extract.cache import open_cache
+    from clinit.extract.cache.read import open_cache
     from clinit.extract.groups import write_groups
 
     split = open_cache(cache).split("train")

@@ -24,8 +24,8 @@ from clinit.cli.run_data import check_caches
 from clinit.words import number_of
 
 if TYPE_CHECKING:
-    from clinit.extract.cache import Cache
-    from clinit.extract.head import Head
+    from clinit.extract.cache.head import Head
+    from clinit.extract.cache.read import Cache
 
 
 STORED = "pretrained"
@@ -62,7 +62,7 @@ def diagnose(
         raise typer.BadParameter(f"--lambda takes a finite number, got {lam}")
     check_caches(cache, head=None if head == STORED else Path(head))
     from clinit.analysis.diagnosis import diagnose_split
-    from clinit.extract.cache import open_cache
+    from clinit.extract.cache.read import open_cache
     from clinit.extract.device import choose_device
     from clinit.headtrain.ram import HostMemory, shard_notes
     from clinit.headtrain.record.format import finite
@@ -106,7 +106,7 @@ def diagnose(
 
 def _head(choice: str, cache: Cache) -> Head:
     from clinit.errors import HeadError
-    from clinit.extract.head import read_head
+    from clinit.extract.cache.head import read_head
 
     if choice != STORED:
         dim = next(iter(cache.splits.values())).dim

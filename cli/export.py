@@ -19,7 +19,7 @@ from clinit.cli.run_data import check_run
 from clinit.files.paths import check_writable
 
 if TYPE_CHECKING:
-    from clinit.extract.head import Top1
+    from clinit.extract.cache.head import Top1
     from clinit.headtrain.model.export import Export
     from clinit.headtrain.model.memory import Memory
 

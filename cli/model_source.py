@@ -42,7 +42,7 @@ from clinit.files.paths import check_writable
 from clinit.machine import cpu_count
 
 if TYPE_CHECKING:
-    from clinit.extract.run import ExtractConfig
+    from clinit.extract.work.run import ExtractConfig
     from clinit.headtrain.events import Event, Observer
     from clinit.headtrain.model.edit import Model
     from clinit.headtrain.model.images import Listener
@@ -95,10 +95,10 @@ class NetworkOptions:
 
     def extraction(self) -> ExtractConfig:
         """Return the configuration of an extraction; of the network, what timm's needs."""
-        from clinit.extract.backbone import BackboneConfig
         from clinit.extract.device import choose_device
-        from clinit.extract.model_args import parse_model_args
-        from clinit.extract.run import ExtractConfig
+        from clinit.extract.network.backbone import BackboneConfig
+        from clinit.extract.network.model_args import parse_model_args
+        from clinit.extract.work.run import ExtractConfig
 
         return ExtractConfig(
             backbone=BackboneConfig(

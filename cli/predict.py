@@ -187,7 +187,7 @@ def _note_left_out(files: Sequence[str]) -> None:
 def _of_features(
     model: Path, files: Sequence[Path], name: str | None, top: int, asked: Asked | None
 ) -> _Answers:
-    from clinit.extract.head import read_head
+    from clinit.extract.cache.head import read_head
     from clinit.headtrain.model.head_alone import predict_features
     from clinit.headtrain.model.model_file import caution_of_head
 

@@ -53,7 +53,7 @@ def probe(
     check_caches(cache)
     from contextlib import nullcontext
 
-    from clinit.extract.head import write_head
+    from clinit.extract.cache.head import write_head
     from clinit.headtrain.stream.source import read_source
 
     with claimed_file(head) if head is not None else nullcontext():

@@ -35,7 +35,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from clinit.errors import ClinitError, HeadError, RecordError
-from clinit.extract.head import Head, read_head, write_head
+from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.files import paths as occupied
 from clinit.files.commit import draft_of, flush_file, flush_folder, take_place
 from clinit.files.paths import check_readable, obstacle

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from clinit.extract.head import Head
+from clinit.extract.cache.head import Head
 from clinit.headtrain.array import as_array, namespace, torch_stream
 from clinit.headtrain.events import (
     Evaluated,

@@ -77,7 +77,8 @@ def extract_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) ->
     monkeypatch.setattr("clinit.extract.scan.available_splits", lambda *_: ())
     monkeypatch.setattr("clinit.cli.extract._manifests", lambda *_, **__: {})
     monkeypatch.setattr(
-        "clinit.extract.run.extract_part", lambda _, __, ___, config, *____, **_____: stop(config)
+        "clinit.extract.work.run.extract_part",
+        lambda _, __, ___, config, *____, **_____: stop(config),
     )
     places = ["--root=r", "--out=o", "--dataset=places365", "--device=cpu"]
     return invoke("extract", f"--config={name}", *places, *words)[0]
@@ -85,7 +86,7 @@ def extract_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) ->
 
 def align_settings(monkeypatch: pytest.MonkeyPatch, name: str) -> dict[str, Any]:
     nothing = types.SimpleNamespace(notes=(), memory=None)
-    monkeypatch.setattr("clinit.extract.cache.open_cache", lambda _: None)
+    monkeypatch.setattr("clinit.extract.cache.read.open_cache", lambda _: None)
     monkeypatch.setattr("clinit.headtrain.probe.align.choose_views", lambda *_: ())
     monkeypatch.setattr("clinit.headtrain.stream.source.read_sources", lambda *_, **__: [nothing])
     monkeypatch.setattr(align_module, "_start", lambda *_: None)

@@ -19,7 +19,7 @@ import torch
 from clinit.analysis import diagnosis
 from clinit.analysis.deviation import deviation
 from clinit.analysis.neural_collapse import class_nc1, neural_collapse
-from clinit.extract.stored_rows import StoredRows
+from clinit.extract.cache.features import StoredRows
 from clinit.headtrain import array
 from clinit.headtrain.array import (
     StreamedRows,

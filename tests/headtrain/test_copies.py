@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.extract.features import FeatureSet
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head
-from clinit.extract.stored_rows import StoredRows
+from clinit.extract.cache.features import FeatureSet, StoredRows
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head
 from clinit.headtrain.array import StreamedRows, select, take
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.runs import RunData

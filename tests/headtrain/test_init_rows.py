@@ -11,8 +11,8 @@ import pytest
 
 import clinit
 from clinit.errors import ExperimentError
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.info import settings_of

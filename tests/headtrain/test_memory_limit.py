@@ -10,7 +10,7 @@ import pytest
 
 from clinit.analysis.diagnosis import diagnose
 from clinit.errors import MachineError
-from clinit.extract.cache import open_cache
+from clinit.extract.cache.read import open_cache
 from clinit.headtrain import events
 from clinit.headtrain import ram as memory_module
 from clinit.headtrain.experiment import run_experiment
@@ -158,7 +158,7 @@ def test_views_are_not_loaded_where_the_plain_features_are_not(
     (base,) = read_sources(caches[0], memory=SMALL)
     assert base.head is not None
     views = open_cache(caches[0]).views
-    monkeypatch.delattr("clinit.extract.cache.CacheSplit.load")
+    monkeypatch.delattr("clinit.extract.cache.read.CacheSplit.load")
     align(base, base.head, AlignConfig(epochs=2, batch_size=32, device="cpu"), views)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
 from clinit.headtrain.closed.ranpac import HELD_OUT, RidgePath
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.groups import held_out_rows

@@ -9,7 +9,7 @@ from typing import Any
 
 from clinit.analysis.runs import Runs, load_runs, runs_of
 from clinit.api.caches import Cache, opened
-from clinit.extract.head import Head
+from clinit.extract.cache.head import Head
 from clinit.files.lock import claim_folder
 from clinit.headtrain import runs
 from clinit.headtrain.events import Observer, ignore

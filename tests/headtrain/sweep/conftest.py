@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from clinit.extract.features import FeatureSet
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study

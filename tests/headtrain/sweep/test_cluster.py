@@ -13,7 +13,7 @@ import pytest
 import ray_kills
 
 from clinit.errors import CacheError, ClusterError
-from clinit.extract.cache import open_cache
+from clinit.extract.cache.read import open_cache
 from clinit.extract.ray_cluster import Refusal
 from clinit.headtrain.record.format import find_records, read_record
 from clinit.headtrain.runs import RunData

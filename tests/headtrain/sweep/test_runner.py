@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from clinit.errors import CacheError, ClinitError, RecordError
-from clinit.extract.fingerprint import Fingerprint
+from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.headtrain.events import BankStarted
 from clinit.headtrain.record import format as record_module
 from clinit.headtrain.record.format import RunRecord, find_records, read_record
