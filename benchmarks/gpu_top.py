@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from answers import settle
+from harness import settle
 from gpu_setting import Lines, Setting, peak_gigabytes
 from top_blocks_clinit import clinit
 from top_blocks_contenders import limits

@@ -36,7 +36,7 @@ from heads_workload import (
     make_workload,
 )
 from rich.table import Table
-from turns import AVALANCHE, CONSOLE, has_bf16, peer_python, processor
+from harness import AVALANCHE, CONSOLE, has_bf16, peer_python, processor
 
 
 def contenders(options: argparse.Namespace, avalanche: str | None) -> list[Contender]:

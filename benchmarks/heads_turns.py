@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from heads_workload import FULL_ITERATIONS, TASKS
-from turns import CONSOLE, Process
+from harness import CONSOLE, Process
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.format import header_data_from_array_1_0, write_array_header_1_0
 from rich.table import Table
-from turns import CONSOLE, processor
+from harness import CONSOLE, processor
 
 DIM = 384
 CLASSES = 1000

@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float
 from scipy.stats import t as student
-from turns import CONSOLE, processor
+from harness import CONSOLE, processor
 
 import clinit
 

@@ -34,7 +34,7 @@ from pathlib import Path
 
 import numpy as np
 from rich.table import Table
-from turns import CONSOLE, processor
+from harness import CONSOLE, processor
 
 _LONG = {"OPENBLAS_THREAD_TIMEOUT": "28"}
 SETTINGS = {

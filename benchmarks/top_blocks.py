@@ -28,7 +28,7 @@ from typing import Any
 
 from rich.table import Table
 from top_blocks_workload import SIZE
-from turns import AVALANCHE, CONSOLE, Process, has_bf16, peer_python, processor
+from harness import AVALANCHE, CONSOLE, Process, has_bf16, peer_python, processor
 
 IMAGE_PATH = {"trunk": 1.0}
 TURNS = ("train", "evaluate")
