@@ -30,13 +30,13 @@ IMPORTS = (
     *("optuna.storages._rdb.models", "alembic.command", "matplotlib.figure"),
     *("matplotlib.backends.backend_agg", "sklearn.datasets", "safetensors.torch"),
     *("clinit.cli.main", "clinit.extract.run", "clinit.extract.import_features"),
-    *("clinit.extract.scan", "clinit.analysis.report", "clinit.analysis.figures.save"),
+    *("clinit.extract.scan", "clinit.analysis.report.report", "clinit.analysis.figures.save"),
     *(
-        "clinit.analysis.diagnosis",
+        "clinit.analysis.metrics.diagnosis",
         "clinit.headtrain.experiment",
         "clinit.headtrain.align.alignment",
     ),
-    *("clinit.headtrain.probe.protocol", "clinit.analysis.probe_table"),
+    *("clinit.headtrain.probe.protocol", "clinit.analysis.report.probe_table"),
     *(
         "clinit.headtrain.export.run",
         "clinit.headtrain.export.classifier",

@@ -119,7 +119,7 @@ def test_help_loads_none_of_the_heavy_packages() -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        "clinit.analysis.report",
+        "clinit.analysis.report.report",
         "clinit.extract.cache",
         "clinit.extract.import_features",
         "clinit.extract.verify",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from clinit.analysis.runs import Runs, load_runs, runs_of
+from clinit.analysis.report.report import Runs, load_runs, runs_of
 from clinit.api.caches import Cache, opened
 from clinit.api.studies import Studies, studies_of
 from clinit.extract.head import Head
