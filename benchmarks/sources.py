@@ -28,10 +28,10 @@ import torch
 from turns import processor
 
 from clinit.extract.images import images_of
-from clinit.extract.loader import load_batches
 from clinit.extract.manifest import Manifest
+from clinit.extract.network.transform import Transform
 from clinit.extract.scan import scan
-from clinit.extract.transform import Transform
+from clinit.extract.work.loader import load_batches
 
 TRANSFORM = Transform(
     resize=256, crop=(224, 224), interpolation="bicubic", mean=(0.5,) * 3, std=(0.5,) * 3

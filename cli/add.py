@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import Overwrite
 from clinit.cli.claim import claimed_file
-from clinit.cli.config_file import ConfigOption
+from clinit.cli.config import ConfigOption
 from clinit.cli.console import note, say
 from clinit.cli.console import out as terminal
 from clinit.cli.export import remembered
@@ -27,18 +26,24 @@ from clinit.cli.model_source import (
     open_source,
     takes_network,
 )
+from clinit.cli.options import Overwrite
+from clinit.cli.progress import doing
 from clinit.cli.study_options import takes
-from clinit.headtrain.deployed.settings import AddConfig
+from clinit.headtrain.model.settings import AddConfig, RememberConfig
 from clinit.words import number_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import nn
 
-    from clinit.extract.head import Top1
-    from clinit.headtrain.deployed.add import Addition
-    from clinit.headtrain.deployed.edit import ExtraFiles
-    from clinit.headtrain.export.model_file import ModelFacts
-    from clinit.headtrain.export.onnx_file import OnnxCheck
+    from clinit.extract.cache.head import Top1
+    from clinit.headtrain.model.add import Addition
+    from clinit.headtrain.model.edit import ExtraFiles
+    from clinit.headtrain.model.images import Remembered
+    from clinit.headtrain.model.model_file import ModelFacts
+    from clinit.headtrain.model.onnx import OnnxCheck
+
 
 FEW = 30
 """Held-out images below which an accuracy is told in counts: of 30 it is known to 9 points."""
@@ -83,10 +88,10 @@ def add(
     """
     check_paths(paths, network)
     check_out(out, overwrite=overwrite)
-    from clinit.headtrain.deployed.add_images import AddRequest, add_images
+    from clinit.headtrain.model.add import AddRequest, add_images
 
     if onnx:
-        from clinit.headtrain.export.onnx_file import check_installed
+        from clinit.headtrain.model.onnx import check_installed
 
         if out.suffix == ".safetensors":
             raise typer.BadParameter(f"--onnx writes into a folder: give --out one, not {out}")
@@ -120,10 +125,10 @@ def _extra(
     images: Path, checks: list[OnnxCheck], network: nn.Module, facts: ModelFacts, *, onnx: bool
 ) -> ExtraFiles:
     """Return the writer of the ONNX form, which is compared on some of the images."""
-    from clinit.headtrain.export.image_files import find_images
-    from clinit.headtrain.export.model_folder import ONNX_FILE
-    from clinit.headtrain.export.of_run import MOST
-    from clinit.headtrain.export.onnx_file import write_onnx
+    from clinit.headtrain.model.folder import ONNX_FILE
+    from clinit.headtrain.model.of_run import MOST
+    from clinit.headtrain.model.onnx import write_onnx
+    from clinit.headtrain.model.predict import find_images
 
     if not onnx:
         return {}
@@ -199,3 +204,71 @@ def accuracy_in_words(part: Top1) -> str:
     if part.total < FEW:
         return f"{part.correct} of {part.total}"
     return f"{part.percent:.2f} %"
+
+
+@keeps("The features computed so far are kept: the same command goes on after them.")
+@takes("config", RememberConfig)
+@takes_network
+def remember(
+    paths: ModelAndImages,
+    out: ModelOut,
+    config: RememberConfig,
+    network: NetworkOptions,
+    overwrite: Overwrite = False,
+    config_file: ConfigOption = None,
+) -> None:
+    """Let a model remember its classes: no image, but their statistics.
+
+    IMAGES is a folder with a folder of images for each class, named as the model
+    names it. `clinit add` then needs none of these images: it draws features from
+    the statistics, and measures old accuracy on the features kept aside. With
+    --backbone a network of timm becomes a model that remembers.
+
+    clinit remember scenes/ photographs/ --out scenes-with-memory/
+    """
+    check_paths(paths, network)
+    if out.suffix == ".safetensors":
+        raise typer.BadParameter(f"--out is a folder here: a file remembers nothing, got {out}")
+    check_out(out, overwrite=overwrite)
+    from clinit.headtrain.model.edit import write_classes
+    from clinit.headtrain.model.images import check_own, image_features, where_from
+    from clinit.headtrain.model.images import remember as remember_classes
+
+    with claimed_file(out):
+        model, images = open_source(paths, network)
+        source, folder = image_features(
+            model,
+            images,
+            out=out,
+            features=network.features,
+            config=network.extraction(),
+            check=partial(check_own, model.facts),
+            listener=listener(),
+        )
+        data = {"command": ["clinit", *sys.argv[1:]], **where_from(model, images, source)}
+        found = remember_classes(model, source, config, data=data)
+        with doing("Putting backbone and head together …"):
+            write_classes(model, found.classes, out, overwrite=overwrite)
+    _show_remembered(found, folder, out)
+
+
+def _show_remembered(found: Remembered, folder: Path, out: Path) -> None:
+    memory, change = found.classes.memory, found.classes.facts.history[-1]
+    assert memory is not None
+    say(
+        f"{found.num_remembered:,} of {found.classes.facts.num_classes:,} classes remembered, of"
+        f" {number_of(sum(change.images.values()), 'image')}; their features are at {folder}"
+    )
+    if found.kept_from_before:
+        say(f"{found.kept_from_before:,} others as they were remembered before")
+    if found.accuracy.percent is not None:
+        say(
+            f"Top-1 {found.accuracy.percent:.2f} % on"
+            f" {number_of(found.accuracy.total, 'image')} kept aside"
+        )
+    say(
+        f"Means of {memory.dim} numbers, one covariance,"
+        f" {number_of(len(memory.held_out.labels), 'feature')} kept aside,"
+        f" {len(memory.kept.labels):,} for rehearsal: {memory.num_bytes / 1e6:,.1f} MB"
+    )
+    say(f"Model folder at {out}")

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import Overwrite
 from clinit.cli.claim import claimed_file, tell_replaced
 from clinit.cli.completion import runs
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
-from clinit.cli.places import check_run
+from clinit.cli.options import Overwrite
 from clinit.cli.progress import doing
+from clinit.cli.run_data import check_run
 from clinit.files.paths import check_writable
 
 if TYPE_CHECKING:
-    from clinit.extract.head import Top1
-    from clinit.headtrain.export.memory import Memory
-    from clinit.headtrain.export.run import Export
+    from clinit.extract.cache.head import Top1
+    from clinit.headtrain.model.export import Export
+    from clinit.headtrain.model.memory import Memory
 
 FILE_SUFFIXES = frozenset(
     {
@@ -124,8 +124,8 @@ def export(
         raise typer.BadParameter(
             f"--out is a place outside the run record, which holds its own files alone, got {out}"
         )
-    from clinit.headtrain.export.image_files import find_images
-    from clinit.headtrain.export.run import export_run
+    from clinit.headtrain.model.export import export_run
+    from clinit.headtrain.model.predict import find_images
 
     if head_only or out.suffix == ".npz":
         _check_head_options(context, out, temperature=temperature)
@@ -187,7 +187,7 @@ def _export_head(
     new: Path | None,
     overwrite: bool,
 ) -> None:
-    from clinit.headtrain.export.head_alone import export_head
+    from clinit.headtrain.model.head_alone import export_head
 
     tell_replaced([out], overwrite=overwrite)
     with claimed_file(out), doing("Writing the head …"):
@@ -210,7 +210,7 @@ def _export_head(
 
 
 def _show(exported: Export) -> None:
-    from clinit.headtrain.export.model_folder import TRANSFORM_LINE, loading_line
+    from clinit.headtrain.model.folder import TRANSFORM_LINE, loading_line
 
     facts = exported.facts
     arrived = sum(task > 0 for task in facts.tasks)

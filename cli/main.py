@@ -84,14 +84,14 @@ class Commands(LazyGroup):
             "Add classes to a model, from a folder with a folder of images for each.",
         ),
         "remember": Lazy(
-            "clinit.cli.remember:remember",
+            "clinit.cli.add:remember",
             "Let a model remember its classes: no image, but their statistics.",
         ),
         "remove": Lazy(
-            "clinit.cli.remove:remove",
+            "clinit.cli.model:remove",
             "Remove classes from a model: their rows, and what it remembers of them.",
         ),
-        "rename": Lazy("clinit.cli.rename:rename", "Give classes of a model other names."),
+        "rename": Lazy("clinit.cli.model:rename", "Give classes of a model other names."),
         "model": Lazy("clinit.cli.model:app", "Show a model: its classes, history and memory."),
         "manifest": Lazy("clinit.cli.manifest:app", "Build and show manifests of data sets."),
         "cache": Lazy(

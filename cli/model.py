@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
-from clinit.cli.choices import AsJson, Output, OutputFormat
-from clinit.cli.console import out, print_json, say
-from clinit.cli.model_source import ModelArgument
-from clinit.cli.places import check_model
+from clinit.cli.claim import claimed_file
+from clinit.cli.console import note, out, print_json, say
+from clinit.cli.interruption import keeps
+from clinit.cli.model_source import ModelArgument, ModelOut, check_out
+from clinit.cli.options import AsJson, Output, OutputFormat, Overwrite
 from clinit.cli.progress import doing
+from clinit.cli.run_data import check_model
 from clinit.words import number_of, visible
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from clinit.headtrain.export.memory import Memory
-    from clinit.headtrain.export.model_file import ModelFacts
+    from clinit.headtrain.model.memory import Memory
+    from clinit.headtrain.model.model_file import ModelFacts
+
 
 SHOWN = 12
 """Class names in one line."""
@@ -41,9 +45,9 @@ def show(
 ) -> None:
     """Show which classes a model has, when they came and from what, and what it remembers."""
     check_model(model)
-    from clinit.headtrain.export.memory_file import memory_in
-    from clinit.headtrain.export.model_file import read_facts
-    from clinit.headtrain.export.model_folder import model_file_of, read_whole
+    from clinit.headtrain.model.folder import model_file_of, read_whole
+    from clinit.headtrain.model.memory import memory_in
+    from clinit.headtrain.model.model_file import read_facts
 
     def read() -> tuple[ModelFacts, Memory | None]:
         facts = read_facts(model_file_of(model))
@@ -132,3 +136,88 @@ def _as_json(facts: ModelFacts, memory: Memory | None) -> dict[str, Any]:
             "bytes": memory.num_bytes,
         },
     }
+
+
+@keeps("No half of a model is left: it is written whole or not at all.")
+def remove(
+    model: ModelArgument,
+    classes: Annotated[
+        list[str],
+        typer.Argument(help="Names of classes.", metavar="CLASS...", show_default=False),
+    ],
+    out: ModelOut,
+    overwrite: Overwrite = False,
+) -> None:
+    """Remove classes from a model: their rows, and what it remembers of them.
+
+    The rows of all other classes stay as they are, in their order. MODEL is not
+    changed.
+
+    clinit remove scenes/ campsite iceberg --out fewer-scenes/
+    """
+    check_model(model)
+    check_out(out, overwrite=overwrite)
+    from clinit.headtrain.model.edit import Classes, check_apart, open_model, removed, write_classes
+
+    with claimed_file(out), doing("Putting backbone and head together …"):
+        opened = open_model(model, device="cpu")
+        check_apart(out, model)
+        data = {"command": ["clinit", *sys.argv[1:]], "model": opened.origin}
+        left = removed(Classes.of(opened), classes, data=data)
+        facts = write_classes(opened, left, out, overwrite=overwrite)
+    say(
+        f"{len(set(classes)):,} removed: {facts.backbone} knows"
+        f" {number_of(facts.num_classes, 'class')} now"
+    )
+    if left.memory is not None and not left.memory.exact:
+        note(
+            "the covariance that all classes share is still that of the removed ones too:"
+            " `clinit remember` computes it anew from images"
+        )
+    say(f"Model at {out}")
+
+
+@keeps("No half of a model is left: it is written whole or not at all.")
+def rename(
+    model: ModelArgument,
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="Pairs of names, the one that the model has first.",
+            metavar="OLD=NEW...",
+            show_default=False,
+        ),
+    ],
+    out: ModelOut,
+    overwrite: Overwrite = False,
+) -> None:
+    """Give classes of a model other names.
+
+    Rows and what it remembers stay as they are. MODEL is not changed.
+
+    clinit rename scenes/ n02979186="cassette player" --out named-scenes/
+    """
+    pairs = _pairs(names)
+    check_model(model)
+    check_out(out, overwrite=overwrite)
+    from clinit.headtrain.model.edit import Classes, check_apart, open_model, renamed, write_classes
+
+    with claimed_file(out), doing("Putting backbone and head together …"):
+        opened = open_model(model, device="cpu")
+        check_apart(out, model)
+        data = {"command": ["clinit", *sys.argv[1:]], "model": opened.origin}
+        classes = renamed(Classes.of(opened), pairs, data=data)
+        write_classes(opened, classes, out, overwrite=overwrite)
+    say(f"{len(pairs):,} renamed. Model at {out}")
+
+
+def _pairs(names: list[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in names:
+        old, equals, new = text.partition("=")
+        if not (old and equals and new):
+            raise typer.BadParameter(f"expected OLD=NEW, got {text!r}")
+        if old in pairs:
+            raise typer.BadParameter(f"{old!r} is renamed twice")
+        pairs[old] = new
+    return pairs

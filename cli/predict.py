@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import AsJson, DeviceOption, MaxPixels, Output, OutputFormat
 from clinit.cli.completion import models
 from clinit.cli.console import note, print_json, say
-from clinit.cli.context import Context
+from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
-from clinit.cli.places import check_model
-from clinit.cli.predict_model import (
-    Asked,
-    RejectRule,
-    open_predictor,
-    opens_head,
-    refuse,
-    rejection_asked,
-    rejection_of_head,
-)
-from clinit.cli.predict_table import count_unknown, report_bad, show
+from clinit.cli.options import AsJson, DeviceOption, MaxPixels, Output, OutputFormat
+from clinit.cli.predict_output import count_unknown, report_bad, show
 from clinit.cli.progress import counting, doing
+from clinit.cli.run_data import check_model
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.files.paths import check_writable
-from clinit.headtrain.examples import examples
-from clinit.words import number_of
+from clinit.words import examples, number_of
 
 if TYPE_CHECKING:
-    from clinit.headtrain.export.prediction import Prediction
-    from clinit.headtrain.export.rejection import Rejection
+    from clinit.headtrain.model.predict import Prediction, Predictor, Rejection
 
 
 @keeps("No half of a file is left: it is written whole or not at all.")
@@ -175,8 +166,8 @@ def _of_images(
     asked: Asked | None,
     settings: Mapping[str, int],
 ) -> _Answers:
-    from clinit.headtrain.export.image_files import find_images
-    from clinit.headtrain.export.probabilities import caution
+    from clinit.headtrain.model.model_file import caution
+    from clinit.headtrain.model.predict import find_images
 
     with doing("Loading the model …"):
         opened = open_predictor(model, device, asked)
@@ -196,9 +187,9 @@ def _note_left_out(files: Sequence[str]) -> None:
 def _of_features(
     model: Path, files: Sequence[Path], name: str | None, top: int, asked: Asked | None
 ) -> _Answers:
-    from clinit.extract.head import read_head
-    from clinit.headtrain.export.feature_prediction import predict_features
-    from clinit.headtrain.export.probabilities import caution_of_head
+    from clinit.extract.cache.head import read_head
+    from clinit.headtrain.model.head_alone import predict_features
+    from clinit.headtrain.model.model_file import caution_of_head
 
     head, rejection = read_head(model), rejection_of_head(model, asked)
     with doing("Naming rows …"):
@@ -214,3 +205,111 @@ def _of_features(
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
     with counting("images") as count:
         yield lambda done: count("Predicting", done, total)
+
+
+class RejectRule(StrEnum):
+    """What tells whether an image is of none of the classes."""
+
+    energy = "energy"
+    max_logit = "max-logit"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """When images are to be called unknown."""
+
+    rule: str
+    rate: float
+    threshold: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A model, and what it takes for unknown."""
+
+    predictor: Predictor
+    rejection: Rejection | None
+    why: str = ""
+    """Where the threshold is from."""
+
+
+def rejection_asked(
+    rule: RejectRule | None, rate: float | None, threshold: float | None
+) -> Asked | None:
+    """Return what three options ask for, None where no image is to be called unknown."""
+    if rule is None:
+        for option, value in (("--reject-rate", rate), ("--threshold", threshold)):
+            if value is not None:
+                raise typer.BadParameter(f"{option} means nothing without --reject")
+        return None
+    if rate is not None and threshold is not None:
+        raise typer.BadParameter("--reject-rate and --threshold exclude one another")
+    if threshold is not None and not math.isfinite(threshold):
+        raise typer.BadParameter(f"--threshold must be a finite number, got {threshold}")
+    return Asked(rule.value, 0.05 if rate is None else rate, threshold)
+
+
+def opens_head(model: Path) -> bool:
+    """Return whether the model is a head alone, which names rows of features."""
+    from clinit.headtrain.model.head_alone import is_head_file
+
+    return is_head_file(model)
+
+
+def refuse(context: Context, model: Path, *names: str) -> None:
+    """Refuse options that mean nothing for this kind of model."""
+    for name in names:
+        if given(context, name) is not None:
+            kind = "is a model of images" if name == "features_name" else "is a head of features"
+            raise typer.BadParameter(
+                f"--{name.replace('_', '-')} means nothing here: {model} {kind}"
+            )
+
+
+def rejection_of_head(model: Path, asked: Asked | None) -> Rejection | None:
+    """Return when a row of features is of none of the classes of a head."""
+    from clinit.errors import ModelError
+    from clinit.headtrain.model.predict import Rejection
+
+    if asked is None:
+        return None
+    if asked.threshold is None:
+        raise ModelError(
+            f"{model} is a head, which remembers no image of its classes: nothing says how low the"
+            " score of an unknown row is",
+            remedy="Give the lowest score of a known row: `--threshold VALUE`.",
+        )
+    return Rejection(asked.rule, asked.threshold)
+
+
+def open_predictor(model: Path, device: str, asked: Asked | None) -> Opened:
+    """Open the model with what computes its file, and take the threshold from what it remembers."""
+    from clinit.headtrain.model.onnx import load_onnx
+    from clinit.headtrain.model.predict import Rejection, load_model
+
+    is_onnx = model.suffix == ".onnx"
+    if asked is None or asked.threshold is not None:
+        load = load_onnx if is_onnx else load_model
+        given = None if asked is None else asked.threshold
+        rejection = None if asked is None or given is None else Rejection(asked.rule, given)
+        return Opened(load(model, device=device), rejection)
+    return _with_memory(model, device, asked)
+
+
+def _with_memory(model: Path, device: str, asked: Asked) -> Opened:
+    from clinit.errors import ModelError
+    from clinit.headtrain.model.edit import open_model
+    from clinit.headtrain.model.predict import Classifier, Rejection
+
+    opened = None if model.suffix == ".onnx" else open_model(model, device=device)
+    if opened is None or opened.memory is None:
+        raise ModelError(
+            f"{model} remembers no image of its classes: nothing says how low the score of an"
+            " unknown image is",
+            remedy="Let the model remember some, `clinit remember MODEL IMAGES --out NEW`, and give"
+            " the new folder; or give the lowest score of a known image: `--threshold VALUE`.",
+        )
+    rejection = Rejection.at_rate(asked.rule, asked.rate, opened.head, opened.memory)
+    count = len(opened.memory.held_out.labels)
+    why = f", below which at most {100 * asked.rate:g} % of {count:,} held-out images are"
+    return Opened(Classifier(opened.facts, opened.backbone), rejection, why)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.analysis.figures.names import FigureName
-from clinit.cli.choices import AsJson
 from clinit.cli.console import note, out, print_csv, print_json, say
 from clinit.cli.interruption import keeps
+from clinit.cli.options import AsJson
 from clinit.words import visible
 
 if TYPE_CHECKING:

@@ -90,9 +90,9 @@ class Asked:
         Raises:
             ExperimentError: If a word is wrong, or the runs do not fit the places of the table.
         """
-        from clinit.cli.config_file import commands_with_files
+        from clinit.cli.config import commands_with_files
         from clinit.cli.sweep_grids import grids_of
-        from clinit.headtrain.sweep.run import distinct, runs_of
+        from clinit.headtrain.sweep.plan import distinct, runs_of
 
         if table.runs and table.name not in self.found:
             commands = commands_with_files(self.context.find_root().command)

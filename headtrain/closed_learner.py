@@ -15,12 +15,10 @@ import torch
 from jaxtyping import Float, Int
 
 from clinit.errors import ExperimentError
+from clinit.extract.cache.head import Head
 from clinit.extract.device import choose_device
-from clinit.extract.head import Head
 from clinit.headtrain.array import library, placed, torch_stream
-from clinit.headtrain.bank.rows import LabelledRows
-from clinit.headtrain.closed.evaluate import evaluate, mean_loss
-from clinit.headtrain.closed.interface import Arrival, Solution
+from clinit.headtrain.closed.interface import Arrival, Solution, evaluate, mean_loss
 from clinit.headtrain.closed.methods import LINEAR, closed_form
 from clinit.headtrain.events import (
     Evaluated,
@@ -31,18 +29,18 @@ from clinit.headtrain.events import (
     Progressed,
     TaskStarted,
 )
-from clinit.headtrain.init import Initialisation
-from clinit.headtrain.init.task_start import warm_up
 from clinit.headtrain.learner import Diagnose
-from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.record.format import headless
 from clinit.headtrain.record.task_log import Point, TaskEntry
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.stream.pool import Pool, TaskRows
-from clinit.headtrain.stream.scenario import Scenario
+from clinit.headtrain.start.initialise import Initialisation
+from clinit.headtrain.start.task_start import warm_up
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.stream.buffer import Pool, TaskRows
+from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import TaskPlan
-from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import Study, names_of
+from clinit.headtrain.train.rows import LabelledRows
 from clinit.stopwatch import Stopwatch
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from clinit.headtrain.init import Initialisation, LambdaCurve
+from clinit.headtrain.start.initialise import Initialisation, LambdaCurve
 from clinit.headtrain.study import Study
 
 
@@ -45,7 +45,7 @@ class Initialised:
     head_id: str
     start: Initialisation
     seconds: Mapping[str, float]
-    """Seconds per part of the work, see `clinit.headtrain.init.task_start`."""
+    """Seconds per part of the work, see `clinit.headtrain.start.task_start`."""
 
 
 @dataclass(frozen=True, slots=True)

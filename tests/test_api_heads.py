@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import clinit
-from clinit.extract.cache import open_cache
-from clinit.extract.head import Head
-from clinit.headtrain.deployed.model import open_model
-from clinit.headtrain.export.of_run import read_run
-from clinit.headtrain.export.rejection import Rejection
-from clinit.headtrain.export.run import Export, export_run
+from clinit.extract.cache.head import Head
+from clinit.extract.cache.read import open_cache
+from clinit.headtrain.model.edit import open_model
+from clinit.headtrain.model.export import Export, export_run
+from clinit.headtrain.model.of_run import read_run
+from clinit.headtrain.model.predict import Rejection
 
 STUDY = {"tasks": 2, "iterations": 2, "batch_size": 4, "buffer": 9, "device": "cpu"}
 
@@ -116,7 +116,7 @@ def test_rows_whose_logits_overflow_are_named_and_do_not_affect_others(tmp_path:
 def test_rows_of_later_blocks_keep_their_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clinit.headtrain.export.feature_prediction.BLOCK_ROWS", 3)
+    monkeypatch.setattr("clinit.headtrain.model.head_alone.BLOCK_ROWS", 3)
     head = clinit.save_head(tmp_path / "head.npz", np.eye(2), None, ["ant", "bee"])
     rows = np.random.default_rng(0).standard_normal((8, 2))
     np.save(tmp_path / "rows.npy", rows)

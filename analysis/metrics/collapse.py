@@ -39,11 +39,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from clinit.headtrain.array import beside, namespace, to_numpy
-from clinit.headtrain.feature_rows import widen
-from clinit.headtrain.least_squares.moments import Block
-from clinit.headtrain.least_squares.solve import least_squares_head
-from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.headtrain.array import beside, namespace, to_numpy, widen
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.moments import Block
+from clinit.headtrain.statistics.solve import least_squares_head
 
 RANK_TOLERANCE = 1e-4
 """Directions in which the class means spread less, relative to the widest, are taken for

@@ -19,11 +19,11 @@ from clinit.analysis.metrics.collapse import (
     neural_collapse,
 )
 from clinit.errors import HeadError
-from clinit.extract.cache import CacheSplit
-from clinit.extract.head import Head, head_rows
+from clinit.extract.cache.head import Head, head_rows
+from clinit.extract.cache.read import CacheSplit
 from clinit.headtrain.array import beside, library, placed, to_numpy, torch_stream
-from clinit.headtrain.least_squares.moments import Block
-from clinit.headtrain.least_squares.statistics import ClassStatistics, count
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, count
+from clinit.headtrain.statistics.moments import Block
 from clinit.words import contrast_digests
 
 if TYPE_CHECKING:

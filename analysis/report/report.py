@@ -18,7 +18,7 @@ from clinit.analysis.report.run import Row, RunSummary, frame_of
 from clinit.analysis.report.same_data import by_data, stacked
 from clinit.analysis.report.seeds import legend, numbered
 from clinit.errors import RecordError
-from clinit.extract.cache_folder import caches_in
+from clinit.extract.cache.folder import caches_in
 from clinit.headtrain.record.format import RunRecord, find_records, finite, read_record
 from clinit.words import number_of
 

@@ -43,9 +43,8 @@ from clinit.analysis.metrics.efficiency import (
     value_name,
 )
 from clinit.headtrain.record.format import RunRecord, finite
-from clinit.headtrain.record.info import TaskInfo, settings_of
-from clinit.headtrain.record.measured_on import held_out_share
-from clinit.headtrain.study.stream import AUTO_EVERY, evaluation_points
+from clinit.headtrain.record.info import TaskInfo, held_out_share, settings_of
+from clinit.headtrain.study.parts import AUTO_EVERY, evaluation_points
 from clinit.words import printable
 
 Times = Mapping[int, TaskTimes]

@@ -29,21 +29,21 @@ IMPORTS = (
     *("timm", "torch", "h5py", "polars", "optuna", "sqlalchemy.dialects.sqlite.pysqlite"),
     *("optuna.storages._rdb.models", "alembic.command", "matplotlib.figure"),
     *("matplotlib.backends.backend_agg", "sklearn.datasets", "safetensors.torch"),
-    *("clinit.cli.main", "clinit.extract.run", "clinit.extract.import_features"),
+    *("clinit.cli.main", "clinit.extract.work.run", "clinit.extract.import_features"),
     *("clinit.extract.scan", "clinit.analysis.report.report", "clinit.analysis.figures.save"),
     *(
         "clinit.analysis.metrics.diagnosis",
         "clinit.headtrain.experiment",
-        "clinit.headtrain.align.alignment",
+        "clinit.headtrain.probe.align",
     ),
     *("clinit.headtrain.probe.protocol", "clinit.analysis.report.probe_table"),
     *(
-        "clinit.headtrain.export.run",
-        "clinit.headtrain.export.classifier",
+        "clinit.headtrain.model.export",
+        "clinit.headtrain.model.predict",
         "clinit.headtrain.sweep.search",
     ),
-    *("clinit.headtrain.sweep.runner", "clinit.headtrain.top.experiment"),
-    *("clinit.headtrain.runs", "clinit.headtrain.top.images"),
+    *("clinit.headtrain.sweep.plan", "clinit.headtrain.top.experiment"),
+    *("clinit.headtrain.runs", "clinit.headtrain.top.inputs"),
 )
 """What commands import as they go; one that is gone is left out."""
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)

@@ -8,25 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from clinit.extract.layouts import (
-    class_folders,
-    huggingface,
-    imagenet_devkit,
-    imagenet_kaggle,
-    places_easy,
-    places_original_train,
-    places_original_val,
-    webdataset,
-)
+from clinit.extract.layouts.class_folders import find as find_class_folders
+from clinit.extract.layouts.huggingface import find as find_huggingface
+from clinit.extract.layouts.imagenet_devkit import find as find_imagenet_devkit
+from clinit.extract.layouts.imagenet_kaggle import find as find_imagenet_kaggle
+from clinit.extract.layouts.places_easy import find as find_places_easy
+from clinit.extract.layouts.places_original_train import find as find_places_original_train
+from clinit.extract.layouts.places_original_val import find as find_places_original_val
 from clinit.extract.layouts.search import Reader, Search
+from clinit.extract.layouts.webdataset import find as find_webdataset
 
 LAYOUTS: dict[str, Callable[[Search], Reader]] = {
-    "class-folders": class_folders.find,
-    "huggingface": huggingface.find,
-    "imagenet-devkit": imagenet_devkit.find,
-    "imagenet-kaggle": imagenet_kaggle.find,
-    "places-easy": places_easy.find,
-    "places-original-train": places_original_train.find,
-    "places-original-val": places_original_val.find,
-    "webdataset": webdataset.find,
+    "class-folders": find_class_folders,
+    "huggingface": find_huggingface,
+    "imagenet-devkit": find_imagenet_devkit,
+    "imagenet-kaggle": find_imagenet_kaggle,
+    "places-easy": find_places_easy,
+    "places-original-train": find_places_original_train,
+    "places-original-val": find_places_original_val,
+    "webdataset": find_webdataset,
 }

@@ -29,11 +29,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.array import Cholesky, beside, namespace
+from clinit.headtrain.array import Cholesky, beside, namespace, take, widen
 from clinit.headtrain.closed.interface import Arrival, Solution
-from clinit.headtrain.feature_rows import take, widen
-from clinit.headtrain.least_squares.moments import add_products, symmetric
 from clinit.headtrain.rows import NEVER
+from clinit.headtrain.statistics.moments import add_products, symmetric
 from clinit.headtrain.study import FecamConfig
 
 

@@ -13,11 +13,10 @@ import numpy as np
 from jaxtyping import Int
 
 from clinit.errors import CacheError, ExperimentError, HeadError
-from clinit.extract.head import Head, read_head
+from clinit.extract.cache.head import Head, read_head
 from clinit.files.documents import Count, DocumentKind, Number
-from clinit.headtrain.examples import examples
 from clinit.headtrain.stream.source import Source
-from clinit.words import contrast_digests
+from clinit.words import contrast_digests, examples
 
 NAMES_REMEDY = (
     "Give one class name per row: run `clinit extract` with --head-classes FILE, or"

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from clinit.errors import CacheError
-from clinit.extract.cache import Cache, CacheSplit, open_cache
-from clinit.extract.features import FeatureSet
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head
-from clinit.extract.shard_rows import stored_features
-from clinit.headtrain.memory import HostMemory
-from clinit.headtrain.stream.on_disk import disk_note, left_on_disk
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head
+from clinit.extract.cache.read import Cache, CacheSplit, open_cache
+from clinit.extract.cache.shard_rows import stored_features
+from clinit.headtrain.ram import HostMemory, disk_note, left_on_disk
 from clinit.stopwatch import Stopwatch
 
 NONE_EVALUATED = "has no val split: none of its classes is evaluated"

@@ -2,26 +2,184 @@
 
 It follows from the scenario and the study alone, whatever is trained: heads on stored
 features, or a network on images. So their runs can be compared sample by sample.
+
+Which rows of earlier classes a task may look at, and how batches mix them with new ones.
+
+rehearsal, derpp          the rows of a buffer
+naive, ewc                none
+closed forms              none: they keep statistics
+joint, solved heads       all rows of all classes seen so far
+
+Which rows are in which batch of a task, drawn once and shared by all heads.
+
+A batch of rehearsal is made of, by name of its mix:
+
+    text    half new rows (rounded down), the rest from the buffer: the paper's text
+    sgm     the first task as `text`; later 3/8 new, 1/2 base, 1/8 earlier new classes: of 256 rows
+            96, 128 and 32, as in the authors' related code (SGM)
+
+A batch is all new where the buffer is empty. `sgm` is `text` as long as the buffer lacks base
+rows or rows of earlier new classes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from clinit.errors import ExperimentError
 from clinit.headtrain.groups import thinned
-from clinit.headtrain.stream.batches import Schedule, draw_schedule
-from clinit.headtrain.stream.buffer import Balanced, Buffer, quotas_of
-from clinit.headtrain.stream.kept_aside import kept_aside
-from clinit.headtrain.stream.old_rows import old_rows_of
-from clinit.headtrain.stream.pool import TaskRows
-from clinit.headtrain.stream.scenario import Scenario
+from clinit.headtrain.stream.buffer import Balanced, Buffer, Pool, TaskRows, kept_aside, quotas_of
+from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.stream.tasks import Task
-from clinit.headtrain.study import Study
+from clinit.headtrain.study import CLOSED_METHODS, SOLVED_METHODS, Study
+
+
+@runtime_checkable
+class OldRows(Protocol):
+    """A choice of rows of earlier classes."""
+
+    def old_rows(self, train: Pool, buffer: Buffer, task: Task) -> Int[np.ndarray, " old"]:
+        """Return the pool rows of earlier classes for training and statistics, base first."""
+        ...
+
+    def shares(self, rows: TaskRows, batch_size: int) -> Sequence[Share]:
+        """Return what each batch is made of; the counts add up to `batch_size`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BufferedRows:
+    """Rows of a buffer of limited size, mixed with the new ones."""
+
+    mix: str = "text"
+
+    def old_rows(self, train: Pool, buffer: Buffer, task: Task) -> Int[np.ndarray, " old"]:
+        """Return the rows in the buffer once the earlier classes are seen."""
+        return buffer.rows(task.start)
+
+    def shares(self, rows: TaskRows, batch_size: int) -> Sequence[Share]:
+        """Mix new and old rows as `mix` says."""
+        return mixed(self.mix, rows, batch_size)
+
+
+@dataclass(frozen=True, slots=True)
+class AllOldRows:
+    """All rows of all earlier classes: training on everything, the upper bound."""
+
+    def old_rows(self, train: Pool, buffer: Buffer, task: Task) -> Int[np.ndarray, " old"]:
+        """Return all rows of the earlier classes."""
+        return train.rows_between(0, task.start)
+
+    def shares(self, rows: TaskRows, batch_size: int) -> Sequence[Share]:
+        """Draw each batch from all rows: how many of them are new is left to chance."""
+        return (Share(0, len(rows.labels), batch_size),)
+
+
+@dataclass(frozen=True, slots=True)
+class NoOldRows:
+    """No old row: naive fine-tuning, the lower bound, and methods that keep no rows."""
+
+    def old_rows(self, train: Pool, buffer: Buffer, task: Task) -> Int[np.ndarray, " old"]:
+        """Return no row."""
+        return np.empty(0, dtype=np.int64)
+
+    def shares(self, rows: TaskRows, batch_size: int) -> Sequence[Share]:
+        """Fill each batch with new rows."""
+        return (Share(rows.num_old, len(rows.labels), batch_size),)
+
+
+def old_rows_of(method: str, mix: str = "text") -> OldRows:
+    """Return the choice that `method` makes; `mix` is that of batches with rows of a buffer.
+
+    Raises:
+        ValueError: If there is no such method.
+    """
+    match method:
+        case "rehearsal" | "derpp":
+            return BufferedRows(mix)
+        case "naive" | "ewc":
+            return NoOldRows()
+        case "joint":
+            return AllOldRows()
+    if method in CLOSED_METHODS:
+        return NoOldRows()
+    if method in SOLVED_METHODS:
+        return AllOldRows()
+    raise ValueError(f"there is no method {method!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A range of rows, and how many of them are in each batch."""
+
+    start: int
+    stop: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """Batches of a task, as indices into its rows."""
+
+    batches: Int[np.ndarray, "iterations batch"]
+    """In each batch the new rows come first."""
+    num_new: Int[np.ndarray, " iterations"]
+    """New rows in each batch."""
+
+    @property
+    def new_share(self) -> Float[np.ndarray, " iterations"]:
+        """Share of new rows in each batch."""
+        share: np.ndarray = self.num_new / self.batches.shape[1]
+        return share
+
+
+def draw_schedule(
+    random: np.random.Generator, shares: Sequence[Share], *, first_new: int, iterations: int
+) -> Schedule:
+    """Draw batches that take from each range of rows its share.
+
+    Each range is passed over in shuffled order and shuffled anew when it is exhausted: a row
+    comes again only after all others of its range have come. Rows from `first_new` on are new.
+    """
+    batches = np.hstack([_passes(random, share, iterations) for share in shares])
+    is_old = batches < first_new
+    new_first = np.argsort(is_old, axis=1, kind="stable")
+    return Schedule(np.take_along_axis(batches, new_first, axis=1), (~is_old).sum(axis=1))
+
+
+def _passes(
+    random: np.random.Generator, share: Share, iterations: int
+) -> Int[np.ndarray, "iterations share"]:
+    rows, total = share.stop - share.start, iterations * share.count
+    if not total:
+        return np.empty((iterations, share.count), dtype=np.int64)
+    passes = [random.permutation(rows) for _ in range(-(-total // rows))]
+    return np.concatenate(passes)[:total].reshape(iterations, share.count) + share.start
+
+
+def mixed(mix: str, rows: TaskRows, batch_size: int) -> Sequence[Share]:
+    """Return the shares of a batch, the new rows first."""
+    half = batch_size // 2
+    if not rows.num_old:
+        return (_new(rows, batch_size),)
+    if mix == "text" or rows.num_base in (0, rows.num_old):
+        return (_new(rows, half), Share(0, rows.num_old, batch_size - half))
+    earlier = batch_size // 8
+    return (
+        _new(rows, half - earlier),
+        Share(0, rows.num_base, batch_size - half),
+        Share(rows.num_base, rows.num_old, earlier),
+    )
+
+
+def _new(rows: TaskRows, count: int) -> Share:
+    return Share(rows.num_old, len(rows.labels), count)
 
 
 class TaskPlan:

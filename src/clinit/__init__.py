@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from clinit.api.models import add_classes as add_classes
     from clinit.api.training import train_heads as train_heads
     from clinit.api.training import train_top as train_top
-    from clinit.headtrain.export.classifier import load_model as load_model
-    from clinit.headtrain.export.feature_prediction import predict_features as predict_features
-    from clinit.headtrain.least_squares.api import least_squares as least_squares
-    from clinit.headtrain.least_squares.classifier import (
+    from clinit.headtrain.model.head_alone import predict_features as predict_features
+    from clinit.headtrain.model.predict import load_model as load_model
+    from clinit.headtrain.statistics.classifier import (
         LeastSquaresClassifier as LeastSquaresClassifier,
     )
+    from clinit.headtrain.statistics.classifier import least_squares as least_squares
     from clinit.headtrain.study import DerppConfig as DerppConfig
     from clinit.headtrain.study import EwcConfig as EwcConfig
     from clinit.headtrain.study import Start as Start
@@ -69,10 +69,9 @@ _PLACES = {
     "clinit.headtrain.study": (
         *("DerppConfig", "EwcConfig", "Start", "Stream", "Study", "Top", "Training"),
     ),
-    "clinit.headtrain.export.classifier": ("load_model",),
-    "clinit.headtrain.export.feature_prediction": ("predict_features",),
-    "clinit.headtrain.least_squares.api": ("least_squares",),
-    "clinit.headtrain.least_squares.classifier": ("LeastSquaresClassifier",),
+    "clinit.headtrain.model.predict": ("load_model",),
+    "clinit.headtrain.model.head_alone": ("predict_features",),
+    "clinit.headtrain.statistics.classifier": ("LeastSquaresClassifier", "least_squares"),
     "clinit.analysis.report.report": ("Runs", "load_runs"),
     "clinit.api.caches": ("extract_features", "load_cache"),
     "clinit.api.heads": ("diagnose", "load_head", "probe", "save_head"),

@@ -3,13 +3,15 @@
 Names of files, classes and runs and the messages of libraries may contain control characters, and
 a terminal obeys them: it changes its title, hides lines, moves the cursor over what was printed.
 `visible` writes them out, `escaped` also those that Markdown obeys.
+
+A few of many names, for a message.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
 
@@ -169,3 +171,15 @@ def listed(words: Iterable[str], last: str = "and") -> str:
 def printable(path: str | os.PathLike[str]) -> str:
     r"""Return `path` with the bytes that are not UTF-8 written as \xff."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+SHOWN = 3
+
+
+def examples(names: Sequence[str]) -> str:
+    """Return the first few names, and an ellipsis if there are more.
+
+    >>> examples(["a", "b", "c", "d"])
+    'a, b, c, ...'
+    """
+    return ", ".join([*names[:SHOWN], *(["..."] if len(names) > SHOWN else [])])

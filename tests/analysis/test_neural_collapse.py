@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from clinit.analysis.metrics.collapse import class_nc1, etf_floor, neural_collapse
-from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
 
 Sample = tuple[np.ndarray, np.ndarray]
 

@@ -17,7 +17,7 @@ from clinit.analysis.report.same_data import by_data, headings
 from clinit.cli.report import report
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.record.measured_on import held_out_manifest, held_out_share
+from clinit.headtrain.record.info import held_out_manifest, held_out_share
 
 MakeRun = Callable[..., RunRecord]
 WriteRuns = Callable[..., Path]

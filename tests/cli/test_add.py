@@ -14,19 +14,16 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 import clinit
-from clinit.cli.add import accuracy_in_words, add
-from clinit.cli.model import show
-from clinit.cli.remember import remember
-from clinit.cli.remove import remove
-from clinit.cli.rename import rename
+from clinit.cli.add import accuracy_in_words, add, remember
+from clinit.cli.model import remove, rename, show
 from clinit.errors import CacheError, ManifestError, ModelError
-from clinit.extract.head import Head, Top1
-from clinit.extract.run import ExtractConfig
+from clinit.extract.cache.head import Head, Top1
+from clinit.extract.work.run import ExtractConfig
 from clinit.files.lock import claim_folder
-from clinit.headtrain.deployed.model import open_model
-from clinit.headtrain.export.memory_file import read_memory
-from clinit.headtrain.export.model_file import read_facts
-from clinit.headtrain.export.run import export_run
+from clinit.headtrain.model.edit import open_model
+from clinit.headtrain.model.export import export_run
+from clinit.headtrain.model.memory import read_memory
+from clinit.headtrain.model.model_file import read_facts
 
 app = typer.Typer()
 for command in (add, remember, remove, rename, show):

@@ -11,21 +11,18 @@ from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from clinit.cli import predict_table
+from clinit.cli import predict_output as predict_table
 from clinit.cli.predict import predict
 from clinit.cli.predict_output import COLUMNS, OF_REJECTION
 from clinit.errors import ImageError, ModelError
-from clinit.extract.cache import open_cache
-from clinit.extract.features import FeatureSet
-from clinit.headtrain.deployed.model import open_model
-from clinit.headtrain.export.classifier import load_model
-from clinit.headtrain.export.image_files import find_images
-from clinit.headtrain.export.memory import Memory
-from clinit.headtrain.export.memory_file import write_memory
-from clinit.headtrain.export.model_file import ModelFacts, write_model
-from clinit.headtrain.export.model_folder import MEMORY_FILE, write_model_folder
-from clinit.headtrain.export.rejection import Rejection
-from clinit.headtrain.export.run import Export, export_run
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.read import open_cache
+from clinit.headtrain.model.edit import open_model
+from clinit.headtrain.model.export import Export, export_run
+from clinit.headtrain.model.folder import MEMORY_FILE, write_model_folder
+from clinit.headtrain.model.memory import Memory, write_memory
+from clinit.headtrain.model.model_file import ModelFacts, write_model
+from clinit.headtrain.model.predict import Rejection, find_images, load_model
 
 app = typer.Typer()
 app.command()(predict)

@@ -18,24 +18,31 @@ import torch
 
 from clinit.analysis.metrics import diagnosis
 from clinit.analysis.metrics.collapse import class_nc1, deviation, neural_collapse
-from clinit.extract.stored_rows import StoredRows
+from clinit.extract.cache.features import StoredRows
 from clinit.headtrain import array
-from clinit.headtrain.array import as_tensor, beside, library, like, to_numpy
-from clinit.headtrain.bank import rows as labelled_rows
-from clinit.headtrain.bank.heads import Bank
+from clinit.headtrain.array import (
+    StreamedRows,
+    as_tensor,
+    beside,
+    library,
+    like,
+    select,
+    take,
+    to_numpy,
+)
 from clinit.headtrain.correction import bias_corrected, weight_aligned
-from clinit.headtrain.feature_rows import StreamedRows, select, take
-from clinit.headtrain.init import NewClasses, initialise
-from clinit.headtrain.init.solved import SOLVED
-from clinit.headtrain.init.task_start import TaskStart, start_made_task
-from clinit.headtrain.least_squares import leave_one_out, moments
-from clinit.headtrain.least_squares.lambda_curve import lambda_curve
-from clinit.headtrain.least_squares.solve import LambdaPath, least_squares_head
-from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
-from clinit.headtrain.losses import LOSSES
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.start.initialise import NewClasses, initialise
+from clinit.headtrain.start.task_start import SOLVED, TaskStart, start_made_task
+from clinit.headtrain.statistics import leave_one_out, moments
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
+from clinit.headtrain.statistics.lambda_curve import lambda_curve
+from clinit.headtrain.statistics.solve import LambdaPath, least_squares_head
+from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study import INITS, SCALES, Start, Study
+from clinit.headtrain.train import rows as labelled_rows
+from clinit.headtrain.train.heads import Bank
+from clinit.headtrain.train.losses import LOSSES
 
 DEVICE = strict.Device("device1")
 OLD, NEW, UNSEEN, DIM, ROWS = 5, 3, 2, 6, 400

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clinit.headtrain.class_draws import draw_per_class, held_out_rows, water_level
+from clinit.headtrain.groups import draw_per_class, held_out_rows, water_level
 
 counts_of_classes = st.lists(st.integers(0, 12), min_size=1, max_size=8)
 

@@ -14,20 +14,19 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.extract.features import FeatureSet
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head
-from clinit.extract.stored_rows import StoredRows
-from clinit.headtrain.bank import loop
-from clinit.headtrain.bank.loop import TaskSteps
+from clinit.extract.cache.features import FeatureSet, StoredRows
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head
+from clinit.headtrain.array import StreamedRows, select, take
 from clinit.headtrain.experiment import run_experiment
-from clinit.headtrain.feature_rows import StreamedRows, select, take
 from clinit.headtrain.runs import RunData
-from clinit.headtrain.stream import pool as pool_module
-from clinit.headtrain.stream.pool import Pool
+from clinit.headtrain.stream import buffer as pool_module
+from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study
-from clinit.headtrain.sweep.held_out import hold_out
+from clinit.headtrain.sweep.search import hold_out
+from clinit.headtrain.train import loop
+from clinit.headtrain.train.loop import TaskSteps
 from tests.headtrain.bank.test_loop import STEPS, make_steps
 
 DIM, CLASSES = 8, 4

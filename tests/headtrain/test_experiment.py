@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from clinit.errors import DeviceError
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
 from clinit.headtrain import events
-from clinit.headtrain import memory as residency
-from clinit.headtrain.bank import precision
-from clinit.headtrain.bank.rows import LabelledRows
+from clinit.headtrain import ram as residency
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord, final_head, read_record, write_record
 from clinit.headtrain.record.tables import TABLES
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study
+from clinit.headtrain.train import heads as precision
+from clinit.headtrain.train.rows import LabelledRows
 
 DIM, BASE, NEW = 24, 8, 7
 CONFIG = {

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clinit.headtrain import memory
-from clinit.headtrain.memory import is_resident, residency_notes
+from clinit.headtrain import ram as memory
+from clinit.headtrain.ram import is_resident, residency_notes
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -10,20 +10,20 @@ import pytest
 
 from clinit.analysis.metrics.diagnosis import diagnose
 from clinit.errors import MachineError
-from clinit.extract.cache import open_cache
+from clinit.extract.cache.read import open_cache
 from clinit.headtrain import events
-from clinit.headtrain import memory as memory_module
-from clinit.headtrain.align.alignment import align
-from clinit.headtrain.align.settings import AlignConfig
+from clinit.headtrain import ram as memory_module
 from clinit.headtrain.experiment import run_experiment
-from clinit.headtrain.memory import HostMemory
+from clinit.headtrain.probe.align import align
+from clinit.headtrain.probe.settings import AlignConfig
+from clinit.headtrain.ram import HostMemory
 from clinit.headtrain.record.compare import differences
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream import source as source_module
 from clinit.headtrain.stream.source import Source, read_source, read_sources
 from clinit.headtrain.study import Study
-from clinit.headtrain.sweep.held_out import hold_out
+from clinit.headtrain.sweep.search import hold_out
 from tests.headtrain.stream.made_caches import write_base, write_new, write_views
 
 Caches = tuple[Path, Path]
@@ -158,7 +158,7 @@ def test_views_are_not_loaded_where_the_plain_features_are_not(
     (base,) = read_sources(caches[0], memory=SMALL)
     assert base.head is not None
     views = open_cache(caches[0]).views
-    monkeypatch.delattr("clinit.extract.cache.CacheSplit.load")
+    monkeypatch.delattr("clinit.extract.cache.read.CacheSplit.load")
     align(base, base.head, AlignConfig(epochs=2, batch_size=32, device="cpu"), views)
 
 

@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from clinit.api.caches import Cache
-from clinit.extract.run import ExtractConfig
+from clinit.extract.work.run import ExtractConfig
 from clinit.files.lock import claim_file
-from clinit.headtrain.deployed.add import Addition
-from clinit.headtrain.deployed.add_images import AddRequest, add_images
-from clinit.headtrain.deployed.images import Listener
-from clinit.headtrain.deployed.model import open_model
-from clinit.headtrain.deployed.settings import AddConfig
 from clinit.headtrain.events import Observer, ignore
-from clinit.headtrain.export.model_folder import check_free
+from clinit.headtrain.model.add import Addition, AddRequest, add_images
+from clinit.headtrain.model.edit import open_model
+from clinit.headtrain.model.folder import check_free
+from clinit.headtrain.model.images import Listener
+from clinit.headtrain.model.settings import AddConfig
 
 
 def add_classes(
@@ -41,7 +40,7 @@ def add_classes(
         model: Folder or file of a model; it is not changed.
         images: A folder of images for each class, or `train` and `val` with such folders.
         out: Folder of the new model, or a file that ends in .safetensors.
-        settings: Those of `clinit.headtrain.deployed.settings.AddConfig`, by name.
+        settings: Those of `clinit.headtrain.model.settings.AddConfig`, by name.
         old: Features of old classes, in place of what the model remembers.
         replace: Whether classes that the model has are replaced.
         features: Folder of the features of the images; default: `out` with `-features`.

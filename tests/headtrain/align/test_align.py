@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from clinit.errors import DeviceError, HeadError
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
-from clinit.headtrain.align.alignment import align
-from clinit.headtrain.align.settings import AlignConfig
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
+from clinit.headtrain.probe.align import align
+from clinit.headtrain.probe.settings import AlignConfig
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
@@ -105,7 +105,7 @@ def test_a_base_smaller_than_a_batch_is_one_batch_and_needs_no_validation_rows()
 
 
 def test_an_alignment_in_bf16_is_near_to_one_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clinit.headtrain.bank.precision.cpu_has_bf16", lambda: True)
+    monkeypatch.setattr("clinit.headtrain.train.heads.cpu_has_bf16", lambda: True)
     full = align(BASE, HEAD, CONFIG)
     low = align(BASE, HEAD, replace(CONFIG, precision="bf16"))
     assert (full.facts["precision"], low.facts["precision"]) == ("float32", "bf16")

@@ -6,11 +6,10 @@ import sys
 import pytest
 import torch
 
-from clinit.headtrain.bank.adamw import BETAS, EPS, AdamW
-from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.bank.step import Updates
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Training
+from clinit.headtrain.train.heads import Bank
+from clinit.headtrain.train.step import BETAS, EPS, AdamW, Updates
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
@@ -60,7 +59,7 @@ def test_heads_of_one_setting_share_a_launch() -> None:
 def test_a_step_does_not_load_the_compiler_of_torch() -> None:
     code = """
 import sys, torch
-from clinit.headtrain.bank.adamw import AdamW
+from clinit.headtrain.train.step import AdamW
 AdamW.fresh([torch.ones(3)], [torch.ones(3)], lr=0.1, weight_decay=0.0).step()
 sys.exit("torch._dynamo" in sys.modules)
 """

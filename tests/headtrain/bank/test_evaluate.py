@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from clinit.extract.stored_rows import StoredRows
-from clinit.headtrain.bank import judge as judgement
-from clinit.headtrain.bank.evaluate import count_correct, evaluate, mean_losses
-from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.bank.rows import LabelledRows
-from clinit.headtrain.losses import loss_named
+from clinit.extract.cache.features import StoredRows
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Training
+from clinit.headtrain.train import evaluate as judgement
+from clinit.headtrain.train.evaluate import count_correct, evaluate, mean_losses
+from clinit.headtrain.train.heads import Bank
+from clinit.headtrain.train.losses import loss_named
+from clinit.headtrain.train.rows import LabelledRows
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 DIM, CLASSES = 48, 30

@@ -15,18 +15,17 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from clinit.headtrain.bank import loop as task_steps
-from clinit.headtrain.bank import rows as labelled_rows
-from clinit.headtrain.bank.evaluate import mean_losses
-from clinit.headtrain.bank.first_look import first_look
-from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.bank.judge import best_rivals, blocks_of, logits_of
-from clinit.headtrain.bank.loop import TaskSteps
-from clinit.headtrain.bank.rows import LabelledRows, ResidentFeed, StreamedFeed, feed_of
-from clinit.headtrain.bank.step import Updates
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.stream.batches import Schedule
+from clinit.headtrain.stream.task_plan import Schedule
 from clinit.headtrain.study import Training
+from clinit.headtrain.train import loop as task_steps
+from clinit.headtrain.train import rows as labelled_rows
+from clinit.headtrain.train.evaluate import best_rivals, blocks_of, logits_of, mean_losses
+from clinit.headtrain.train.first_look import first_look
+from clinit.headtrain.train.heads import Bank
+from clinit.headtrain.train.loop import TaskSteps
+from clinit.headtrain.train.rows import LabelledRows, ResidentFeed, StreamedFeed, feed_of
+from clinit.headtrain.train.step import Updates
 
 CUDA = torch.device("cuda")
 DIM, CLASSES, ROWS, BATCH, STEPS = 10, 6, 50, 8, 12

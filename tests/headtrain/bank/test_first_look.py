@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clinit.headtrain.bank.first_look import first_look
-from clinit.headtrain.bank.heads import Bank
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Training
+from clinit.headtrain.train.first_look import first_look
+from clinit.headtrain.train.heads import Bank
 
 DIM, CLASSES = 48, 30
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.bank.step import Updates
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Training
+from clinit.headtrain.train.heads import Bank
+from clinit.headtrain.train.step import Updates
 
 DIM, CLASSES, BATCH, STEPS = 16, 11, 24, 40
 CPU = torch.device("cpu")

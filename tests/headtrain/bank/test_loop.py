@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.headtrain.bank import loop as cuda_graph
-from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.bank.loop import WARM_UP_STEPS, CaptureWarning, Replayed, TaskSteps
-from clinit.headtrain.bank.rows import Feed, LabelledRows, ResidentFeed, StreamedFeed
-from clinit.headtrain.bank.step import Updates
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.stream.batches import Schedule
+from clinit.headtrain.stream.task_plan import Schedule
 from clinit.headtrain.study import Training
+from clinit.headtrain.train import loop as cuda_graph
+from clinit.headtrain.train.heads import Bank
+from clinit.headtrain.train.loop import WARM_UP_STEPS, CaptureWarning, Replayed, TaskSteps
+from clinit.headtrain.train.rows import Feed, LabelledRows, ResidentFeed, StreamedFeed
+from clinit.headtrain.train.step import Updates
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 DIM, CLASSES, ROWS, BATCH, STEPS = 10, 6, 50, 8, 12

@@ -14,14 +14,12 @@ from torch import Tensor
 
 from clinit.errors import DeviceError
 from clinit.extract.device import cpu_has_bf16
-from clinit.headtrain.bank import precision
-from clinit.headtrain.bank import step as training_module
-from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.bank.precision import check_precision, products_in
-from clinit.headtrain.bank.products import Bf16Products, Float32Products
-from clinit.headtrain.bank.step import Updates
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Study, Training
+from clinit.headtrain.train import heads as precision
+from clinit.headtrain.train import step as training_module
+from clinit.headtrain.train.heads import Bank, check_precision, products_in
+from clinit.headtrain.train.step import Bf16Products, Float32Products, Updates
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 DIM, CLASSES, BATCH = 48, 30, 16

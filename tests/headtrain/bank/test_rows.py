@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.headtrain.bank.rows import LabelledRows, ResidentFeed, StreamedFeed, feed_of
+from clinit.headtrain.train.rows import LabelledRows, ResidentFeed, StreamedFeed, feed_of
 
 CPU = torch.device("cpu")
 DIM, CLASSES, ROWS, BATCH, STEPS = 10, 6, 50, 8, 12

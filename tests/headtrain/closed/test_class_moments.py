@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clinit.headtrain.closed.class_moments import ClassMoments, plus_diagonal
+from clinit.headtrain.closed.moments import ClassMoments, plus_diagonal
 from tests.headtrain.closed.made import COUNTS, DIM, STOPS, rows_of
 
 

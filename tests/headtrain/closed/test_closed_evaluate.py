@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.headtrain.closed import evaluate as module
-from clinit.headtrain.closed.evaluate import evaluate, mean_loss
-from clinit.headtrain.closed.interface import Arrival, ClosedForm, Solution
+from clinit.headtrain.closed import interface as module
+from clinit.headtrain.closed.interface import Arrival, ClosedForm, Solution, evaluate, mean_loss
 
 ENDS = (4, 6, 9)
 CLASSES = 6

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from clinit.errors import MachineError
-from clinit.headtrain.closed import memory
-from clinit.headtrain.closed.memory import memory_notes, need_of
+from clinit.headtrain.closed import methods as memory
+from clinit.headtrain.closed.methods import memory_notes, need_of
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
 from clinit.headtrain.study import CLOSED_METHODS, Study
 from tests.headtrain.test_experiment import make_base, make_head, make_new

@@ -8,9 +8,8 @@ import array_api_strict as strict
 import numpy as np
 import pytest
 
-from clinit.headtrain.array import to_numpy
+from clinit.headtrain.array import StreamedRows, to_numpy
 from clinit.headtrain.closed.methods import closed_form
-from clinit.headtrain.feature_rows import StreamedRows
 from clinit.headtrain.study import CLOSED_METHODS, Study
 from tests.headtrain.closed.made import DIM, queries, stream
 

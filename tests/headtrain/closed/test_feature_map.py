@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from clinit.headtrain.closed.feature_map import FeatureMap, median_gamma
+from clinit.headtrain.closed.moments import FeatureMap, median_gamma
 
 ROWS = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
 

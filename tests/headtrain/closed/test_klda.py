@@ -8,9 +8,9 @@ from sklearn.covariance import OAS
 from sklearn.datasets import load_digits
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from clinit.headtrain.closed.feature_map import FeatureMap, median_gamma
+from clinit.headtrain.closed.discriminants import Klda
 from clinit.headtrain.closed.interface import Arrival
-from clinit.headtrain.closed.klda import Klda
+from clinit.headtrain.closed.moments import FeatureMap, median_gamma
 from clinit.headtrain.study import KldaConfig
 from tests.headtrain.closed.made import COUNTS, DIM, queries, rows_of, stream
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.closed.feature_map import FeatureMap
 from clinit.headtrain.closed.interface import Arrival
-from clinit.headtrain.closed.ranpac import Ranpac
-from clinit.headtrain.closed.ridge_path import LAMBDAS
+from clinit.headtrain.closed.moments import FeatureMap
+from clinit.headtrain.closed.ranpac import LAMBDAS, Ranpac
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.study import RanpacConfig
 from tests.headtrain.closed.made import COUNTS, DIM, queries, rows_of, stream

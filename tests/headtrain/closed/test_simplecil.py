@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from clinit.headtrain.closed.simplecil import SimpleCil
+from clinit.headtrain.closed.methods import SimpleCil
 from tests.headtrain.closed.made import COUNTS, DIM, queries, rows_of, stream
 
 

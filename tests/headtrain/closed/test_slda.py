@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from sklearn.covariance import OAS
 
-from clinit.headtrain.closed import slda as module
+from clinit.headtrain.closed import discriminants as module
+from clinit.headtrain.closed.discriminants import Slda, oracle_weight
 from clinit.headtrain.closed.interface import Arrival
-from clinit.headtrain.closed.slda import Slda, oracle_weight
-from clinit.headtrain.least_squares import moments
+from clinit.headtrain.statistics import moments
 from clinit.headtrain.study import SldaConfig
 from tests.headtrain.closed.made import COUNTS, DIM, STOPS, queries, rows_of, stream
 

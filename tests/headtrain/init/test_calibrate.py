@@ -5,20 +5,20 @@ import pytest
 import torch
 from scipy.optimize import approx_fprime, minimize
 
-from clinit.headtrain.init.calibrate import (
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.calibrate import (
     Calibration,
     Expansion,
     Objective,
     calibrate,
     minimise,
     newton_step,
+    norm_factor,
 )
-from clinit.headtrain.init.left_out import in_sample
-from clinit.headtrain.init.new_classes import NewClasses
-from clinit.headtrain.init.norms import norm_factor
-from clinit.headtrain.init.surroundings import MAX_ROWS, Surroundings, balanced_draw
-from clinit.headtrain.losses import LOSSES, Loss
-from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.calibration_set import MAX_ROWS, Surroundings, balanced_draw
+from clinit.headtrain.start.left_out import in_sample
+from clinit.headtrain.start.new_rows import NewClasses
+from clinit.headtrain.train.losses import LOSSES, Loss
 
 OLD, NEW, UNSEEN, DIM = 5, 3, 2, 6
 NAMES = ["ce", "mse", "sqen"]

@@ -7,11 +7,11 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from clinit.headtrain.init import NewClasses, Rows, initialise
-from clinit.headtrain.init.fit import Fit, fit
-from clinit.headtrain.init.surroundings import Surroundings
-from clinit.headtrain.losses import LOSSES
+from clinit.headtrain.start.calibrate import Fit, fit
+from clinit.headtrain.start.calibration_set import Surroundings
+from clinit.headtrain.start.initialise import NewClasses, Rows, initialise
 from clinit.headtrain.study import Start
+from clinit.headtrain.train.losses import LOSSES
 
 OLD, NEW, UNSEEN, DIM = 4, 3, 2, 5
 NAMES = ["ce", "mse", "sqen"]

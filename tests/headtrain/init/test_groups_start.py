@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from clinit.headtrain.groups import find_groups, repeating
-from clinit.headtrain.init import NewClasses, Rows, initialise
-from clinit.headtrain.least_squares.lambda_curve import held_out
+from clinit.headtrain.start.initialise import NewClasses, Rows, initialise
+from clinit.headtrain.statistics.lambda_curve import held_out
 from clinit.headtrain.study import Start
 
 DIM, OLD, STOP = 20, 6, 10

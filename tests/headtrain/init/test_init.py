@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.headtrain.init import (
+from clinit.headtrain.start.initialise import (
     NewClasses,
     Rows,
     class_statistics,
     initialise,
     random_rows,
 )
-from clinit.headtrain.init.raw import random_task_rows, unit_class_mean_rows
-from clinit.headtrain.least_squares.solve import least_squares_head
-from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.headtrain.start.new_rows import random_task_rows, unit_class_mean_rows
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.solve import least_squares_head
+from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.stream.seeds import Draw
-from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import INITS, SCALES, Start, Study
 
 OLD, NEW, DIM = 6, 3, 10

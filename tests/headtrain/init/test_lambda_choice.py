@@ -7,14 +7,22 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from clinit.headtrain.init import NewClasses, Rows, class_statistics, initialise, raw_rows
-from clinit.headtrain.init.calibrate import calibrate
-from clinit.headtrain.init.lambda_choice import _Search, loss_curve, safe_lambda
-from clinit.headtrain.init.left_out import leave_one_out
-from clinit.headtrain.init.surroundings import Surroundings
-from clinit.headtrain.least_squares.solve import LambdaPath
-from clinit.headtrain.losses import LOSSES
+from clinit.headtrain.start.calibrate import calibrate
+from clinit.headtrain.start.calibration_set import Surroundings
+from clinit.headtrain.start.initialise import (
+    NewClasses,
+    Rows,
+    _Search,
+    class_statistics,
+    initialise,
+    loss_curve,
+    raw_rows,
+    safe_lambda,
+)
+from clinit.headtrain.start.left_out import leave_one_out
+from clinit.headtrain.statistics.solve import LambdaPath
 from clinit.headtrain.study import Start
+from clinit.headtrain.train.losses import LOSSES
 
 OLD, NEW, DIM = 3, 2, 8
 
@@ -213,8 +221,8 @@ def test_a_lambda_of_negative_factor_is_not_chosen() -> None:
 def test_the_grid_goes_on_where_its_lower_edge_is_best(monkeypatch: pytest.MonkeyPatch) -> None:
     data = arrival(noise=0.1)
     whole = curve_of(data)
-    monkeypatch.setattr("clinit.headtrain.init.lambda_choice.BELOW", 1)
-    monkeypatch.setattr("clinit.headtrain.init.lambda_choice.ABOVE", 1)
+    monkeypatch.setattr("clinit.headtrain.start.initialise.BELOW", 1)
+    monkeypatch.setattr("clinit.headtrain.start.initialise.ABOVE", 1)
     longer = curve_of(data)
     assert len(longer.lams) > 3
     assert longer.errors[0] > min(longer.errors)
@@ -224,5 +232,5 @@ def test_the_grid_goes_on_where_its_lower_edge_is_best(monkeypatch: pytest.Monke
 def test_many_rows_are_judged_by_a_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     data = arrival(rows=24)
     whole = curve_of(data)
-    monkeypatch.setattr("clinit.headtrain.init.lambda_choice.MAX_ROWS", 50)
+    monkeypatch.setattr("clinit.headtrain.start.initialise.MAX_ROWS", 50)
     assert curve_of(data) == curve_of(data) != whole

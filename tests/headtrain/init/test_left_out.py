@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from clinit.headtrain.array import to_numpy
-from clinit.headtrain.init import NewClasses, Rows, class_statistics, raw_rows
-from clinit.headtrain.init.lda import SHRINKAGE
-from clinit.headtrain.init.left_out import leave_one_out
-from clinit.headtrain.init.surroundings import Surroundings
-from clinit.headtrain.least_squares import leave_one_out as leave_one_out_module
-from clinit.headtrain.losses import LOSSES
+from clinit.headtrain.start.calibration_set import Surroundings
+from clinit.headtrain.start.initialise import NewClasses, Rows, class_statistics, raw_rows
+from clinit.headtrain.start.left_out import leave_one_out
+from clinit.headtrain.start.new_rows import SHRINKAGE
+from clinit.headtrain.statistics import leave_one_out as leave_one_out_module
 from clinit.headtrain.study import Start
+from clinit.headtrain.train.losses import LOSSES
 
 DIM, START, STOP = 7, 3, 6
 COUNTS = (4, 9, 1, 5, 2, 12)

@@ -6,11 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.headtrain.feature_rows import StreamedRows
-from clinit.headtrain.init.running_statistics import RunningStatistics
-from clinit.headtrain.least_squares.moments import MomentSums
-from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
-from clinit.headtrain.stream.pool import TaskRows
+from clinit.headtrain.array import StreamedRows
+from clinit.headtrain.statistics.class_statistics import (
+    ClassStatistics,
+    RunningStatistics,
+    Weighting,
+)
+from clinit.headtrain.statistics.moments import MomentSums
+from clinit.headtrain.stream.buffer import TaskRows
 
 DIM, BASE, NEW, TASKS = 6, 4, 2, 3
 CLASSES = BASE + NEW * TASKS

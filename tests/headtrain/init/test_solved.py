@@ -9,13 +9,13 @@ import pytest
 from sklearn.linear_model import Ridge as PeerRidge
 from sklearn.neighbors import NearestCentroid
 
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
 from clinit.headtrain.experiment import run_experiment
-from clinit.headtrain.init.lda import SHRINKAGE
-from clinit.headtrain.init.solved import SOLVED, SolvedHead
-from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.start.new_rows import SHRINKAGE
+from clinit.headtrain.start.task_start import SOLVED, SolvedHead
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import Source

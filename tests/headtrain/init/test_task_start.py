@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.init import LambdaCurve, NewClasses, initialise, task_start
-from clinit.headtrain.init.solved import SOLVED, SolvedHead
-from clinit.headtrain.init.task_start import TaskStart
-from clinit.headtrain.least_squares.lambda_curve import lambda_curve
-from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.start import task_start
+from clinit.headtrain.start.initialise import LambdaCurve, NewClasses, initialise
+from clinit.headtrain.start.task_start import SOLVED, SolvedHead, TaskStart
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.lambda_curve import lambda_curve
+from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study import Start, Study, Weighting
 
 OLD, NEW, DIM = 5, 3, 6

@@ -9,7 +9,7 @@ import torch
 
 import clinit
 from clinit.errors import StatisticsError
-from clinit.headtrain.least_squares.api import _integers, _matrix, _ridge
+from clinit.headtrain.statistics.classifier import _integers, _matrix, _ridge
 
 
 def sample() -> tuple[np.ndarray, np.ndarray]:
@@ -139,8 +139,8 @@ def test_cuda_tensors_stay_on_their_device_and_give_the_same_head(
 @pytest.mark.parametrize("lam", [0.0, 0.05])
 def test_cupy_arrays_take_every_step_that_numpy_arrays_take(lam: float) -> None:
     cupy = pytest.importorskip("cupy")
-    from clinit.headtrain.least_squares.solve import LambdaPath, least_squares_head
-    from clinit.headtrain.least_squares.statistics import ClassStatistics
+    from clinit.headtrain.statistics.class_statistics import ClassStatistics
+    from clinit.headtrain.statistics.solve import LambdaPath, least_squares_head
 
     features, labels = sample()
     near = ClassStatistics.of(features, labels)

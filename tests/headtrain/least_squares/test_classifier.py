@@ -12,9 +12,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import clinit
 from clinit.errors import StatisticsError
-from clinit.headtrain.least_squares.classifier import LeastSquaresClassifier
-from clinit.headtrain.least_squares.cross_validation import generalised_curve, leave_one_out_curve
-from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.classifier import LeastSquaresClassifier
+from clinit.headtrain.statistics.lambda_curve import generalised_curve, leave_one_out_curve
 
 
 @parametrize_with_checks([LeastSquaresClassifier(), LeastSquaresClassifier(lam=0.05)])  # type: ignore[untyped-decorator]

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from clinit.headtrain.groups import find_groups
-from clinit.headtrain.least_squares.cross_validation import generalised_curve, leave_one_out_curve
-from clinit.headtrain.least_squares.pooled import pooled
-from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting, pooled
+from clinit.headtrain.statistics.lambda_curve import generalised_curve, leave_one_out_curve
 
 LAMS = (1e-4, 1e-2, 1.0)
 
@@ -119,7 +118,7 @@ def test_rows_that_are_there_twice_with_other_labels_are_not_explained() -> None
 
 def test_of_many_rows_some_of_each_class_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     features, labels = rows()
-    monkeypatch.setattr("clinit.headtrain.least_squares.cross_validation.MOST_ROWS", 14)
+    monkeypatch.setattr("clinit.headtrain.statistics.lambda_curve.MOST_ROWS", 14)
     statistics = ClassStatistics.of(features, labels, weighting="sample")
     found = leave_one_out_curve(features, labels, statistics, LAMS)
     by_class = np.argsort(labels, kind="stable")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.least_squares.lambda_curve import held_out, held_out_error, lambda_curve
-from clinit.headtrain.least_squares.solve import LambdaPath
-from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.lambda_curve import held_out, held_out_error, lambda_curve
+from clinit.headtrain.statistics.solve import LambdaPath
 
 
 def sample(

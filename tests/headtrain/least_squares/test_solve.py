@@ -9,9 +9,9 @@ import scipy.linalg
 from sklearn.linear_model import Ridge
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.least_squares.solve import LambdaPath, least_squares_head
-from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting, row_weights
 from clinit.headtrain.rows import Rows
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting, row_weights
+from clinit.headtrain.statistics.solve import LambdaPath, least_squares_head
 
 WEIGHTINGS: list[Weighting] = ["class", "sample"]
 CLASSES, DIM = 6, 8

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.least_squares import statistics as statistics_module
-from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
+from clinit.headtrain.statistics import class_statistics as statistics_module
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
 
 WEIGHTINGS: list[Weighting] = ["class", "sample"]
 CLASSES, DIM = 7, 5

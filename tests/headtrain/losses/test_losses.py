@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clinit.headtrain.losses import LOSSES, SquaredError, loss_named
+from clinit.headtrain.train.losses import LOSSES, SquaredError, loss_named
 
 NAMES = ["ce", "mse", "sqen"]
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.headtrain.bank.rows import LabelledRows
-from clinit.headtrain.probe.accuracy import bank_of, count_in_top, measure
+from clinit.headtrain.probe.result import bank_of, count_in_top, measure
 from clinit.headtrain.rows import Rows
+from clinit.headtrain.train.rows import LabelledRows
 
 CLASSES, DIM = 8, 3
 RNG = np.random.default_rng(0)

@@ -12,16 +12,16 @@ from sklearn.metrics import log_loss
 from sklearn.preprocessing import StandardScaler
 
 from clinit.errors import CacheError
-from clinit.extract.features import FeatureSet
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head
-from clinit.headtrain.class_draws import held_out_rows
-from clinit.headtrain.least_squares.api import least_squares
-from clinit.headtrain.least_squares.cross_validation import leave_one_out_curve
-from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head
+from clinit.headtrain.groups import held_out_rows
 from clinit.headtrain.probe.fit_head import C, HeadFit, fit_head
 from clinit.headtrain.probe.protocol import probe
 from clinit.headtrain.probe.settings import ProbeConfig
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.classifier import least_squares
+from clinit.headtrain.statistics.lambda_curve import leave_one_out_curve
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
 

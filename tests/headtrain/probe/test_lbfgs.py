@@ -7,10 +7,9 @@ from scipy.optimize import approx_fprime
 from sklearn.linear_model import LogisticRegression as Reference
 from sklearn.preprocessing import StandardScaler
 
-from clinit.headtrain.bank.rows import LabelledRows
-from clinit.headtrain.probe import lbfgs
-from clinit.headtrain.probe.lbfgs import LogisticRegression
-from clinit.headtrain.probe.standardise import Standard
+from clinit.headtrain.probe import fit as lbfgs
+from clinit.headtrain.probe.fit import LogisticRegression, Standard
+from clinit.headtrain.train.rows import LabelledRows
 from tests.headtrain.probe.digits import digits
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.headtrain.bank.rows import LabelledRows
-from clinit.headtrain.probe import lbfgs
-from clinit.headtrain.probe.points import Fitted, fit
+from clinit.headtrain.probe import fit as lbfgs
+from clinit.headtrain.probe.fit import Fitted, fit
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.train.rows import LabelledRows
 from tests.headtrain.probe.digits import digits
 
 GRID: dict[str, Any] = {"lr": (1e-3, 1e-2), "weight_decay": (0.0, 1.0)}

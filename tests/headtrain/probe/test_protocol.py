@@ -9,11 +9,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression as Reference
 
 from clinit.errors import CacheError, HeadError
-from clinit.extract.features import FeatureSet
-from clinit.headtrain.class_draws import held_out_rows
-from clinit.headtrain.probe import lbfgs
-from clinit.headtrain.probe.notes import edge_notes
-from clinit.headtrain.probe.protocol import probe
+from clinit.extract.cache.features import FeatureSet
+from clinit.headtrain.groups import held_out_rows
+from clinit.headtrain.probe import fit as lbfgs
+from clinit.headtrain.probe.protocol import edge_notes, probe
 from clinit.headtrain.probe.result import GridPoint, Probe
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.record.format import finite

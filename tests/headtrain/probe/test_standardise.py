@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.headtrain.bank.rows import LabelledRows
-from clinit.headtrain.probe import standardise
-from clinit.headtrain.probe.standardise import Standard
+from clinit.headtrain.probe import fit as standardise
+from clinit.headtrain.probe.fit import Standard
+from clinit.headtrain.train.rows import LabelledRows
 
 FEATURES = (5 + 3 * np.random.default_rng(0).normal(size=(50, 4))).astype(np.float32)
 FEATURES[:, 2] = 7

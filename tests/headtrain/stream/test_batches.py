@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clinit.headtrain.stream.batches import Schedule, Share, draw_schedule, mixed
-from clinit.headtrain.stream.pool import TaskRows
+from clinit.headtrain.stream.buffer import TaskRows
+from clinit.headtrain.stream.task_plan import Schedule, Share, draw_schedule, mixed
 
 counts = st.integers(0, 15)
 sizes = st.integers(1, 20)

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clinit.headtrain.stream.buffer import Balanced, Buffer, PerClass, Quotas, Sgm, level
-from clinit.headtrain.stream.pool import Pool
+from clinit.headtrain.stream.buffer import Balanced, Buffer, PerClass, Pool, Quotas, Sgm, level
 
 counts_of_classes = st.lists(st.integers(0, 12), min_size=1, max_size=12)
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from clinit.errors import ExperimentError
-from clinit.headtrain.stream.pool import Pool
-from clinit.headtrain.stream.scenario import Scenario
+from clinit.headtrain.stream.buffer import Pool
+from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import TaskPlan
-from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import Study
 
 BASE, PER_CLASS = 40, 30

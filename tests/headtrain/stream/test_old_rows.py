@@ -3,11 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clinit.headtrain.stream.batches import Share
-from clinit.headtrain.stream.buffer import Balanced, Buffer
-from clinit.headtrain.stream.old_rows import old_rows_of
-from clinit.headtrain.stream.pool import Pool, TaskRows
-from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.stream.buffer import Balanced, Buffer, Pool, TaskRows
+from clinit.headtrain.stream.scenario import Task
+from clinit.headtrain.stream.task_plan import Share, old_rows_of
 from clinit.headtrain.study import HEAD_METHODS
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clinit.headtrain.stream import pool as pool_module
-from clinit.headtrain.stream.pool import Pool, TaskRows
+from clinit.headtrain.stream import buffer as pool_module
+from clinit.headtrain.stream.buffer import Pool, TaskRows
 
 labels_of_a_part = st.lists(st.integers(-1, 4), max_size=12)
 

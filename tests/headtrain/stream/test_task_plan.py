@@ -5,13 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.headtrain.init.raw import random_task_rows
 from clinit.headtrain.record.task_log import TaskEntry
-from clinit.headtrain.stream.pool import Pool
-from clinit.headtrain.stream.scenario import Scenario
+from clinit.headtrain.start.new_rows import random_task_rows
+from clinit.headtrain.stream.buffer import Pool
+from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.seeds import Draw
 from clinit.headtrain.stream.task_plan import TaskPlan
-from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import Study
 
 TRAIN = [12, 3, 9, 20, 1, 15, 6, 9, 11]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clinit.errors import ExperimentError
-from clinit.headtrain.stream.tasks import shuffled, split_into_tasks
+from clinit.headtrain.stream.scenario import shuffled, split_into_tasks
 
 
 @given(

@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 
 from clinit.errors import CheckpointError
 from clinit.files.documents import content_sha256
-from clinit.headtrain.init import Initialisation, LambdaCurve
 from clinit.headtrain.record.task_log import Point, TaskEntry
 from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.initialise import Initialisation, LambdaCurve
 from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 
 CPU = torch.device("cpu")
