@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import clinit
-from clinit.extract.cache import open_cache
-from clinit.extract.head import Head
+from clinit.extract.cache.head import Head
+from clinit.extract.cache.read import open_cache
 from clinit.headtrain.model.edit import open_model
 from clinit.headtrain.model.export import Export, export_run
 from clinit.headtrain.model.of_run import read_run

@@ -22,7 +22,7 @@ from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.stream.source import NONE_EVALUATED, Source
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study import Study
-from clinit.headtrain.study.checks import DEFAULT_BUFFER
+from clinit.headtrain.study.rules import DEFAULT_BUFFER
 from clinit.words import examples, listed, number_of, size_text
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from clinit.errors import CacheError
-from clinit.extract.cache import Cache, CacheSplit, open_cache
-from clinit.extract.features import FeatureSet
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head
-from clinit.extract.shard_rows import stored_features
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head
+from clinit.extract.cache.read import Cache, CacheSplit, open_cache
+from clinit.extract.cache.shard_rows import stored_features
 from clinit.headtrain.ram import HostMemory, disk_note, left_on_disk
 from clinit.stopwatch import Stopwatch
 

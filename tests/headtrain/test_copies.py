@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.extract.features import FeatureSet
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head
-from clinit.extract.stored_rows import StoredRows
+from clinit.extract.cache.features import FeatureSet, StoredRows
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head
 from clinit.headtrain.array import StreamedRows, select, take
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.runs import RunData
@@ -25,7 +24,7 @@ from clinit.headtrain.stream import buffer as pool_module
 from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study
-from clinit.headtrain.sweep.held_out import hold_out
+from clinit.headtrain.sweep.search import hold_out
 from clinit.headtrain.train import loop
 from clinit.headtrain.train.loop import TaskSteps
 from tests.headtrain.bank.test_loop import STEPS, make_steps

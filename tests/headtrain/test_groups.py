@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from clinit.extract.features import FeatureSet
+from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain import groups as groups_module
 from clinit.headtrain.groups import find_groups, groups_of
 

@@ -11,8 +11,8 @@ import pytest
 
 import clinit
 from clinit.errors import ExperimentError
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.info import settings_of
@@ -23,7 +23,7 @@ from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import DEFAULT_BUFFER, Study, identity_of, names_of
 from clinit.headtrain.sweep.grid import parse_grid
-from clinit.headtrain.sweep.run import run_of
+from clinit.headtrain.sweep.plan import run_of
 
 DIM, BASE, NEW = 8, 5, 4
 SMALL: dict[str, Any] = {

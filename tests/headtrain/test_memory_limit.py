@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.analysis.diagnosis import diagnose
+from clinit.analysis.metrics.diagnosis import diagnose
 from clinit.errors import MachineError
-from clinit.extract.cache import open_cache
+from clinit.extract.cache.read import open_cache
 from clinit.headtrain import events
 from clinit.headtrain import ram as memory_module
 from clinit.headtrain.experiment import run_experiment
@@ -23,7 +23,7 @@ from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream import source as source_module
 from clinit.headtrain.stream.source import Source, read_source, read_sources
 from clinit.headtrain.study import Study
-from clinit.headtrain.sweep.held_out import hold_out
+from clinit.headtrain.sweep.search import hold_out
 from tests.headtrain.stream.made_caches import write_base, write_new, write_views
 
 Caches = tuple[Path, Path]
@@ -158,7 +158,7 @@ def test_views_are_not_loaded_where_the_plain_features_are_not(
     (base,) = read_sources(caches[0], memory=SMALL)
     assert base.head is not None
     views = open_cache(caches[0]).views
-    monkeypatch.delattr("clinit.extract.cache.CacheSplit.load")
+    monkeypatch.delattr("clinit.extract.cache.read.CacheSplit.load")
     align(base, base.head, AlignConfig(epochs=2, batch_size=32, device="cpu"), views)
 
 

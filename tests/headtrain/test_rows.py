@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from clinit.extract.head import Head
+from clinit.extract.cache.head import Head
 from clinit.headtrain.rows import Rows
 
 WEIGHT = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])

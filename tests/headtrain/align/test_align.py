@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from clinit.errors import DeviceError, HeadError
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
 from clinit.headtrain.probe.align import align
 from clinit.headtrain.probe.settings import AlignConfig
 from clinit.headtrain.stream.base_head import head_digest

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from clinit.errors import CacheError
-from clinit.extract.cache import CacheSplit, open_cache
-from clinit.extract.features import FeatureSet
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head
+from clinit.extract.cache.plan import Plan, settle_plan, shard_name
+from clinit.extract.cache.read import CacheSplit, open_cache
+from clinit.extract.cache.shard import assemble, write_shard
+from clinit.extract.cache.summary import RunFacts, write_summary
 from clinit.extract.manifest import Manifest, write_manifest
-from clinit.extract.plan import Plan, settle_plan, shard_name
-from clinit.extract.shard import assemble, write_shard
-from clinit.extract.summary import RunFacts, write_summary
 from clinit.headtrain.probe.align import align, choose_views
 from clinit.headtrain.probe.settings import AlignConfig
 from clinit.headtrain.stream.seeds import Draw, generator

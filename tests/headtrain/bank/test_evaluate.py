@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clinit.extract.stored_rows import StoredRows
+from clinit.extract.cache.features import StoredRows
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Training
 from clinit.headtrain.train import evaluate as judgement

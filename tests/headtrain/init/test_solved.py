@@ -9,8 +9,8 @@ import pytest
 from sklearn.linear_model import Ridge as PeerRidge
 from sklearn.neighbors import NearestCentroid
 
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.start.new_rows import SHRINKAGE

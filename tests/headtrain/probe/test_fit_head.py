@@ -12,9 +12,9 @@ from sklearn.metrics import log_loss
 from sklearn.preprocessing import StandardScaler
 
 from clinit.errors import CacheError
-from clinit.extract.features import FeatureSet
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head
 from clinit.headtrain.groups import held_out_rows
 from clinit.headtrain.probe.fit_head import C, HeadFit, fit_head
 from clinit.headtrain.probe.protocol import probe

@@ -9,7 +9,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression as Reference
 
 from clinit.errors import CacheError, HeadError
-from clinit.extract.features import FeatureSet
+from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.groups import held_out_rows
 from clinit.headtrain.probe import fit as lbfgs
 from clinit.headtrain.probe.protocol import edge_notes, probe

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from clinit.errors import CacheError, ClinitError, ExperimentError, HeadError
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head
 from clinit.headtrain.stream.scenario import Scenario, build_scenario, drawn_shots
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Stream

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from clinit.errors import CacheError
-from clinit.extract.features import FeatureSet
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head
 from clinit.headtrain.stream.source import Source, check_same_backbone
 
 
