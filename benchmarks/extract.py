@@ -29,8 +29,8 @@ from typing import Any
 
 from extract_contenders import CONTENDERS
 from extract_images import QUALITY, SIZES, write_images
-from rich.table import Table
 from harness import CONSOLE, Process, processor
+from rich.table import Table
 
 
 @dataclass(frozen=True, slots=True)

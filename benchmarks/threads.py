@@ -33,8 +33,8 @@ from itertools import count
 from pathlib import Path
 
 import numpy as np
-from rich.table import Table
 from harness import CONSOLE, processor
+from rich.table import Table
 
 _LONG = {"OPENBLAS_THREAD_TIMEOUT": "28"}
 SETTINGS = {

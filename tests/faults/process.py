@@ -23,7 +23,7 @@ from typing import Any
 TIMEOUT_S = 60.0
 LOADED = (
     *("timm", "torch", "h5py", "polars", "optuna", "matplotlib.figure", "safetensors.torch"),
-    *("sqlalchemy.dialects.sqlite.pysqlite", "clinit.cli.main", "clinit.extract.run"),
+    *("sqlalchemy.dialects.sqlite.pysqlite", "clinit.cli.main", "clinit.extract.work.run"),
     *("clinit.analysis.report", "clinit.headtrain.experiment", "clinit.headtrain.top.experiment"),
 )
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
