@@ -61,7 +61,7 @@ def diagnose(
     if not math.isfinite(lam):
         raise typer.BadParameter(f"--lambda takes a finite number, got {lam}")
     check_caches(cache, head=None if head == STORED else Path(head))
-    from clinit.analysis.diagnosis import diagnose_split
+    from clinit.analysis.metrics.diagnosis import diagnose_split
     from clinit.extract.cache.read import open_cache
     from clinit.extract.device import choose_device
     from clinit.headtrain.ram import HostMemory, shard_notes

@@ -123,7 +123,7 @@ def show(
 @app.command(name="list")
 def list_() -> None:
     """List the known data sets."""
-    from clinit.analysis.columns import Column, table_of
+    from clinit.analysis.report.table import Column, table_of
     from clinit.extract.dataset import (
         FOLDER,
         HUGGINGFACE,

@@ -93,7 +93,7 @@ def _json(found: Probe) -> str:
 
 
 def _show(found: Probe) -> None:
-    from clinit.analysis.probe_table import accuracy_lines, grid_table, grid_title
+    from clinit.analysis.report.probe_table import accuracy_lines, grid_table, grid_title
 
     say(f"{found.facts['cache']['path']}: {found.protocol}")
     for text in found.notes:

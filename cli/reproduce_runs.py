@@ -16,7 +16,7 @@ from clinit.errors import ExperimentError
 
 if TYPE_CHECKING:
     from clinit.analysis.paper.tables import Table
-    from clinit.analysis.run_summary import RunSummary
+    from clinit.analysis.report.run import RunSummary
     from clinit.headtrain.study import Study
 
 _SCALED = {"tasks": "2", "batch_size": "64", "eval_every": "8"}
@@ -104,7 +104,7 @@ class Asked:
 
 def runs_of(folder: Path, studies: Sequence[Study]) -> tuple[RunSummary, ...]:
     """Return the recorded runs of studies; empty where there is none."""
-    from clinit.analysis.report import load_report
+    from clinit.analysis.report.report import load_report
 
     found = recorded(folder, studies)
     return load_report(found).runs if found else ()

@@ -125,7 +125,7 @@ def _test(
 
 
 def _measure(path: Path, objective: str) -> float | None:
-    from clinit.analysis.run_summary import RunSummary
+    from clinit.analysis.report.run import RunSummary
     from clinit.headtrain.record.format import read_record
 
     value: float | None = RunSummary.of(read_record(path)).row()[objective]

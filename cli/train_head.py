@@ -98,6 +98,6 @@ def train_head(
 
 
 def _diagnosis(statistics: ClassStatistics, head: Rows) -> dict[str, Any]:
-    from clinit.analysis.diagnosis import diagnose
+    from clinit.analysis.metrics.diagnosis import diagnose
 
     return diagnose(statistics, head.weight, head.bias, lam=_DIAGNOSIS_LAMBDA).content()

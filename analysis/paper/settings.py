@@ -9,7 +9,7 @@ from typing import Any
 
 from clinit.analysis.paper.numbers import Place
 from clinit.analysis.paper.tables import METHODS, Table
-from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.report.run import RunSummary
 from clinit.errors import RecordError
 from clinit.headtrain.record.info import study_of_run
 from clinit.headtrain.study.rules import settings_of

@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.analysis import diagnosis
-from clinit.analysis.deviation import deviation
-from clinit.analysis.neural_collapse import class_nc1, neural_collapse
+from clinit.analysis.metrics import diagnosis
+from clinit.analysis.metrics.collapse import class_nc1, deviation, neural_collapse
 from clinit.extract.cache.features import StoredRows
 from clinit.headtrain import array
 from clinit.headtrain.array import (

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.analysis.diagnosis import diagnose
+from clinit.analysis.metrics.diagnosis import diagnose
 from clinit.errors import MachineError
 from clinit.extract.cache.read import open_cache
 from clinit.headtrain import events

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from clinit.analysis.runs import Runs, load_runs, runs_of
+from clinit.analysis.report.report import Runs, load_runs, runs_of
 from clinit.api.caches import Cache, opened
 from clinit.extract.cache.head import Head
 from clinit.files.lock import claim_folder
