@@ -30,7 +30,7 @@ import pickle, sys
 from pathlib import Path
 from ray.cluster_utils import Cluster
 from clinit.headtrain.sweep.cluster import train_on_ray
-from clinit.headtrain.sweep.folder import hold_folder
+from clinit.headtrain.sweep.folder import open_folder
 from clinit.headtrain.sweep.grid import parse_grid
 from clinit.headtrain.study import Study
 from clinit.headtrain.sweep.plan import distinct, runs_of
@@ -41,10 +41,10 @@ runs = distinct(runs_of(parse_grid(sys.argv[3:])))
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
 cluster.add_node(num_cpus=1)
 try:
-    with hold_folder(Path(sys.argv[2]), data, {"ce"}) as folder:
-        plan = plan_sweep(runs, folder, data)
-        with train_on_ray(data, cluster.address) as train:
-            run_sweep(plan, folder, train, print)
+    folder = open_folder(Path(sys.argv[2]), data, {"ce"})
+    plan = plan_sweep(runs, folder, data)
+    with train_on_ray(data, cluster.address) as train:
+        run_sweep(plan, folder, train, print)
 finally:
     cluster.shutdown()
 """
