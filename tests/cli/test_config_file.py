@@ -11,13 +11,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from clinit.cli.add import add, remember
 from clinit.cli.align import align
 from clinit.cli.config_file import commands_with_files
 from clinit.cli.config_section import APART, NOT_SHARED
 from clinit.cli.context import given
 from clinit.cli.extract import extract
 from clinit.cli.main import app
+from clinit.cli.model import add, remember
 from clinit.cli.sweep import sweep
 from clinit.cli.sweep_grids import grids_of
 from clinit.cli.train_head import train_head
