@@ -20,8 +20,7 @@ from clinit.headtrain.stream.task_plan import Schedule
 from clinit.headtrain.study import Training
 from clinit.headtrain.train import loop as task_steps
 from clinit.headtrain.train import rows as labelled_rows
-from clinit.headtrain.train.evaluate import best_rivals, blocks_of, logits_of, mean_losses
-from clinit.headtrain.train.first_look import first_look
+from clinit.headtrain.train.evaluate import best_rivals, blocks_of, compared, logits_of, mean_losses
 from clinit.headtrain.train.heads import Bank
 from clinit.headtrain.train.loop import TaskSteps
 from clinit.headtrain.train.rows import LabelledRows, ResidentFeed, StreamedFeed, feed_of
@@ -114,7 +113,6 @@ def test_the_steps_of_a_task_wait_for_nothing(
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
 def test_an_evaluation_stays_on_the_device_until_its_counts_come_back(precision: str) -> None:
     bank, test = make_bank(precision), make_rows()
-    look = first_look(bank)
     half = bank.num_classes // 2
     for part, blocks in blocks_of(bank, len(test)):
         rows = part.stop - part.start
@@ -123,8 +121,8 @@ def test_an_evaluation_stays_on_the_device_until_its_counts_come_back(precision:
             (slice(rows // 2, rows), slice(half, bank.num_classes)),
         ]
         for heads in blocks:
-            lead = look(test.widened(part), test.labels[part], heads, groups)
-            assert on_cuda(lead.overall, lead.doubt, lead.in_task, lead.doubt_in_task)
+            logits = logits_of(bank, test.widened(part), heads)
+            assert on_cuda(*compared(logits, test.labels[part], groups))
     few = torch.arange(4)
     assert on_cuda(
         best_rivals(bank, 0, test, few),
