@@ -18,7 +18,7 @@ def test_steps_are_those_of_the_class_of_torch_bit_by_bit(weight_decay: float) -
     start = [torch.randn(shape, generator=random) for shape in ((2, 5, 3), (2, 5))]
     ours, theirs = ([each.clone() for each in start] for _ in range(2))
     gradients = [torch.empty_like(each) for each in start]
-    optimizer = AdamW.fresh(ours, gradients, lr=0.01, weight_decay=weight_decay)
+    optimizer = AdamW(ours, gradients, lr=0.01, weight_decay=weight_decay)
     reference = torch.optim.AdamW(
         [each.requires_grad_() for each in theirs],
         lr=0.01, betas=BETAS, eps=EPS, weight_decay=weight_decay, fused=True,
@@ -38,7 +38,7 @@ def test_steps_are_those_of_the_class_of_torch_bit_by_bit(weight_decay: float) -
 
 def test_the_state_is_of_two_moments_and_the_number_of_steps() -> None:
     parameter, gradient = torch.ones(3), torch.full((3,), 2.0)
-    optimizer = AdamW.fresh([parameter], [gradient], lr=0.1, weight_decay=0.0)
+    optimizer = AdamW([parameter], [gradient], lr=0.1, weight_decay=0.0)
     assert all(not each.any() for each in optimizer.state)
     optimizer.step()
     moments, squares, steps = optimizer.state
@@ -60,7 +60,7 @@ def test_a_step_does_not_load_the_compiler_of_torch() -> None:
     code = """
 import sys, torch
 from clinit.headtrain.train.step import AdamW
-AdamW.fresh([torch.ones(3)], [torch.ones(3)], lr=0.1, weight_decay=0.0).step()
+AdamW([torch.ones(3)], [torch.ones(3)], lr=0.1, weight_decay=0.0).step()
 sys.exit("torch._dynamo" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

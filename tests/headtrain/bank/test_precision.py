@@ -19,7 +19,7 @@ from clinit.headtrain.study import Study, Training
 from clinit.headtrain.train import heads as precision
 from clinit.headtrain.train import step as training_module
 from clinit.headtrain.train.heads import Bank, check_precision, products_in
-from clinit.headtrain.train.step import Bf16Products, Float32Products, Updates
+from clinit.headtrain.train.step import Bf16Products, Products, Updates
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 DIM, CLASSES, BATCH = 48, 30, 16
@@ -82,14 +82,14 @@ def test_an_update_in_tf32_switches_it_on_for_its_products_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen = []
-    plain = Float32Products.logits
+    plain = Products.logits
 
     def spy(*args: Tensor, **kwargs: Tensor) -> None:
         seen.append(switch())
         plain(*args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(training_module, "check_precision", lambda name, device: None)
-    monkeypatch.setattr(Float32Products, "logits", spy)
+    monkeypatch.setattr(Products, "logits", spy)
     before = switch()
     with torch.no_grad():
         Updates(bank_of("tf32"), BATCH).step(*batch())
