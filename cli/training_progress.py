@@ -12,7 +12,7 @@ from clinit.cli.progress import progress
 
 if TYPE_CHECKING:
     from clinit.headtrain.events import Event, Initialised, Observer
-    from clinit.headtrain.start.initialise import LambdaCurve
+    from clinit.headtrain.statistics.lambda_curve import LambdaCurve
 
 _FEW = 4
 """Heads whose losses are shown one by one."""

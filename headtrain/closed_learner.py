@@ -32,7 +32,7 @@ from clinit.headtrain.learner import Diagnose
 from clinit.headtrain.record.format import headless
 from clinit.headtrain.record.task_log import Point, TaskEntry
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.initialise import Initialisation
+from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.start.task_start import warm_up
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.stream.buffer import Pool, TaskRows

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from clinit.headtrain.start.initialise import random_rows
+from clinit.headtrain.start.new_rows import random_rows
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.task_plan import Share, draw_schedule
 from clinit.headtrain.study import Training

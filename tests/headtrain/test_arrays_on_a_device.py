@@ -33,7 +33,8 @@ from clinit.headtrain.array import (
 )
 from clinit.headtrain.correction import bias_corrected, weight_aligned
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.initialise import NewClasses, initialise
+from clinit.headtrain.start.initialise import initialise
+from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.start.task_start import SOLVED, TaskStart, start_made_task
 from clinit.headtrain.statistics import leave_one_out, moments
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
@@ -232,7 +233,7 @@ def test_corrections_are_those_of_numpy(place: Place) -> None:
 def test_solved_heads_are_those_of_numpy(method: str) -> None:
     features, labels = sample()
     near, far = (
-        SOLVED[method].solve(ClassStatistics.of(place(features), labels), 0.05)
+        SOLVED[method](ClassStatistics.of(place(features), labels), 0.05)
         for place in (np.asarray, on_device)
     )
     assert_there(far.weight, near.weight)

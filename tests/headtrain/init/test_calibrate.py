@@ -15,7 +15,7 @@ from clinit.headtrain.start.calibrate import (
     newton_step,
     norm_factor,
 )
-from clinit.headtrain.start.calibration_set import MAX_ROWS, Surroundings, balanced_draw
+from clinit.headtrain.start.calibration_set import MAX_ROWS, CalibrationSet, balanced_draw
 from clinit.headtrain.start.left_out import in_sample
 from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.train.losses import LOSSES, Loss
@@ -49,7 +49,7 @@ def calibrated(
     max_rows: int = MAX_ROWS,
 ) -> Calibration:
     """Calibrate rows on the logits that they give themselves."""
-    around = Surroundings.of(data, loss, max_rows)
+    around = CalibrationSet.of(data, loss, max_rows)
     rows = raw if kept_bias is None else Rows(raw.weight, 0 * raw.bias)
     return calibrate(
         around,
@@ -108,7 +108,7 @@ def test_it_finds_the_minimum_that_scipy_finds(name: str, size: float) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_gradient_and_hessian_are_those_of_differences(name: str) -> None:
     data, raw = arrival(), raw_rows()
-    around = Surroundings.of(data, LOSSES[name])
+    around = CalibrationSet.of(data, LOSSES[name])
     objective = Objective.of(around, around.logits(in_sample(raw)))
 
     def slope(x: np.ndarray) -> np.ndarray:
@@ -131,7 +131,7 @@ def test_gradient_and_hessian_are_those_of_differences(name: str) -> None:
 @pytest.mark.parametrize("start", [(1.0, 0.0), (-30.0, 100.0), (300.0, -50.0), (0.0, 0.0)])
 def test_newton_descends_from_anywhere(name: str, start: tuple[float, float]) -> None:
     data, raw = arrival(), raw_rows(30.0)
-    around = Surroundings.of(data, LOSSES[name])
+    around = CalibrationSet.of(data, LOSSES[name])
     objective = Objective.of(around, around.logits(in_sample(raw)))
     begin = np.array(start)
     _, lowest, steps = minimise(objective, begin, objective.expansion(begin))

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.headtrain.start.initialise import NewClasses, Rows, initialise
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.initialise import initialise
+from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.start.scale import CASTS, TURNS
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.study import Start

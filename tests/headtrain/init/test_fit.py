@@ -7,9 +7,11 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibrate import Fit, fit
-from clinit.headtrain.start.calibration_set import Surroundings
-from clinit.headtrain.start.initialise import NewClasses, Rows, initialise
+from clinit.headtrain.start.calibration_set import CalibrationSet
+from clinit.headtrain.start.initialise import initialise
+from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.study import Start
 from clinit.headtrain.train.losses import LOSSES
 
@@ -49,7 +51,7 @@ def naive(name: str, rows: torch.Tensor, start: Rows, data: NewClasses, ridge: f
 
 
 def fitted(name: str, data: NewClasses, start: Rows, ridge: float, **options: Any) -> Fit:
-    around = Surroundings.of(data, LOSSES[name])
+    around = CalibrationSet.of(data, LOSSES[name])
     weight, bias = torch.from_numpy(start.weight), torch.from_numpy(start.bias)
     return fit(around, weight, bias, ridge, **options)
 

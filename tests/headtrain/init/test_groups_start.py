@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from clinit.headtrain.groups import find_groups, repeating
-from clinit.headtrain.start.initialise import NewClasses, Rows, initialise
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.initialise import initialise
+from clinit.headtrain.start.new_rows import NewClasses
 from clinit.headtrain.statistics.lambda_curve import held_out
 from clinit.headtrain.study import Start
 

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.headtrain.start.initialise import (
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.initialise import class_statistics, initialise
+from clinit.headtrain.start.new_rows import (
     NewClasses,
-    Rows,
-    class_statistics,
-    initialise,
     random_rows,
+    random_task_rows,
+    unit_class_mean_rows,
 )
-from clinit.headtrain.start.new_rows import random_task_rows, unit_class_mean_rows
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.statistics.solve import least_squares_head
 from clinit.headtrain.stream.scenario import Task

@@ -7,19 +7,18 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
+from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibrate import calibrate
-from clinit.headtrain.start.calibration_set import Surroundings
+from clinit.headtrain.start.calibration_set import CalibrationSet
 from clinit.headtrain.start.initialise import (
-    NewClasses,
-    Rows,
     _Search,
     class_statistics,
     initialise,
     loss_curve,
-    raw_rows,
     safe_lambda,
 )
 from clinit.headtrain.start.left_out import leave_one_out
+from clinit.headtrain.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.statistics.solve import LambdaPath
 from clinit.headtrain.study import Start
 from clinit.headtrain.train.losses import LOSSES
@@ -45,7 +44,7 @@ def few_rows(*counts: int) -> NewClasses:
 
 def curve_of(data: NewClasses, loss: str = "ce", **options: Any) -> Any:
     path = LambdaPath.of(class_statistics(data))
-    return loss_curve(Surroundings.of(data, LOSSES[loss]), path, **options)
+    return loss_curve(CalibrationSet.of(data, LOSSES[loss]), path, **options)
 
 
 def naive_left_out(data: NewClasses, lam: float, bias: str = "write") -> np.ndarray:
@@ -87,7 +86,7 @@ def test_each_loss_is_that_of_calibrated_leave_one_out_logits(loss: str, bias: s
 @pytest.mark.parametrize("bias", ["write", "keep"])
 def test_each_loss_is_the_one_that_calibration_ends_at(bias: Any) -> None:
     data = few_rows(3, 8)
-    around = Surroundings.of(data, LOSSES["ce"])
+    around = CalibrationSet.of(data, LOSSES["ce"])
     curve = curve_of(data, with_bias=bias == "write")
     for lam, found in list(zip(curve.lams, curve.errors, strict=True))[::3]:
         start, statistics = Start(lam=lam, bias=bias), class_statistics(data)
@@ -147,7 +146,7 @@ def test_a_new_row_that_is_the_only_one_of_its_class_does_not_judge_where_rows_a
 def test_lambda_is_chosen_without_rows_that_are_the_only_ones_of_their_class() -> None:
     data = few_rows(1, 8)
     path = LambdaPath.of(class_statistics(data))
-    around = Surroundings.of(data, LOSSES["ce"])
+    around = CalibrationSet.of(data, LOSSES["ce"])
     found = initialise(Start(lam="auto"), data)
     assert found.curve == loss_curve(around.subset(data.labels != OLD), path)
     assert found.curve != loss_curve(around, path)
@@ -187,7 +186,7 @@ def opposites(seed: int = 0) -> NewClasses:
 
 def test_where_rows_are_of_no_use_there_is_no_curve_and_no_negative_factor() -> None:
     data = opposites()
-    around = Surroundings.of(data, LOSSES["ce"])
+    around = CalibrationSet.of(data, LOSSES["ce"])
     path = LambdaPath.of(class_statistics(data))
     assert loss_curve(around, path) is None
     found = initialise(Start(), data)
@@ -203,7 +202,7 @@ def test_a_lambda_of_negative_factor_is_not_chosen() -> None:
     chosen_negative = 0
     for seed in range(20):
         data = arrival(rows=2, noise=6.0, seed=seed)
-        around = Surroundings.of(data, LOSSES["ce"])
+        around = CalibrationSet.of(data, LOSSES["ce"])
         path = LambdaPath.of(class_statistics(data))
         curve = loss_curve(around, path)
         search = _Search(around, path, with_bias=True)

@@ -14,7 +14,7 @@ from clinit.extract.head import Head
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.start.new_rows import SHRINKAGE
-from clinit.headtrain.start.task_start import SOLVED, SolvedHead
+from clinit.headtrain.start.task_start import SOLVED, Solve
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import build_scenario
@@ -110,8 +110,8 @@ def statistics() -> tuple[np.ndarray, np.ndarray, ClassStatistics]:
     return data.features, data.labels, ClassStatistics.of(data.features, data.labels, num_classes=4)
 
 
-def predictions(method: SolvedHead, features: np.ndarray, of: ClassStatistics) -> np.ndarray:
-    solved = method.solve(of, 0.05)
+def predictions(method: Solve, features: np.ndarray, of: ClassStatistics) -> np.ndarray:
+    solved = method(of, 0.05)
     return np.asarray((features @ solved.weight.T + solved.bias).argmax(1))
 
 
@@ -129,7 +129,7 @@ def test_ridge_is_that_of_scikit_learn_with_class_balanced_weights() -> None:
     extended = np.hstack([features, np.ones((len(features), 1))])
     peer = PeerRidge(alpha=0.05, fit_intercept=False)
     peer.fit(extended, np.eye(4)[labels], sample_weight=weights)
-    solved = SOLVED["ridge"].solve(of, 0.05)
+    solved = SOLVED["ridge"](of, 0.05)
     np.testing.assert_allclose(solved.weight, peer.coef_[:, :-1], atol=1e-6)
     np.testing.assert_allclose(solved.bias, peer.coef_[:, -1], atol=1e-6)
 

@@ -11,10 +11,11 @@ import torch
 from clinit.errors import StatisticsError
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start import task_start
-from clinit.headtrain.start.initialise import LambdaCurve, NewClasses, initialise
-from clinit.headtrain.start.task_start import SOLVED, SolvedHead, TaskStart
+from clinit.headtrain.start.initialise import initialise
+from clinit.headtrain.start.new_rows import NewClasses
+from clinit.headtrain.start.task_start import SOLVED, Solve, TaskStart
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.statistics.lambda_curve import lambda_curve
+from clinit.headtrain.statistics.lambda_curve import LambdaCurve, lambda_curve
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study import Start, Study, Weighting
 
@@ -41,7 +42,7 @@ def head() -> Rows:
 class Reader:
     """Counts how often the features are asked for, and which curves are told."""
 
-    def __init__(self, solved: SolvedHead | None = None) -> None:
+    def __init__(self, solved: Solve | None = None) -> None:
         self.reads = 0
         self.curves: list[LambdaCurve] = []
         features, labels = sample()
@@ -131,7 +132,7 @@ def test_a_solved_head_gets_all_its_rows(method: str, weighting: Weighting) -> N
     config = study(method=method, lam=0.3, weighting=weighting)
     found, seconds = Reader(SOLVED[method]).start.start(config, head())
     reads_lambda = method == "ridge"
-    expected = SOLVED[method].solve(statistics, 0.3 if reads_lambda else 0.0)
+    expected = SOLVED[method](statistics, 0.3 if reads_lambda else 0.0)
     np.testing.assert_array_equal(found.rows.weight, expected.weight)
     np.testing.assert_array_equal(found.rows.bias, expected.bias)
     assert found.lam == (0.3 if reads_lambda else None)
