@@ -123,12 +123,12 @@ def read_sources(*sides: Path | Sequence[Path], memory: int | None = None) -> tu
 
 
 def _joined(caches: Sequence[Cache], stored: Set[CacheSplit], memory: HostMemory | None) -> Source:
+    for cache in caches[1:]:
+        check_same_backbone(*(each.split("train").fingerprint for each in (caches[0], cache)))
     _refuse_shared_images(caches)
     first, *others = sources = [_source(cache, stored, memory) for cache in caches]
     if not others:
         return first
-    for other in others:
-        check_same_backbone(first.fingerprint, other.fingerprint)
     digests = [each.fingerprint.manifest for each in sources]
     imported = [each.fingerprint.features for each in sources if each.fingerprint.features]
     names = _class_names([each.class_names for each in sources])
@@ -151,14 +151,11 @@ def _joined(caches: Sequence[Cache], stored: Set[CacheSplit], memory: HostMemory
 
 def _refuse_shared_images(caches: Sequence[Cache]) -> None:
     for name in ("train", "val"):
-        splits = [cache.splits[name] for cache in caches if name in cache.splits]
-        paths = [
-            split.manifest.table.select(
-                f"{split.fingerprint.features or split.summary.run.root}/" + pl.col("path")
-            )
-            for split in splits
-        ]
-        twice = pl.concat(paths).to_series() if len(paths) > 1 else pl.Series([])
+        paths = []
+        for split in (cache.splits[name] for cache in caches if name in cache.splits):
+            place = split.fingerprint.features or split.summary.run.root or split.manifest.digest
+            paths.append(split.manifest.table.select(f"{place}/" + pl.col("path")).to_series())
+        twice = pl.concat(paths) if paths else pl.Series([], dtype=pl.String)
         if len(twice := twice.filter(twice.is_duplicated())):
             raise CacheError(
                 f"{twice.n_unique():,} {name} images are in more than one of the caches"
