@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import AsJson, DeviceOption, MaxPixels, Output, OutputFormat
 from clinit.cli.completion import models
 from clinit.cli.console import note, print_json, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
+from clinit.cli.options import AsJson, DeviceOption, MaxPixels, Output, OutputFormat
 from clinit.cli.predict_output import count_unknown, report_bad, show
 from clinit.cli.progress import counting, doing
 from clinit.cli.run_data import check_model
@@ -187,7 +187,7 @@ def _note_left_out(files: Sequence[str]) -> None:
 def _of_features(
     model: Path, files: Sequence[Path], name: str | None, top: int, asked: Asked | None
 ) -> _Answers:
-    from clinit.extract.head import read_head
+    from clinit.extract.cache.head import read_head
     from clinit.headtrain.model.head_alone import predict_features
     from clinit.headtrain.model.model_file import caution_of_head
 

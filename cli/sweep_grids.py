@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clinit.cli.config_section import RUNS, TOP_RUNS, Commands, Section, section_of
-from clinit.cli.config_toml import open_config
+from clinit.cli.config import RUNS, TOP_RUNS, Commands, Section, open_config, section_of
 from clinit.errors import ConfigFileError, ExperimentError
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def grids_of(
             grid, a grid is empty, or there are too many combinations.
     """
     from clinit.headtrain.sweep.grid import check_size, grid_of, merge, names_in, parse_grid
-    from clinit.headtrain.sweep.run import refuse_idle
+    from clinit.headtrain.sweep.plan import refuse_idle
 
     typed = parse_grid(words, top=top)
     if path is None:
@@ -75,8 +74,7 @@ def _with_settings(section: Section, over: Grid, *, top: bool) -> list[dict[str,
 
 def _settings(section: Section, method: str, over: Grid, *, top: bool) -> dict[str, Choice]:
     from clinit.headtrain.study import settings_of
-    from clinit.headtrain.sweep.fields import field_named
-    from clinit.headtrain.sweep.grid import grid_of, names_in
+    from clinit.headtrain.sweep.grid import field_named, grid_of, names_in
 
     settings = {field.key for field in settings_of(top=top).values()}
     asked = [key for key in section.keys(method) if key in settings]

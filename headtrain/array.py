@@ -25,7 +25,7 @@ import array_api_compat
 import numpy as np
 from jaxtyping import Float, Int, Num
 
-from clinit.extract.stored_rows import StoredRows, select_rows
+from clinit.extract.cache.features import StoredRows, select_rows
 
 if TYPE_CHECKING:
     import torch

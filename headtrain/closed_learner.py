@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float, Int
 
 from clinit.errors import ExperimentError
+from clinit.extract.cache.head import Head
 from clinit.extract.device import choose_device
-from clinit.extract.head import Head
 from clinit.headtrain.array import library, placed, torch_stream
 from clinit.headtrain.closed.interface import Arrival, Solution, evaluate, mean_loss
 from clinit.headtrain.closed.methods import LINEAR, closed_form

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from clinit.extract.cache.head import Head
 from clinit.extract.device import device_name
-from clinit.extract.head import Head
 from clinit.headtrain.closed.methods import check_memory
 from clinit.headtrain.closed_learner import ClosedLearner
 from clinit.headtrain.events import Noted, Observer, ignore

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from clinit.extract.cache.head import Head
 from clinit.extract.device import choose_device
-from clinit.extract.head import Head
 from clinit.headtrain.array import torch_stream
 from clinit.headtrain.correction import Correction, bias_corrected, weight_aligned
 from clinit.headtrain.events import (

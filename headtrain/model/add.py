@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from clinit.errors import BackboneError, ModelError
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head, Top1, top1
-from clinit.extract.run import ExtractConfig
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head, Top1, top1
+from clinit.extract.work.run import ExtractConfig
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.model.edit import (

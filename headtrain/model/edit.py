@@ -15,14 +15,14 @@ import torch
 from torch import nn
 
 from clinit.errors import BackboneError, HeadError, ModelError
-from clinit.extract.backbone import Backbone, state_sha256
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head
 from clinit.extract.class_names import is_text
 from clinit.extract.decode import decoder_version
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head
 from clinit.extract.head_names import name_rows
-from clinit.extract.run import ExtractConfig, Network, load_network
-from clinit.extract.transform import Transform
+from clinit.extract.network.backbone import Backbone, state_sha256
+from clinit.extract.network.transform import Transform
+from clinit.extract.work.run import ExtractConfig, Network, load_network
 from clinit.headtrain.model.folder import MEMORY_FILE, check_free, read_whole, write_model_folder
 from clinit.headtrain.model.memory import Memory, check_backbone, memory_in, write_memory
 from clinit.headtrain.model.model_file import Change, ModelFacts, features_of, for_timm, write_model

@@ -17,12 +17,12 @@ import torch
 from torch import nn
 
 from clinit.errors import CacheError, RecordError, StorageError
-from clinit.extract.backbone import Backbone, body_sha256, state_sha256
-from clinit.extract.cache import open_split
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Top1
-from clinit.extract.reload import rebuild, stored_weights
-from clinit.extract.transform import Transform
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Top1
+from clinit.extract.cache.read import open_split
+from clinit.extract.network.backbone import Backbone, body_sha256, state_sha256
+from clinit.extract.network.reload import rebuild, stored_weights
+from clinit.extract.network.transform import Transform
 from clinit.headtrain.model.edit import assemble, check_same_logits, model_args
 from clinit.headtrain.model.folder import (
     MEMORY_FILE,

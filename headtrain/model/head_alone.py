@@ -16,8 +16,8 @@ from safetensors import SafetensorError, safe_open
 from clinit.errors import CacheError, HeadError
 from clinit.extract.arrays.array_file import StoredFeatures
 from clinit.extract.arrays.open import FEATURES, find_name, open_array_file
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head, Top1, read_head, write_head
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head, Top1, read_head, write_head
 from clinit.headtrain.array import as_array, to_numpy
 from clinit.headtrain.model.folder import check_free
 from clinit.headtrain.model.model_file import METADATA, trained_by

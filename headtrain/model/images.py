@@ -12,13 +12,13 @@ from typing import Any, TypedDict
 import numpy as np
 
 from clinit.errors import CacheError, ManifestError, ModelError
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Top1, top1
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Top1, top1
+from clinit.extract.cache.summary import InvalidRow
 from clinit.extract.manifest import Manifest
-from clinit.extract.progress import Progress
-from clinit.extract.run import ExtractConfig, extract
 from clinit.extract.scan import available_splits, scan
-from clinit.extract.summary import InvalidRow
+from clinit.extract.work.run import ExtractConfig, extract
+from clinit.extract.work.timing import Progress
 from clinit.files.documents import Digest, DocumentKind
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.groups import groups_of, in_whole_groups

@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from clinit.errors import ModelError
-from clinit.extract.features import FeatureSet
+from clinit.extract.cache.features import FeatureSet
 from clinit.files.commit import commit_file
 from clinit.files.documents import Count, DocumentKind, Share
 from clinit.files.paths import check_readable

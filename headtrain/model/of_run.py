@@ -11,16 +11,15 @@ import numpy as np
 import polars as pl
 
 from clinit.errors import CacheError, ClinitError, RecordError, StorageError
-from clinit.extract.cache import Cache, CacheSplit, open_cache, open_split
-from clinit.extract.features import FeatureSet
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head, Top1
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head, Top1
+from clinit.extract.cache.read import Cache, CacheSplit, open_cache, open_split
 from clinit.extract.manifest import Manifest
 from clinit.headtrain.model.memory import Memory, first_rows
 from clinit.headtrain.model.model_file import Change, counted
 from clinit.headtrain.record.format import RunRecord, final_head, find_records, read_record
-from clinit.headtrain.record.info import SideInfo
-from clinit.headtrain.record.measured_on import is_held_out
+from clinit.headtrain.record.info import SideInfo, is_held_out
 from clinit.headtrain.rows import never_wins
 from clinit.headtrain.temperature import LEAST_ROWS, Temperature, temperature_of
 

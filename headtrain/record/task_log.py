@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Bool, Float, Int
 
-from clinit.extract.head import Head
+from clinit.extract.cache.head import Head
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.info import RunInfo, TaskInfo
 from clinit.headtrain.record.tables import TABLES

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int
 
 from clinit.errors import CacheError, ExperimentError, HeadError
-from clinit.extract.head import Head, read_head
+from clinit.extract.cache.head import Head, read_head
 from clinit.files.documents import Count, DocumentKind, Number
 from clinit.headtrain.stream.source import Source
 from clinit.words import contrast_digests, examples

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from clinit.extract.stored_rows import StoredRows
+from clinit.extract.cache.features import StoredRows
 from clinit.headtrain.groups import find_groups, in_whole_groups, repeating, water_level
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.study import Stream

@@ -22,7 +22,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from clinit.errors import CheckpointError
-from clinit.extract.backbone import state_sha256
+from clinit.extract.network.backbone import state_sha256
 from clinit.files.commit import commit_file
 from clinit.files.documents import Count, Digest, DocumentKind, Number, Seconds
 from clinit.files.paths import check_readable

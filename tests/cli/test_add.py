@@ -17,8 +17,8 @@ import clinit
 from clinit.cli.add import accuracy_in_words, add, remember
 from clinit.cli.model import remove, rename, show
 from clinit.errors import CacheError, ManifestError, ModelError
-from clinit.extract.head import Head, Top1
-from clinit.extract.run import ExtractConfig
+from clinit.extract.cache.head import Head, Top1
+from clinit.extract.work.run import ExtractConfig
 from clinit.files.lock import claim_folder
 from clinit.headtrain.model.edit import open_model
 from clinit.headtrain.model.export import export_run

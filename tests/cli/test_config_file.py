@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from clinit.cli.add import add, remember
 from clinit.cli.align import align
-from clinit.cli.config_file import commands_with_files
-from clinit.cli.config_section import APART, NOT_SHARED
+from clinit.cli.config import APART, NOT_SHARED, commands_with_files
 from clinit.cli.context import given
 from clinit.cli.extract import extract
 from clinit.cli.main import app
@@ -23,7 +22,7 @@ from clinit.cli.sweep_grids import grids_of
 from clinit.cli.train_head import train_head
 from clinit.cli.train_top import train_top
 from clinit.errors import ConfigFileError
-from clinit.headtrain.sweep.run import distinct, runs_of
+from clinit.headtrain.sweep.plan import distinct, runs_of
 
 ROOT: Any = typer.main.get_command(app)
 PLACES = {

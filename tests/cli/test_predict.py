@@ -15,8 +15,8 @@ from clinit.cli import predict_output as predict_table
 from clinit.cli.predict import predict
 from clinit.cli.predict_output import COLUMNS, OF_REJECTION
 from clinit.errors import ImageError, ModelError
-from clinit.extract.cache import open_cache
-from clinit.extract.features import FeatureSet
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.read import open_cache
 from clinit.headtrain.model.edit import open_model
 from clinit.headtrain.model.export import Export, export_run
 from clinit.headtrain.model.folder import MEMORY_FILE, write_model_folder

@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from clinit.cli.config_file import commands_with_files
+from clinit.cli.config import commands_with_files
 from clinit.cli.main import app
 from clinit.cli.sweep_grids import grids_of
 from clinit.errors import ClinitError, ConfigFileError, ExperimentError

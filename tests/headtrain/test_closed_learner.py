@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from clinit.errors import ExperimentError, HeadError
-from clinit.extract.head import read_head
+from clinit.extract.cache.head import read_head
 from clinit.headtrain import events
 from clinit.headtrain.closed.methods import LINEAR, closed_form
 from clinit.headtrain.closed.moments import FeatureMap

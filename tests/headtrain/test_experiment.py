@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from clinit.errors import DeviceError
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
 from clinit.headtrain import events
 from clinit.headtrain import ram as residency
 from clinit.headtrain.experiment import run_experiment

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
 from clinit.headtrain.closed.ranpac import HELD_OUT, RidgePath
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.groups import held_out_rows
@@ -21,7 +21,7 @@ from clinit.headtrain.statistics.lambda_curve import leave_one_out_curve
 from clinit.headtrain.stream.buffer import Buffer, Pool, balanced, correction_rows
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study
-from clinit.headtrain.sweep.held_out import hold_out
+from clinit.headtrain.sweep.search import hold_out
 
 CLASSES, PHOTOGRAPHS, COPIES, DIM = 4, 12, 3, 16
 IMAGES = np.random.default_rng(1).permutation(np.repeat(np.arange(CLASSES * PHOTOGRAPHS), COPIES))

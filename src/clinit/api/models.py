@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clinit.api.caches import Cache
-from clinit.extract.run import ExtractConfig
+from clinit.extract.work.run import ExtractConfig
 from clinit.files.lock import claim_file
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.model.add import Addition, AddRequest, add_images

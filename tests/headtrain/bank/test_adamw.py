@@ -6,10 +6,7 @@ import sys
 import pytest
 import torch
 
-from clinit.headtrain.rows import Rows
-from clinit.headtrain.study import Training
-from clinit.headtrain.train.heads import Bank
-from clinit.headtrain.train.step import BETAS, EPS, AdamW, Updates
+from clinit.headtrain.train.step import BETAS, EPS, AdamW
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
@@ -34,25 +31,6 @@ def test_steps_are_those_of_the_class_of_torch_bit_by_bit(weight_decay: float) -
         for mine, other in zip(ours, theirs, strict=True):
             assert torch.equal(mine, other)
     assert not torch.equal(ours[0], start[0])
-
-
-def test_the_state_is_of_two_moments_and_the_number_of_steps() -> None:
-    parameter, gradient = torch.ones(3), torch.full((3,), 2.0)
-    optimizer = AdamW([parameter], [gradient], lr=0.1, weight_decay=0.0)
-    assert all(not each.any() for each in optimizer.state)
-    optimizer.step()
-    moments, squares, steps = optimizer.state
-    torch.testing.assert_close(moments, (1 - BETAS[0]) * gradient)
-    torch.testing.assert_close(squares, (1 - BETAS[1]) * gradient.square())
-    assert steps.item() == 1
-
-
-def test_heads_of_one_setting_share_a_launch() -> None:
-    rows = Rows(torch.ones(2, 3).double().numpy(), torch.zeros(2).double().numpy())
-    heads = [Training(lr=1e-3), Training(lr=1e-3), Training(lr=1e-2)]
-    updates = Updates(Bank(rows, heads, torch.device("cpu")), 4)
-    # A CPU takes head after head.
-    assert [each.lr for each in updates.optimizers] == [1e-3, 1e-3, 1e-2]
 
 
 @pytest.mark.slow

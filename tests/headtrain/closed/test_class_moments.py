@@ -29,12 +29,6 @@ def test_means_and_the_covariance_about_them_are_those_of_all_rows(block_rows: i
     assert found.present.tolist() == [count > 0 for count in COUNTS]
 
 
-def test_classes_may_come_at_once_or_in_turn() -> None:
-    one, three = gathered((len(COUNTS),)), gathered()
-    np.testing.assert_allclose(np.tril(one.lower), np.tril(three.lower), rtol=1e-12)
-    np.testing.assert_allclose(one.sums, three.sums, rtol=1e-12)
-
-
 def test_parts_merge_into_the_whole() -> None:
     features, labels = rows_of(0, len(COUNTS))
     parts = []
@@ -46,17 +40,6 @@ def test_parts_merge_into_the_whole() -> None:
     parts[0].merge(parts[1])
     np.testing.assert_allclose(np.tril(parts[0].lower), np.tril(gathered().lower), rtol=1e-12)
     assert parts[0].counts.tolist() == list(COUNTS)
-
-
-def test_progress_counts_rows() -> None:
-    said: list[tuple[str, int, int]] = []
-    moments = ClassMoments(np.zeros(DIM))
-    moments.grow(4)
-    moments.add(
-        *rows_of(0, 4), lambda rows: rows, block_rows=10,
-        progress=lambda *each: said.append(each),
-    )  # fmt: skip
-    assert [each[1:] for each in said] == [(10, 22), (20, 22), (22, 22)]
 
 
 @pytest.mark.parametrize("size", [1, 512, 700])

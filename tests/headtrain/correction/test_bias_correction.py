@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.headtrain.correction import bias_corrected
-from clinit.headtrain.correction.bias_correction import class_weights
+from clinit.headtrain.correction import bias_corrected, class_weights
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibrate import PRIOR
 from clinit.headtrain.start.new_rows import NewClasses

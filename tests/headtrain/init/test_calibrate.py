@@ -8,7 +8,6 @@ from scipy.optimize import approx_fprime, minimize
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.calibrate import (
     Calibration,
-    Expansion,
     Objective,
     calibrate,
     minimise,
@@ -142,22 +141,6 @@ def test_newton_descends_from_anywhere(name: str, start: tuple[float, float]) ->
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_point_is_expanded_twice(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    points: list[tuple[float, ...]] = []
-    expand = Objective.expansion
-
-    def recorded(self: Objective, point: np.ndarray) -> Expansion:
-        points.append(tuple(point))
-        return expand(self, point)
-
-    monkeypatch.setattr(Objective, "expansion", recorded)
-    found = calibrated(raw_rows(), arrival(), LOSSES[name])
-    assert found.steps > 0
-    assert len(points) == len(set(points))
-    assert len(points) <= 2 + found.steps + 1  # two starts, the steps, one backtrack
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_a_kept_bias_is_not_shifted(name: str) -> None:
     data, raw = arrival(), raw_rows()
     kept = np.array([0.3, -0.2, 0.1])
@@ -197,24 +180,6 @@ def test_separable_classes_give_rows_of_a_length_like_the_old_ones() -> None:
     assert found.loss_after <= found.loss_before
     old = np.linalg.norm(data.head.weight[: data.start], axis=1).mean()
     assert 1 < found.factor * np.linalg.norm(means, axis=1).mean() / old < 5
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_narrow_features_give_nearly_the_same_minimum(dtype: type) -> None:
-    wide, narrow = arrival(), arrival(dtype)
-    found = calibrated(raw_rows(), narrow, LOSSES["ce"])
-    assert found.loss_after == pytest.approx(
-        calibrated(raw_rows(), wide, LOSSES["ce"]).loss_after, rel=1e-3
-    )
-
-
-def test_a_draw_of_rows_changes_the_minimum_little_and_is_repeatable() -> None:
-    data, raw = arrival(), raw_rows()
-    drawn = calibrated(raw, data, LOSSES["ce"], max_rows=300)
-    assert drawn == calibrated(raw, data, LOSSES["ce"], max_rows=300)
-    assert drawn.loss_after == pytest.approx(
-        calibrated(raw, data, LOSSES["ce"]).loss_after, rel=0.1
-    )
 
 
 def test_a_draw_takes_the_same_number_a_class_and_all_of_a_small_one() -> None:

@@ -151,16 +151,6 @@ def test_without_two_old_classes_of_two_rows_the_norm_is_that_of_the_head(
     assert length(found.rows) == pytest.approx(expected)
 
 
-def test_with_a_new_class_of_two_rows_nothing_is_learnt_from_episodes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delattr("clinit.headtrain.start.scale.learnt_scale")
-    data = arrival()
-    again = np.append(np.arange(len(data.labels)), len(data.labels) - 1)
-    pairs = replace(data, features=data.features[again] + 0.01, labels=data.labels[again])
-    assert initialise(Start(), pairs).loss_after is not None
-
-
 @pytest.mark.parametrize("old", [10, 100])
 @pytest.mark.parametrize("noise", [1.0, 2.0, 4.0])
 def test_noise_makes_rows_short_enough_to_be_no_worse_than_random_ones(

@@ -8,7 +8,6 @@ import torch
 from scipy.optimize import minimize
 
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.calibrate import calibrate
 from clinit.headtrain.start.calibration_set import CalibrationSet
 from clinit.headtrain.start.initialise import (
     _Search,
@@ -17,7 +16,6 @@ from clinit.headtrain.start.initialise import (
     loss_curve,
     safe_lambda,
 )
-from clinit.headtrain.start.left_out import leave_one_out
 from clinit.headtrain.start.new_rows import NewClasses, raw_rows
 from clinit.headtrain.statistics.solve import LambdaPath
 from clinit.headtrain.study import Start
@@ -83,31 +81,6 @@ def test_each_loss_is_that_of_calibrated_leave_one_out_logits(loss: str, bias: s
         assert found == pytest.approx(best, rel=2e-3)  # the prior of the factor is in neither
 
 
-@pytest.mark.parametrize("bias", ["write", "keep"])
-def test_each_loss_is_the_one_that_calibration_ends_at(bias: Any) -> None:
-    data = few_rows(3, 8)
-    around = CalibrationSet.of(data, LOSSES["ce"])
-    curve = curve_of(data, with_bias=bias == "write")
-    for lam, found in list(zip(curve.lams, curve.errors, strict=True))[::3]:
-        start, statistics = Start(lam=lam, bias=bias), class_statistics(data)
-        rows = raw_rows(start, data, statistics, lam)
-        calibration = calibrate(around, leave_one_out(start, rows, around, statistics, lam))
-        assert calibration.factor > 0
-        assert found == pytest.approx(calibration.loss_after, abs=1e-6)
-
-
-@pytest.mark.parametrize("noise", [0.3, 2.0, 4.0])
-def test_the_curve_is_ascending_in_lambda_and_wide_enough_to_be_flat_at_its_ends(
-    noise: float,
-) -> None:
-    curve = curve_of(arrival(noise=noise))
-    assert (np.diff(curve.lams) > 0).all()
-    assert curve.measure == "leave-one-out loss"
-    height = max(curve.errors) - min(curve.errors)
-    assert abs(curve.errors[1] - curve.errors[0]) < 0.05 * height
-    assert abs(curve.errors[-1] - curve.errors[-2]) < 0.05 * height
-
-
 def test_without_a_new_class_of_two_rows_lambda_is_as_large_as_the_eigenvalues() -> None:
     data = few_rows(1, 1)
     found = initialise(Start(lam="auto"), data)
@@ -150,28 +123,6 @@ def test_lambda_is_chosen_without_rows_that_are_the_only_ones_of_their_class() -
     found = initialise(Start(lam="auto"), data)
     assert found.curve == loss_curve(around.subset(data.labels != OLD), path)
     assert found.curve != loss_curve(around, path)
-
-
-def test_noise_wants_a_larger_lambda() -> None:
-    quiet = [curve_of(arrival(noise=0.3, seed=seed)).best for seed in range(5)]
-    noisy = [curve_of(arrival(noise=4.0, seed=seed)).best for seed in range(5)]
-    assert np.median(noisy) > 3 * np.median(quiet)
-
-
-def test_the_unit_of_the_features_moves_the_grid_along() -> None:
-    data = arrival(noise=0.5)
-    scaled = NewClasses(
-        data.features * 100, data.labels, Rows(data.head.weight / 100, data.head.bias), 3, 5
-    )
-    ours, theirs = curve_of(data).lams[-10:], curve_of(scaled).lams[-10:]
-    np.testing.assert_allclose(theirs, 1e4 * np.array(ours))
-
-
-def test_auto_takes_the_best_lambda_of_the_curve() -> None:
-    data = arrival()
-    found = initialise(Start(lam="auto"), data)
-    assert found.curve == curve_of(data)
-    assert found.lam == curve_of(data).best
 
 
 def opposites(seed: int = 0) -> NewClasses:

@@ -136,21 +136,6 @@ def test_blocks_and_draws_change_no_logit(monkeypatch: pytest.MonkeyPatch, repea
     np.testing.assert_allclose(found[small], whole[kept][small], rtol=1e-12)
 
 
-def test_a_share_of_a_small_class_does_not_lower_its_own_logits() -> None:
-    # Two rows per class and a large lambda: rows are means, and that of the other row is no half.
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(STOP), 2)
-    features = 5 + rng.normal(size=(STOP, DIM))[labels]  # both rows of a class are the same
-    head = Rows(rng.normal(size=(STOP, DIM)), rng.normal(size=STOP))
-    data = NewClasses(features, labels, head, START, STOP)
-    statistics = class_statistics(data)
-    rows = raw_rows(Start(init="least-square", lam=1e4), data, statistics, 1e4)
-    in_sample = features @ rows.weight.T + rows.bias
-    found = left_out_logits(Start(init="least-square", lam=1e4), data, 1e4)
-    new = labels >= START
-    np.testing.assert_allclose(found[new], in_sample[new], rtol=1e-12)
-
-
 @pytest.mark.parametrize("repeats", [False, True])
 @pytest.mark.parametrize("bias", ["write", "keep"])
 @pytest.mark.parametrize("weighting", ["class", "sample"])

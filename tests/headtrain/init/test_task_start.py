@@ -100,19 +100,6 @@ def test_features_and_statistics_are_computed_once_and_charged_to_all_who_need_t
     assert set(seconds[2]) == {"features", "solve", "calibrate"}
 
 
-def test_each_way_to_average_has_statistics_and_a_curve_of_its_own() -> None:
-    reader = Reader()
-    for weighting in ("class", "sample"):
-        config = study(init="least-square", lam="auto", weighting=weighting)
-        reader.start.start(config, head())
-    one, other = reader.curves
-    assert one.errors != other.errors
-    per_class, per_sample = (reader.start.statistics(each) for each in ("class", "sample"))
-    assert not np.array_equal(per_class.mean, per_sample.mean)
-    assert reader.start.statistics("class") is per_class
-    assert reader.reads == 1
-
-
 def test_lambda_is_chosen_by_the_new_rows_and_for_a_solved_head_by_all() -> None:
     features, labels = sample()
     written, solved = Reader(), Reader(SOLVED["ridge"])
@@ -179,11 +166,3 @@ def test_heads_that_are_alike_yet_start_alike_and_are_computed_once(
         alone, _ = Reader().start.start(each, head())
         np.testing.assert_array_equal(start.rows.weight, alone.rows.weight)
         assert {"features", "statistics"} <= set(seconds)  # each is charged for all
-
-
-def test_heads_that_differ_are_computed_each() -> None:
-    reader = Reader()
-    first, _ = reader.start.start(study(init="least-square"), head())
-    other = Rows(2 * head().weight, head().bias)
-    second, _ = reader.start.start(study(init="least-square"), other)
-    assert not np.array_equal(first.rows.weight, second.rows.weight)

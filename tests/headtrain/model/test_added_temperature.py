@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clinit.extract.features import FeatureSet
+from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.model.add import add
 from clinit.headtrain.model.edit import open_model
 from clinit.headtrain.model.export import export_run

@@ -24,9 +24,9 @@ from clinit.errors import (
     MachineError,
     ModelError,
 )
-from clinit.extract.cache import open_cache
-from clinit.extract.head import read_head
-from clinit.extract.loader import load_batches
+from clinit.extract.cache.head import read_head
+from clinit.extract.cache.read import open_cache
+from clinit.extract.work.loader import load_batches
 from clinit.files.documents import content_sha256
 from clinit.headtrain.model.export import export_run
 from clinit.headtrain.model.model_file import ModelFacts, read_facts, write_model
@@ -170,7 +170,7 @@ def test_want_of_memory_is_no_bad_image(
     def fail(*args: object, **kwargs: object) -> object:
         raise MemoryError
 
-    monkeypatch.setattr("clinit.extract.loader.decode", fail)
+    monkeypatch.setattr("clinit.extract.work.loader.decode", fail)
     with pytest.raises(MachineError, match="not enough memory to decode"):
         list(model.predict(images[:1]))
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
 from clinit.headtrain.model.old_rows import WIDENING, memory_of_head
 
 DIM, CLASSES = 8, 40

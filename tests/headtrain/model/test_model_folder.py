@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from clinit.errors import BackboneError, ClinitError, ModelError
-from clinit.extract.transform import Transform, make_transform
+from clinit.extract.network.transform import Transform, make_transform
 from clinit.headtrain.model.export import export_run
 from clinit.headtrain.model.folder import (
     TRANSFORM_LINE,

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from clinit.errors import ModelError
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.old_rows import old_rows
 

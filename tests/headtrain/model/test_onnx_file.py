@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from clinit.errors import BackboneError, DeviceError, ModelError
-from clinit.extract.backbone import BackboneConfig
-from clinit.extract.run import ExtractConfig, extract
+from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.scan import scan
+from clinit.extract.work.run import ExtractConfig, extract
 from clinit.headtrain.model import onnx as onnx_file
 from clinit.headtrain.model.export import Export, export_run
 from clinit.headtrain.model.model_file import METADATA

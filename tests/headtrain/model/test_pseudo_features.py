@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from clinit.extract.features import FeatureSet
+from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.old_rows import pseudo_features, root, whitened
 from clinit.headtrain.statistics.class_statistics import ClassStatistics

@@ -6,8 +6,8 @@ import torch
 from scipy.special import logsumexp
 
 from clinit.errors import ModelError
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.predict import SCORES, Rejection
 

@@ -12,9 +12,9 @@ import timm
 import torch
 
 from clinit.errors import CacheError, HeadError
-from clinit.extract.cache import open_cache
-from clinit.extract.head import read_head
-from clinit.extract.reload import reload
+from clinit.extract.cache.head import read_head
+from clinit.extract.cache.read import open_cache
+from clinit.extract.network.reload import reload
 from clinit.headtrain.model.edit import Classes, open_model, removed, renamed, write_classes
 from clinit.headtrain.model.export import Export, export_run
 from clinit.headtrain.model.folder import card

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from clinit.extract.head import Head
+from clinit.extract.cache.head import Head
 from clinit.headtrain.stream import notes as notes_module
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.stream.scenario import build_scenario

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from clinit.errors import CacheError
-from clinit.extract.features import FeatureSet
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head, write_head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head, write_head
 from clinit.headtrain.stream.source import Source, check_same_backbone, read_source, read_sources
 from tests.headtrain.stream.made_caches import DIM, write_base, write_new, write_split
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clinit.headtrain.record.task_log import TaskEntry
-from clinit.headtrain.start.new_rows import random_task_rows
 from clinit.headtrain.stream.buffer import Pool, TaskRows
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.seeds import Draw
@@ -111,14 +110,6 @@ def test_batches_are_drawn_anew_for_each_task_and_each_purpose() -> None:
     other = plan(buffer=15, seed=1)
     assert not np.array_equal(other.schedule(other.rows(TASKS[1])).batches, schedule.batches)
     assert task_plan.schedule(first).batches.max() < len(first.rows)
-
-
-def test_random_rows_depend_on_seed_and_task_alone() -> None:
-    rows = random_task_rows(0, TASKS[0], 7)
-    assert (rows.weight.shape, rows.bias.shape) == ((2, 7), (2,))
-    np.testing.assert_array_equal(rows.weight, random_task_rows(0, TASKS[0], 7).weight)
-    for other in (random_task_rows(0, TASKS[1], 7), random_task_rows(1, TASKS[0], 7)):
-        assert not np.array_equal(rows.weight, other.weight)
 
 
 def test_the_entry_of_a_task_counts_what_it_was_learnt_from() -> None:

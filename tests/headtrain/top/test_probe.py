@@ -10,7 +10,7 @@ from torch import nn
 from clinit.headtrain.start.new_rows import random_rows
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.task_plan import Share, draw_schedule
-from clinit.headtrain.top.probe import linear_probe
+from clinit.headtrain.top.evaluate import linear_probe
 from clinit.headtrain.train.rows import LabelledRows
 
 DIM, CLASSES = 12, 5

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study import DerppConfig
-from clinit.headtrain.top.methods.derpp import Derpp
-from clinit.headtrain.top.methods.interface import TopMethod
-from clinit.headtrain.top.methods.rehearsal import Rehearsal
+from clinit.headtrain.top.derpp import Derpp
+from clinit.headtrain.top.method import Rehearsal, TopMethod
 from clinit.headtrain.train.losses import LOSSES
 
 Make = Callable[..., Any]

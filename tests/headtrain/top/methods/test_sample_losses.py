@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from clinit.headtrain.top.methods.sample_losses import sample_losses
+from clinit.headtrain.top.method import sample_losses
 from clinit.headtrain.train.losses import LOSSES
 
 NAMES = ["ce", "mse", "sqen"]

@@ -6,7 +6,8 @@ import pytest
 
 from clinit.headtrain.stream.task_plan import OLD_ROWS
 from clinit.headtrain.study import TOP_METHODS, Study
-from clinit.headtrain.top.methods import TopMethod, top_method
+from clinit.headtrain.top.experiment import top_method
+from clinit.headtrain.top.method import TopMethod
 
 
 def method_of(**settings: Any) -> TopMethod:
