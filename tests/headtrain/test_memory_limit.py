@@ -179,11 +179,8 @@ def test_without_a_limit_it_is_the_free_memory_that_counts(
     monkeypatch.setattr(memory_module, "free_memory", lambda: 30_000)
     base, new = read_sources(*caches)
     assert base.memory == new.memory == HostMemory(30_000, is_asked=False)
-    assert base.notes[-1] == (
-        f"{caches[0]}/train stays on disk: its 25.09 kB of features and copies of them, beside the"
-        " others, could take more than the 30.00 kB that are free; rows are read when they are"
-        " needed"
-    )
+    assert base.notes[-1].startswith(f"{caches[0]}/train stays on disk")
+    assert "more than the 30.00 kB that are free" in base.notes[-1]
     assert len(new.notes) == 2
 
 

@@ -36,7 +36,7 @@ SETTINGS: list[dict[str, Any]] = [
 def test_scores_are_those_of_numpy(settings: dict[str, Any], streamed: bool) -> None:
     study = Study.of({**settings, "device": "cpu"}).resolved()
     near = closed_form(study, np.zeros(DIM))
-    far = closed_form(study, on_device(np.zeros(DIM)), on_device)
+    far = closed_form(study, on_device(np.zeros(DIM)))
     expected = stream(near)
     found = stream(
         far, place=(lambda rows: StreamedRows(rows, on_device)) if streamed else on_device
