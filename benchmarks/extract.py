@@ -29,8 +29,8 @@ from typing import Any
 
 from extract_contenders import CONTENDERS
 from extract_images import QUALITY, SIZES, write_images
+from harness import CONSOLE, Process, processor
 from rich.table import Table
-from turns import CONSOLE, Process, processor
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +157,9 @@ def _spread(ratios: Sequence[float]) -> str:
 
 def top1_cost(realdata: Path, folder: Path) -> list[str]:
     """Return what bfloat16 costs the stored head of ViT-tiny on real photographs, as lines."""
-    from clinit.extract.backbone import BackboneConfig
-    from clinit.extract.run import ExtractConfig, extract
+    from clinit.extract.network.backbone import BackboneConfig
     from clinit.extract.scan import scan
+    from clinit.extract.work.run import ExtractConfig, extract
 
     root = realdata / "imagenet_mini"
     manifests = {"val": scan("folder", root, "val").manifest}

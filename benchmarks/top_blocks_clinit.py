@@ -10,26 +10,28 @@ from itertools import repeat
 
 import numpy as np
 import torch
-from answers import Taker
+from harness import Taker
 from top_blocks_workload import TopBlocksWorkload
 
-from clinit.headtrain.bank.evaluate import count_correct
-from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.bank.rows import LabelledRows
-from clinit.headtrain.init.raw import random_task_rows
 from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.new_rows import random_task_rows
 from clinit.headtrain.study import Study
-from clinit.headtrain.top.activations.batches import TaskReader
-from clinit.headtrain.top.activations.rows import PoolActivations
-from clinit.headtrain.top.activations.trunk import Trunk
+from clinit.headtrain.top import network as cut
+from clinit.headtrain.top.activations import PoolActivations, TaskReader, Trunk
 from clinit.headtrain.top.evaluate import features
-from clinit.headtrain.top.images import open_side, reload_backbone
-from clinit.headtrain.top.inputs import Storage, TopInputs, prepare_inputs
-from clinit.headtrain.top.methods import top_method
-from clinit.headtrain.top.network.cut import cut
-from clinit.headtrain.top.network.model import PlasticModel
-from clinit.headtrain.top.network.optimizer import top_optimizer
-from clinit.headtrain.top.train_task import Watchers, train_top
+from clinit.headtrain.top.experiment import top_method
+from clinit.headtrain.top.inputs import (
+    Storage,
+    TopInputs,
+    open_side,
+    prepare_inputs,
+    reload_backbone,
+)
+from clinit.headtrain.top.network import PlasticModel
+from clinit.headtrain.top.training import Watchers, top_optimizer, train_top
+from clinit.headtrain.train.evaluate import count_correct
+from clinit.headtrain.train.heads import Bank
+from clinit.headtrain.train.rows import LabelledRows
 from clinit.stopwatch import Stopwatch
 
 SILENT = Watchers(evaluate=lambda _: None, stepped=lambda _: None, save=lambda _: None)

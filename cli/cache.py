@@ -13,14 +13,14 @@ from clinit.cli.cache_group import group
 from clinit.cli.cache_import import import_
 from clinit.cli.cache_merge import merge
 from clinit.cli.cache_verify import verify
-from clinit.cli.choices import CacheArgument
 from clinit.cli.console import out, say
 from clinit.cli.extract_output import size_megabytes
+from clinit.cli.options import CacheArgument
 from clinit.words import number_of, visible
 
 if TYPE_CHECKING:
-    from clinit.extract.cache import CacheSplit
-    from clinit.extract.summary import HeadFacts, RunFacts
+    from clinit.extract.cache.read import CacheSplit
+    from clinit.extract.cache.summary import HeadFacts, RunFacts
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,8 +34,8 @@ def show(cache: CacheArgument) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from clinit.extract.cache import open_cache
-    from clinit.extract.fingerprint import IMPORTED
+    from clinit.extract.cache.fingerprint import IMPORTED
+    from clinit.extract.cache.read import open_cache
 
     opened = open_cache(cache)
     table = Table("", *opened.splits, title=Text(visible(str(cache))), title_justify="left")

@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import (
-    READ_AS_VAL,
-    Autocast,
-    DeviceOption,
-    Dtype,
-    MaxPixels,
-    ReadSplit,
-    TransformKind,
-)
 from clinit.cli.completion import backbones, datasets
-from clinit.cli.config_file import ConfigOption
+from clinit.cli.config import ConfigOption
 from clinit.cli.console import note, warn
 from clinit.cli.context import Context, command_line, overridden
 from clinit.cli.extract_output import print_results, progress_bars
@@ -35,6 +26,15 @@ from clinit.cli.network_options import (
     numbers,
 )
 from clinit.cli.no_val import no_val
+from clinit.cli.options import (
+    READ_AS_VAL,
+    Autocast,
+    DeviceOption,
+    Dtype,
+    MaxPixels,
+    ReadSplit,
+    TransformKind,
+)
 from clinit.cli.progress import doing
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.files.paths import check_writable
@@ -218,8 +218,8 @@ def extract(
 
     clinit extract --dataset imagenet1k --root /data/imagenet --out caches/imagenet1k
     """
-    from clinit.extract.model_args import parse_model_args
-    from clinit.extract.part import Part, parse_part
+    from clinit.extract.network.model_args import parse_model_args
+    from clinit.extract.work.part import Part, parse_part
 
     # Before PyTorch is loaded, and before a tree of images is scanned.
     dataset = None if overridden(context, "dataset", "manifest") else dataset
@@ -230,8 +230,8 @@ def extract(
     pixel_mean, pixel_deviation = numbers("--mean", mean), numbers("--std", std)
     _check_images(dataset, manifest, root, split)
     check_writable(out)
-    from clinit.extract.backbone import BackboneConfig
-    from clinit.extract.run import ExtractConfig, extract_part
+    from clinit.extract.network.backbone import BackboneConfig
+    from clinit.extract.work.run import ExtractConfig, extract_part
 
     with workers_on(ray, device) as hosts:
         config = ExtractConfig(

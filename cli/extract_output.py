@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from clinit.cli.console import note, say, warn
 from clinit.cli.progress import progress
-from clinit.extract.part import WHOLE
+from clinit.extract.work.part import WHOLE
 from clinit.words import number_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from clinit.extract.cache import CacheSplit
-    from clinit.extract.progress import Progress
-    from clinit.extract.split_run import PartResult, SplitResult
-    from clinit.extract.summary import InvalidRow
+    from clinit.extract.cache.read import CacheSplit
+    from clinit.extract.cache.summary import InvalidRow
+    from clinit.extract.work.split_run import PartResult, SplitResult
+    from clinit.extract.work.timing import Progress
 
 _BAD_IMAGES_SHOWN = 20
 _LONG_S = 10
@@ -43,8 +43,8 @@ def progress_bars() -> Iterator[Callable[[Progress], None]]:
 
 def print_results(results: Iterable[SplitResult | PartResult], cache: Path) -> None:
     """Print each result as it comes, and what is left for other parts of a cache."""
-    from clinit.extract.split_run import PartResult
     from clinit.extract.views import view_folders
+    from clinit.extract.work.split_run import PartResult
 
     train: SplitResult | None = None
     plain: list[SplitResult] = []

@@ -13,9 +13,9 @@ from clinit.cli.progress import doing
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from clinit.extract.run import ExtractConfig, Network
-    from clinit.extract.shard_work import ShardWork
-    from clinit.extract.split_run import Crew
+    from clinit.extract.work.run import ExtractConfig, Network
+    from clinit.extract.work.shard_work import ShardWork
+    from clinit.extract.work.split_run import Crew
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Hosts:
         if self.ray is None:
             return None, None
         from clinit.extract.cluster import hire
-        from clinit.extract.run import load_network
+        from clinit.extract.work.run import load_network
 
         out.mkdir(parents=True, exist_ok=True)
         crew = hire(self.ray, config, root, out, threads=threads)
@@ -51,7 +51,7 @@ def workers_on(address: str | None, device: str) -> Iterator[Hosts]:
         import torch
 
         from clinit.extract.device import choose_device
-        from clinit.extract.part import local_device
+        from clinit.extract.work.part import local_device
 
         chosen = str(choose_device(device))
         yield Hosts(local_device(chosen, os.environ, torch.cuda.device_count()))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from clinit.cli.choices import TransformKind
+from clinit.cli.options import TransformKind
 
 Weights = Annotated[
     Path | None,

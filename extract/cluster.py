@@ -18,17 +18,17 @@ from typing import Any
 
 from clinit.errors import ClinitError, ClusterError
 from clinit.extract.augment import View
+from clinit.extract.cache.plan import read_plan
 from clinit.extract.manifest import read_manifest
-from clinit.extract.plan import read_plan
 from clinit.extract.ray_cluster import Refusal
-from clinit.extract.run import (
+from clinit.extract.work.run import (
     ExtractConfig,
     Network,
     load_network,
     refuse_other_backbone,
 )
-from clinit.extract.shard_work import ShardWork
-from clinit.extract.split_run import MANIFEST_FILE, Crew
+from clinit.extract.work.shard_work import ShardWork
+from clinit.extract.work.split_run import MANIFEST_FILE, Crew
 from clinit.stopwatch import Stopwatch
 
 ATTEMPTS = 3

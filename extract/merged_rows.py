@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 
 from clinit.errors import CacheError
-from clinit.extract.cache import CacheSplit
+from clinit.extract.cache.read import CacheSplit
+from clinit.extract.cache.shard import Shard, assemble
 from clinit.extract.manifest import Manifest
-from clinit.extract.shard import Shard, assemble
 
 _IMPORT_DIGITS = 12
 """Digits of the digest of an imported file that tell its rows from those of others."""

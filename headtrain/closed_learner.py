@@ -8,19 +8,16 @@ gives the names of the base classes, and nothing else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 
 from clinit.errors import ExperimentError
+from clinit.extract.cache.head import Head
 from clinit.extract.device import choose_device
-from clinit.extract.head import Head
 from clinit.headtrain.array import library, placed, torch_stream
-from clinit.headtrain.bank.rows import LabelledRows
-from clinit.headtrain.closed.evaluate import evaluate, mean_loss
-from clinit.headtrain.closed.interface import Arrival, Solution
+from clinit.headtrain.closed.interface import Arrival, Solution, evaluate, mean_loss
 from clinit.headtrain.closed.methods import LINEAR, closed_form
 from clinit.headtrain.events import (
     Evaluated,
@@ -31,18 +28,18 @@ from clinit.headtrain.events import (
     Progressed,
     TaskStarted,
 )
-from clinit.headtrain.init import Initialisation
-from clinit.headtrain.init.task_start import warm_up
 from clinit.headtrain.learner import Diagnose
-from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.record.format import headless
 from clinit.headtrain.record.task_log import Point, TaskEntry
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.stream.pool import Pool, TaskRows
-from clinit.headtrain.stream.scenario import Scenario
+from clinit.headtrain.start.scale import Initialisation
+from clinit.headtrain.start.task_start import warm_up
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.stream.buffer import Pool, TaskRows
+from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import TaskPlan
-from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import Study, names_of
+from clinit.headtrain.train.rows import LabelledRows
 from clinit.stopwatch import Stopwatch
 
 
@@ -76,8 +73,7 @@ class ClosedLearner:
         self._fingerprint = head.fingerprint
         self._plan = TaskPlan(scenario, studies[0])
         with torch_stream(self.device):
-            place = partial(placed, device=self.device)
-            self._form = closed_form(studies[0], place(np.zeros(head.dim)), place)
+            self._form = closed_form(studies[0], placed(np.zeros(head.dim), self.device))
         tested = scenario.val.rows_between(0, scenario.num_classes)
         self._test_labels = scenario.val.labels[tested]
         self._test = self._on_device(scenario.val, tested)

@@ -11,13 +11,9 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from clinit.extract.cache.head import Head
 from clinit.extract.device import choose_device
-from clinit.extract.head import Head
 from clinit.headtrain.array import torch_stream
-from clinit.headtrain.bank.evaluate import evaluate, mean_losses
-from clinit.headtrain.bank.heads import Bank
-from clinit.headtrain.bank.loop import train_task
-from clinit.headtrain.bank.rows import LabelledRows
 from clinit.headtrain.correction import Correction, bias_corrected, weight_aligned
 from clinit.headtrain.events import (
     Evaluated,
@@ -28,19 +24,19 @@ from clinit.headtrain.events import (
     Stepped,
     TaskStarted,
 )
-from clinit.headtrain.init.new_classes import NewClasses
-from clinit.headtrain.init.raw import random_task_rows
-from clinit.headtrain.init.running_statistics import RunningStatistics
-from clinit.headtrain.init.solved import SOLVED
-from clinit.headtrain.init.task_start import TaskStart, warm_up
-from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.record.task_log import Point, TaskEntry
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.stream.pool import Pool, TaskRows
-from clinit.headtrain.stream.scenario import Scenario
+from clinit.headtrain.start.new_rows import NewClasses, random_task_rows
+from clinit.headtrain.start.task_start import SOLVED, TaskStart, warm_up
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, RunningStatistics
+from clinit.headtrain.stream.buffer import Pool, TaskRows
+from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import TaskPlan
-from clinit.headtrain.stream.tasks import Task
 from clinit.headtrain.study import Study, names_of
+from clinit.headtrain.train.evaluate import evaluate, mean_losses
+from clinit.headtrain.train.heads import Bank
+from clinit.headtrain.train.loop import train_task
+from clinit.headtrain.train.rows import LabelledRows
 from clinit.stopwatch import Stopwatch
 
 Diagnose = Callable[[ClassStatistics, Rows], dict[str, Any]]
@@ -74,7 +70,7 @@ class Learner:
         self._own_seconds = np.zeros(len(studies))
         self._bank = Bank(Rows.of_head(head), [study.training for study in studies], device)
         self._plan = TaskPlan(scenario, self._shared)
-        self._plan.check_rows_aside()
+        self._plan.check_correction()
         self._statistics = RunningStatistics()
         tested = scenario.val.rows_between(0, scenario.num_classes)
         self._test = self._on_device(scenario.val, tested)
@@ -203,7 +199,7 @@ class Learner:
         """Return what corrects a head after a task."""
         if self._shared.training.correct == "wa":
             return lambda head: weight_aligned(head, task.start, task.stop)
-        rows = self._plan.rows_aside(task)
+        rows = self._plan.correction_rows(task)
         features = self._task_rows(rows).arrays()
         return lambda head: bias_corrected(
             NewClasses(features, rows.labels, head, task.start, task.stop)

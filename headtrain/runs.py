@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clinit.errors import RecordError
-from clinit.extract.head import Head
+from clinit.extract.cache.head import Head
 from clinit.headtrain.events import BankStarted, Observer, ignore
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.learner import Diagnose

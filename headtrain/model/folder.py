@@ -32,8 +32,8 @@ import torch
 from torch import nn
 
 from clinit.errors import ClinitError, ModelError, StorageError
-from clinit.extract.head import foreign_to_head
-from clinit.extract.transform import Transform
+from clinit.extract.cache.head import foreign_to_head
+from clinit.extract.network.transform import Transform
 from clinit.extract.wordnet import title
 from clinit.files import paths as occupied
 from clinit.files.commit import commit_folder

@@ -5,7 +5,7 @@ share one covariance, the average over classes of the covariance of each around 
 
     Sigma = (1 / C) sum_c (1 / n_c) sum_{i in c} (h_i - mu_c)(h_i - mu_c)^T.
 
-With class-balanced averages (`clinit.headtrain.least_squares.statistics`) the least-square head,
+With class-balanced averages (`clinit.headtrain.statistics.class_statistics`) the least-square head,
 LDA, class means and D_LS are functions of these numbers, and of no image. Held-out features are of
 images that no row was computed from: accuracies and the threshold of `clinit predict --reject`
 are measured on them. Kept features are training rows for a later rehearsal.
@@ -28,13 +28,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from clinit.errors import ModelError
-from clinit.extract.features import FeatureSet
+from clinit.extract.cache.features import FeatureSet
 from clinit.files.commit import commit_file
 from clinit.files.documents import Count, DocumentKind, Share
 from clinit.files.paths import check_readable
-from clinit.headtrain.least_squares.statistics import ClassStatistics
 from clinit.headtrain.model.folder import MEMORY_FILE
 from clinit.headtrain.model.model_file import ModelFacts
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

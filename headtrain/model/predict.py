@@ -28,15 +28,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clinit.errors import ImageError, ModelError
-from clinit.extract.backbone import Backbone, BackboneConfig, load_backbone
+from clinit.extract.cache.head import Head
 from clinit.extract.decode import MISSING
 from clinit.extract.device import choose_device
-from clinit.extract.head import Head
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.images import ImageFiles
-from clinit.extract.loader import ImageBatch, load_batches
+from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.tree import IMAGE_SUFFIXES
 from clinit.extract.wordnet import title
+from clinit.extract.work.loader import ImageBatch, load_batches
 from clinit.headtrain.model.folder import model_file_of, read_whole
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model_file import ModelFacts, read_facts

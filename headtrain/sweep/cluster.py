@@ -18,8 +18,7 @@ from clinit.errors import CacheError, ClinitError, StorageError
 from clinit.extract.ray_cluster import Refusal, connected
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.runs import RunData
-from clinit.headtrain.sweep.plan import BankPlan
-from clinit.headtrain.sweep.runner import SweepEvent, Train, Trained, train_here
+from clinit.headtrain.sweep.plan import BankPlan, SweepEvent, Train, Trained, train_here
 
 SHARED = (
     "features that stay on disk are read by every node: the caches must be in a folder that all"

@@ -1,4 +1,11 @@
-"""Run one head over the stream with plastic top blocks."""
+"""Run one head over the stream with plastic top blocks.
+
+rehearsal   new rows and a buffer of old ones      mean loss
+naive       new rows alone                         mean loss
+joint       all rows of all classes seen so far    mean loss
+ewc         new rows alone                         mean loss + springs to former parameters
+derpp       new rows and a buffer of old ones      weighted losses + distance to former logits
+"""
 
 from __future__ import annotations
 
@@ -20,12 +27,14 @@ from clinit.headtrain.record.task_log import run_record
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.notes import data_notes
-from clinit.headtrain.study import PER_HEAD, Study, names_of
+from clinit.headtrain.study import PER_HEAD, Study, Top, names_of
+from clinit.headtrain.top import network as cut
+from clinit.headtrain.top.derpp import Derpp
+from clinit.headtrain.top.ewc import Ewc
 from clinit.headtrain.top.inputs import StoredPart, TopInputs
 from clinit.headtrain.top.learner import PHASES, TopLearner
-from clinit.headtrain.top.methods import top_method
-from clinit.headtrain.top.network.cut import cut
-from clinit.headtrain.top.network.model import PlasticModel
+from clinit.headtrain.top.method import TRAINED_METHODS, Rehearsal, TopMethod
+from clinit.headtrain.top.network import PlasticModel
 
 
 def top_notes(
@@ -173,3 +182,15 @@ def head_fingerprint(inputs: TopInputs, changed: Mapping[str, np.ndarray]) -> st
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()
+
+
+def top_method(study: Study) -> TopMethod:
+    """Return a fresh method of a resolved study; only its own settings are read."""
+    name, loss = study.stream.method, study.training.loss
+    top = study.top or Top()
+    if name in TRAINED_METHODS:
+        return Rehearsal(loss_name=loss, data_method=name)
+    if name == "ewc":
+        return Ewc(top.ewc, loss_name=loss, seed=study.stream.seed)
+    assert name == "derpp"
+    return Derpp(top.derpp, loss_name=loss)

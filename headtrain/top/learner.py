@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from clinit.extract.head import Head
+from clinit.extract.cache.head import Head
 from clinit.headtrain.array import as_array, namespace, torch_stream
 from clinit.headtrain.events import (
     Evaluated,
@@ -24,15 +24,15 @@ from clinit.headtrain.events import (
     Stepped,
     TaskStarted,
 )
-from clinit.headtrain.init.raw import random_task_rows
-from clinit.headtrain.init.task_start import TaskStart, warm_up
 from clinit.headtrain.record.task_log import Point, TaskEntry
-from clinit.headtrain.stream.batches import Schedule
-from clinit.headtrain.stream.pool import TaskRows
+from clinit.headtrain.start.new_rows import random_task_rows
+from clinit.headtrain.start.task_start import TaskStart, warm_up
+from clinit.headtrain.stream.buffer import TaskRows
+from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.stream.task_plan import Schedule
 from clinit.headtrain.study import Study
-from clinit.headtrain.top.activations.batches import Batch, TaskReader
+from clinit.headtrain.top.activations import Batch, TaskReader
 from clinit.headtrain.top.checkpoint import (
     FINISHED,
     Checkpoint,
@@ -42,15 +42,15 @@ from clinit.headtrain.top.checkpoint import (
 )
 from clinit.headtrain.top.evaluate import features, measure, probe
 from clinit.headtrain.top.inputs import TopInputs
-from clinit.headtrain.top.methods import TopMethod
-from clinit.headtrain.top.network.model import PlasticModel
-from clinit.headtrain.top.network.optimizer import (
+from clinit.headtrain.top.method import TopMethod
+from clinit.headtrain.top.network import PlasticModel, Shares, shares
+from clinit.headtrain.top.training import (
+    Watchers,
     restore_optimizer,
     stored_optimizer,
     top_optimizer,
+    train_top,
 )
-from clinit.headtrain.top.network.plastic import Shares, shares
-from clinit.headtrain.top.train_task import Watchers, train_top
 from clinit.stopwatch import Stopwatch
 
 PHASES = ("initialise", "method", "train", "evaluate", "probe")

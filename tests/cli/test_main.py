@@ -12,7 +12,7 @@ import typer
 
 from clinit.cli import main as command_line
 from clinit.errors import ClinitError
-from clinit.extract.head import Head, write_head
+from clinit.extract.cache.head import Head, write_head
 
 
 def walk(command: Any, path: str = "clinit") -> Iterator[tuple[str, Any]]:
@@ -120,9 +120,9 @@ def test_help_loads_none_of_the_heavy_packages() -> None:
     "module",
     [
         "clinit.analysis.report",
-        "clinit.extract.cache",
+        "clinit.extract.cache.read",
         "clinit.extract.import_features",
-        "clinit.extract.verify",
+        "clinit.extract.cache.verify",
         "clinit.headtrain.record.format",
     ],
 )
@@ -135,7 +135,7 @@ def test_what_only_reads_and_writes_files_does_not_load_torch(module: str) -> No
 def test_a_head_is_read_without_torch(tmp_path: Path) -> None:
     write_head(Head(np.eye(2, dtype=np.float32), np.zeros(2, dtype=np.float32)), tmp_path / "h")
     code = (
-        "import sys; from pathlib import Path; from clinit.extract.head import read_head;"
+        "import sys; from pathlib import Path; from clinit.extract.cache.head import read_head;"
         f"read_head(Path({str(tmp_path / 'h')!r})); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -13,23 +13,23 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
-from clinit.analysis.efficiency import comparison_key
-from clinit.analysis.report import load_report
-from clinit.analysis.settings import differences, shown
+from clinit.analysis.metrics.efficiency import comparison_key
+from clinit.analysis.report.report import load_report
+from clinit.analysis.report.settings import differences, shown
 from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError, DeviceError, ExperimentError, RecordError
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head, read_head, write_head
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head, read_head, write_head
+from clinit.extract.cache.plan import Plan, settle_plan, shard_name
+from clinit.extract.cache.shard import assemble, write_shard
+from clinit.extract.cache.summary import RunFacts, write_summary
 from clinit.extract.manifest import Manifest, write_manifest
-from clinit.extract.plan import Plan, settle_plan, shard_name
-from clinit.extract.shard import assemble, write_shard
-from clinit.extract.summary import RunFacts, write_summary
 from clinit.headtrain import runs
-from clinit.headtrain.bank import precision
 from clinit.headtrain.record import format as record_module
 from clinit.headtrain.record.format import find_records, read_record
 from clinit.headtrain.stream.base_head import head_digest, read_base_head
 from clinit.headtrain.stream.source import read_source
+from clinit.headtrain.train import heads as precision
 
 DIM, CLASSES = 8, 4
 FINGERPRINT = Fingerprint({"backbone": "made", "weights": "1"})

@@ -21,12 +21,12 @@ import ray_kills
 
 from clinit.errors import ClusterError
 from clinit.extract import cluster as module
-from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cluster import Share, hire, shares_of, workers_device
-from clinit.extract.part import Part
+from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.ray_cluster import Refusal
-from clinit.extract.run import ExtractConfig, extract, extract_part, load_network
 from clinit.extract.scan import scan
+from clinit.extract.work.part import Part
+from clinit.extract.work.run import ExtractConfig, extract, extract_part, load_network
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "ray_kills.py"
 WHY_NOT = ray_kills.why_not()

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clinit.extract.backbone import BackboneConfig
 from clinit.extract.device import choose_device
-from clinit.extract.run import ExtractConfig
-from clinit.extract.run import extract as extract_splits
+from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.scan import available_splits, scan
+from clinit.extract.work.run import ExtractConfig
+from clinit.extract.work.run import extract as extract_splits
 from clinit.headtrain.stream.source import Source, read_source, read_sources
 from clinit.words import byte_count
 
@@ -46,7 +46,7 @@ def extract_features(
         device: `auto`, `cuda` or `cpu`.
         weights: File of the weights; default: those that timm downloads.
         model_args: Further arguments of `timm.create_model`.
-        options: Further settings of `clinit.extract.run.ExtractConfig`.
+        options: Further settings of `clinit.extract.work.run.ExtractConfig`.
 
     Raises:
         ClinitError: If the images or the weights cannot be read, or the cache was made from

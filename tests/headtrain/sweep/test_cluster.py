@@ -13,7 +13,7 @@ import pytest
 import ray_kills
 
 from clinit.errors import CacheError, ClusterError
-from clinit.extract.cache import open_cache
+from clinit.extract.cache.read import open_cache
 from clinit.extract.ray_cluster import Refusal
 from clinit.headtrain.record.format import find_records, read_record
 from clinit.headtrain.runs import RunData
@@ -33,8 +33,8 @@ from clinit.headtrain.sweep.cluster import train_on_ray
 from clinit.headtrain.sweep.folder import hold_folder
 from clinit.headtrain.sweep.grid import parse_grid
 from clinit.headtrain.study import Study
-from clinit.headtrain.sweep.run import distinct, runs_of
-from clinit.headtrain.sweep.runner import plan_sweep, run_sweep
+from clinit.headtrain.sweep.plan import distinct, runs_of
+from clinit.headtrain.sweep.plan import plan_sweep, run_sweep
 
 data = pickle.loads(Path(sys.argv[1]).read_bytes())
 runs = distinct(runs_of(parse_grid(sys.argv[3:])))

@@ -10,9 +10,9 @@ from torch import Tensor
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Study
 from clinit.headtrain.top import evaluate
-from clinit.headtrain.top.activations.rows import PoolActivations
-from clinit.headtrain.top.network.cut import cut
-from clinit.headtrain.top.network.model import PlasticModel
+from clinit.headtrain.top import network as cut
+from clinit.headtrain.top.activations import PoolActivations
+from clinit.headtrain.top.network import PlasticModel
 
 
 class Held:

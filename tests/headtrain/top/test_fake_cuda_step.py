@@ -25,17 +25,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.stream.pool import Pool
-from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.stream.buffer import Pool
+from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study import Study
 from clinit.headtrain.top import evaluate
-from clinit.headtrain.top.activations.batches import Batch, TaskReader
-from clinit.headtrain.top.activations.rows import PoolActivations
-from clinit.headtrain.top.methods import TopMethod, top_method
-from clinit.headtrain.top.network.cut import cut
-from clinit.headtrain.top.network.model import PlasticModel
-from clinit.headtrain.top.network.optimizer import top_optimizer
-from clinit.headtrain.top.train_task import train_span
+from clinit.headtrain.top import network as cut
+from clinit.headtrain.top.activations import Batch, PoolActivations, TaskReader
+from clinit.headtrain.top.experiment import top_method
+from clinit.headtrain.top.method import TopMethod
+from clinit.headtrain.top.network import PlasticModel
+from clinit.headtrain.top.training import top_optimizer, train_span
 
 CUDA = torch.device("cuda", 0)
 

@@ -16,7 +16,6 @@ from torch.nn import functional
 from clinit.errors import CacheError, CheckpointError, ExperimentError, ImageError
 from clinit.headtrain.events import Evaluated, Event, Noted, Stepped
 from clinit.headtrain.experiment import run_experiment
-from clinit.headtrain.init.raw import random_task_rows
 from clinit.headtrain.record.format import (
     RunRecord,
     changed_parameters,
@@ -24,13 +23,20 @@ from clinit.headtrain.record.format import (
     read_record,
     write_record,
 )
-from clinit.headtrain.stream.pool import Pool
+from clinit.headtrain.start.new_rows import random_task_rows
+from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.study import Study, names_of
+from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint
 from clinit.headtrain.top.experiment import run_top, top_notes
-from clinit.headtrain.top.images import open_side, reload_backbone
-from clinit.headtrain.top.inputs import Storage, StoredPart, TopInputs, prepare_inputs
-from clinit.headtrain.top.network.cut import cut
+from clinit.headtrain.top.inputs import (
+    Storage,
+    StoredPart,
+    TopInputs,
+    open_side,
+    prepare_inputs,
+    reload_backbone,
+)
 
 STREAM = {
     "tasks": 2,

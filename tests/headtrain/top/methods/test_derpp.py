@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from clinit.headtrain.losses import LOSSES
-from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study import DerppConfig
-from clinit.headtrain.top.methods.derpp import Derpp
-from clinit.headtrain.top.methods.interface import TopMethod
-from clinit.headtrain.top.methods.rehearsal import Rehearsal
+from clinit.headtrain.top.derpp import Derpp
+from clinit.headtrain.top.method import Rehearsal, TopMethod
+from clinit.headtrain.train.losses import LOSSES
 
 Make = Callable[..., Any]
 BASE, STEP, EACH = 4, 2, 20

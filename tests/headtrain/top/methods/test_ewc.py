@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from clinit.errors import ExperimentError
-from clinit.headtrain.losses import LOSSES
-from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study import EwcConfig
-from clinit.headtrain.top.methods.ewc import Ewc
-from clinit.headtrain.top.methods.interface import TopMethod
-from clinit.headtrain.top.methods.rehearsal import Rehearsal
+from clinit.headtrain.top.ewc import Ewc
+from clinit.headtrain.top.method import Rehearsal, TopMethod
+from clinit.headtrain.train.losses import LOSSES
 
 Make = Callable[..., Any]
 BASE, STEP = 4, 2

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from clinit.headtrain.losses import LOSSES
-from clinit.headtrain.top.activations.batches import Batch
-from clinit.headtrain.top.methods.interface import TopMethod, TopModel
-from clinit.headtrain.top.methods.rehearsal import Rehearsal
+from clinit.headtrain.top.activations import Batch
+from clinit.headtrain.top.method import Rehearsal, TopMethod, TopModel
+from clinit.headtrain.train.losses import LOSSES
 
 CLASSES, ROWS = 7, 12
 Make = Callable[..., Any]
