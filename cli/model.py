@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.choices import AsJson, Output, OutputFormat, Overwrite
 from clinit.cli.claim import claimed_file
-from clinit.cli.config_file import ConfigOption
+from clinit.cli.config import ConfigOption
 from clinit.cli.console import note, print_json, say
 from clinit.cli.console import out as terminal
 from clinit.cli.interruption import keeps
@@ -28,8 +27,9 @@ from clinit.cli.model_source import (
     open_source,
     takes_network,
 )
-from clinit.cli.places import check_model
+from clinit.cli.options import AsJson, Output, OutputFormat, Overwrite
 from clinit.cli.progress import doing
+from clinit.cli.run_data import check_model
 from clinit.cli.study_options import takes
 from clinit.headtrain.model.settings import AddConfig, RememberConfig
 from clinit.words import number_of, visible
@@ -37,7 +37,7 @@ from clinit.words import number_of, visible
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from clinit.extract.head import Top1
+    from clinit.extract.cache.head import Top1
     from clinit.headtrain.model.add import Addition
     from clinit.headtrain.model.memory import Memory
     from clinit.headtrain.model.model_file import ModelFacts

@@ -19,10 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from clinit.cli import completion
-from clinit.cli.choices import DeviceOption, MaxPixels, TransformKind
 from clinit.cli.claim import tell_replaced
 from clinit.cli.console import note, warn
-from clinit.cli.expand import expand
 from clinit.cli.extract_output import progress_bars
 from clinit.cli.network_options import (
     InputSize,
@@ -34,8 +32,10 @@ from clinit.cli.network_options import (
     Workers,
     numbers,
 )
-from clinit.cli.places import check_model
+from clinit.cli.options import DeviceOption, MaxPixels, TransformKind
 from clinit.cli.progress import doing
+from clinit.cli.run_data import check_model
+from clinit.cli.study_options import expand
 from clinit.cli.training_progress import training_progress
 from clinit.errors import ManifestError
 from clinit.extract.image_size import MAX_PIXELS
@@ -43,7 +43,7 @@ from clinit.files.paths import check_writable
 from clinit.machine import cpu_count
 
 if TYPE_CHECKING:
-    from clinit.extract.run import ExtractConfig
+    from clinit.extract.work.run import ExtractConfig
     from clinit.headtrain.events import Event, Observer
     from clinit.headtrain.model.images import ImageJob
     from clinit.headtrain.model.model import Model
@@ -132,10 +132,10 @@ class NetworkOptions:
 
     def extraction(self) -> ExtractConfig:
         """Return the configuration of an extraction; of the network, what timm's needs."""
-        from clinit.extract.backbone import BackboneConfig
         from clinit.extract.device import choose_device
-        from clinit.extract.model_args import parse_model_args
-        from clinit.extract.run import ExtractConfig
+        from clinit.extract.network.backbone import BackboneConfig
+        from clinit.extract.network.model_args import parse_model_args
+        from clinit.extract.work.run import ExtractConfig
 
         return ExtractConfig(
             backbone=BackboneConfig(

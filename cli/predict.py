@@ -11,18 +11,17 @@ from typing import Annotated
 
 import typer
 
-from clinit.cli.choices import AsJson, DeviceOption, MaxPixels, Output, OutputFormat
 from clinit.cli.completion import models
 from clinit.cli.console import note, print_json, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
-from clinit.cli.places import check_model
+from clinit.cli.options import AsJson, DeviceOption, MaxPixels, Output, OutputFormat
 from clinit.cli.predict_output import count_unknown, json_of, report_bad, show, write_table
 from clinit.cli.progress import counting, doing
+from clinit.cli.run_data import check_model
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.files.paths import check_writable
-from clinit.headtrain.examples import examples
-from clinit.words import number_of
+from clinit.words import examples, number_of
 
 
 class RejectRule(StrEnum):
@@ -124,7 +123,7 @@ def predict(
         check_writable(file, f"--{kind}")
     _check_rejection(reject, reject_rate, threshold)
     with doing("Loading the model …"):
-        from clinit.extract.head import read_head
+        from clinit.extract.cache.head import read_head
         from clinit.headtrain.model.head_alone import (
             caution_of_head,
             is_head_file,

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 
 from clinit.errors import BackboneError, ModelError
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head, Top1, top1
-from clinit.extract.run import ExtractConfig
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head, Top1, top1
+from clinit.extract.work.run import ExtractConfig
 from clinit.files.lock import claim_file
 from clinit.headtrain.events import Observer, ignore
-from clinit.headtrain.examples import examples
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.model.folder import check_free
 from clinit.headtrain.model.images import ImageJob, Listener, Measured, image_features, measured
@@ -35,6 +34,7 @@ from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.stream.source import Source, read_source
 from clinit.headtrain.study import Start, Stream, Study, Training
 from clinit.headtrain.temperature import Temperature, temperature_of
+from clinit.words import examples
 
 
 @dataclass(frozen=True, slots=True, eq=False)

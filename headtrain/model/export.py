@@ -15,12 +15,12 @@ import timm
 import torch
 
 from clinit.errors import CacheError, HeadError, RecordError, StorageError
-from clinit.extract.backbone import Backbone, body_sha256
 from clinit.extract.cache import open_split
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head, Top1, write_head
-from clinit.extract.reload import rebuild, stored_weights
-from clinit.extract.transform import Transform
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head, Top1, write_head
+from clinit.extract.network.backbone import Backbone, body_sha256
+from clinit.extract.network.reload import rebuild, stored_weights
+from clinit.extract.network.transform import Transform
 from clinit.headtrain.model.folder import check_free
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model, model_args

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from clinit.errors import CacheError, HeadError
 from clinit.extract.arrays.array_file import StoredFeatures
 from clinit.extract.arrays.open import FEATURES, find_name, open_array_file
-from clinit.extract.head import Head, read_head
+from clinit.extract.cache.head import Head, read_head
 from clinit.headtrain.array import as_array, to_numpy
 from clinit.headtrain.model.model_file import METADATA, caution
 from clinit.headtrain.model.predict import Named, Prediction, Rejection

@@ -15,18 +15,16 @@ from typing import Any, TypedDict
 import numpy as np
 
 from clinit.errors import CacheError, ManifestError, ModelError
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Top1, top1
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Top1, top1
+from clinit.extract.cache.summary import InvalidRow
 from clinit.extract.manifest import Manifest
-from clinit.extract.progress import Progress
-from clinit.extract.run import ExtractConfig, extract
 from clinit.extract.scan import available_splits, scan
-from clinit.extract.summary import InvalidRow
+from clinit.extract.work.run import ExtractConfig, extract
+from clinit.extract.work.timing import Progress
 from clinit.files.documents import Digest, DocumentKind
-from clinit.headtrain.class_draws import in_whole_groups
 from clinit.headtrain.events import Observer, ignore
-from clinit.headtrain.examples import examples
-from clinit.headtrain.groups import groups_of
+from clinit.headtrain.groups import groups_of, in_whole_groups
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import Model
 from clinit.headtrain.model.model_file import Change
@@ -34,6 +32,7 @@ from clinit.headtrain.model.old_rows import in_rows_of
 from clinit.headtrain.model.settings import RememberConfig
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source, read_source
+from clinit.words import examples
 
 LEAST_TO_MEASURE = 5
 """A class of fewer images keeps none aside."""

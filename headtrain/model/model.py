@@ -20,14 +20,13 @@ import torch
 from torch import nn
 
 from clinit.errors import BackboneError, HeadError, ModelError
-from clinit.extract.backbone import Backbone, state_sha256
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head
 from clinit.extract.class_names import is_text
 from clinit.extract.decode import decoder_version
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head
 from clinit.extract.head_names import name_rows
-from clinit.extract.run import ExtractConfig, Network, load_network
-from clinit.headtrain.examples import examples
+from clinit.extract.network.backbone import Backbone, state_sha256
+from clinit.extract.work.run import ExtractConfig, Network, load_network
 from clinit.headtrain.model.folder import (
     MEMORY_FILE,
     ONNX_FILE,
@@ -46,7 +45,7 @@ from clinit.headtrain.model.model_file import (
 from clinit.headtrain.model.onnx import OnnxCheck, load_onnx, write_onnx
 from clinit.headtrain.model.predict import Classifier, Predictor, Rejection, load_model
 from clinit.headtrain.temperature import divided
-from clinit.words import visible
+from clinit.words import examples, visible
 
 TOLERANCE = 1e-5
 """Between the network's logits and features times head, relative to what is added up in them."""

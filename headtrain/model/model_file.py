@@ -22,11 +22,11 @@ from safetensors.torch import save
 from torch import nn
 
 from clinit.errors import ModelError
-from clinit.extract.backbone import Backbone, body_sha256
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Top1
-from clinit.extract.model_args import read_model_args
-from clinit.extract.transform import Transform
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Top1
+from clinit.extract.network.backbone import Backbone, body_sha256
+from clinit.extract.network.model_args import read_model_args
+from clinit.extract.network.transform import Transform
 from clinit.files.commit import commit_file
 from clinit.files.documents import Count, DocumentKind
 from clinit.files.paths import check_readable

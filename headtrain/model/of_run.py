@@ -12,9 +12,9 @@ import polars as pl
 
 from clinit.errors import CacheError, ClinitError, RecordError, StorageError
 from clinit.extract.cache import Cache, CacheSplit, open_cache, open_split
-from clinit.extract.features import FeatureSet
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head, Top1
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head, Top1
 from clinit.headtrain.model.memory import Memory, first_rows, joined_rows, renumbered
 from clinit.headtrain.model.model_file import Change
 from clinit.headtrain.model.onnx import MOST_IMAGES
@@ -25,8 +25,7 @@ from clinit.headtrain.record.format import (
     find_records,
     read_record,
 )
-from clinit.headtrain.record.info import SideInfo
-from clinit.headtrain.record.measured_on import is_held_out
+from clinit.headtrain.record.info import SideInfo, is_held_out
 from clinit.headtrain.rows import never_wins
 from clinit.headtrain.temperature import LEAST_ROWS, Temperature, temperature_of
 

@@ -41,8 +41,8 @@ from jaxtyping import Float
 from sklearn.covariance import ledoit_wolf
 
 from clinit.errors import ModelError
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head, head_rows
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head, head_rows
 from clinit.headtrain.model.memory import Memory, joined_rows, no_rows, renumbered
 from clinit.headtrain.stream.seeds import Draw, generator
 

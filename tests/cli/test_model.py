@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 import clinit
 from clinit.cli.model import accuracy_in_words, add, remember, remove, rename, show
 from clinit.errors import CacheError, ManifestError, ModelError, StorageError
-from clinit.extract.head import Head, Top1
+from clinit.extract.cache.head import Head, Top1
 from clinit.headtrain.model.export import export_run
 from clinit.headtrain.model.memory import read_memory
 from clinit.headtrain.model.model import open_model

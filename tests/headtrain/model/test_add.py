@@ -9,16 +9,16 @@ import pytest
 from scipy import stats
 
 from clinit.errors import ModelError
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
-from clinit.headtrain.least_squares.solve import least_squares_head
-from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
 from clinit.headtrain.model.add import add
 from clinit.headtrain.model.export import export_run
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model import open_model
 from clinit.headtrain.model.old_rows import WIDENING, memory_of_head, old_rows, pseudo_features
 from clinit.headtrain.model.settings import AddConfig
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.solve import least_squares_head
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.temperature import temperature_of
 

@@ -25,8 +25,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from clinit.errors import BackboneError, ClinitError, ModelError
-from clinit.extract.head import Top1
-from clinit.extract.transform import Transform, make_transform
+from clinit.extract.cache.head import Top1
+from clinit.extract.network.transform import Transform, make_transform
 from clinit.files.documents import content_sha256
 from clinit.headtrain.model.export import Export, export_run
 from clinit.headtrain.model.folder import card, data_config, read_whole, write_model_folder

@@ -8,7 +8,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from clinit.errors import ModelError
-from clinit.extract.features import FeatureSet
+from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.model import memory as memory_file
 from clinit.headtrain.model.memory import (
     Memory,
