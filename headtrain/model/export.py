@@ -15,9 +15,9 @@ import timm
 import torch
 
 from clinit.errors import CacheError, HeadError, RecordError, StorageError
-from clinit.extract.cache import open_split
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head, Top1, write_head
+from clinit.extract.cache.read import open_split
 from clinit.extract.network.backbone import Backbone, body_sha256
 from clinit.extract.network.reload import rebuild, stored_weights
 from clinit.extract.network.transform import Transform

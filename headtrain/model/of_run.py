@@ -11,10 +11,10 @@ import numpy as np
 import polars as pl
 
 from clinit.errors import CacheError, ClinitError, RecordError, StorageError
-from clinit.extract.cache import Cache, CacheSplit, open_cache, open_split
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head, Top1
+from clinit.extract.cache.read import Cache, CacheSplit, open_cache, open_split
 from clinit.headtrain.model.memory import Memory, first_rows, joined_rows, renumbered
 from clinit.headtrain.model.model_file import Change
 from clinit.headtrain.model.onnx import MOST_IMAGES

@@ -28,8 +28,8 @@ from clinit.errors import (
     ModelError,
     RecordError,
 )
-from clinit.extract.cache import open_cache
 from clinit.extract.cache.head import Head, Top1, read_head, write_head
+from clinit.extract.cache.read import open_cache
 from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.network.reload import reload
 from clinit.headtrain.model.export import Export, export_head, export_run

@@ -16,9 +16,9 @@ from scipy.special import logsumexp
 
 import clinit
 from clinit.errors import DeviceError, ImageError, MachineError, ModelError
-from clinit.extract.cache import open_cache
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, read_head
+from clinit.extract.cache.read import open_cache
 from clinit.extract.work.loader import load_batches
 from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.memory import Memory
