@@ -288,16 +288,11 @@ def show(
 ) -> None:
     """Show which classes a model has, when they came and from what, and what it remembers."""
     check_model(model)
-    from clinit.headtrain.model.folder import model_file_of, read_whole
-    from clinit.headtrain.model.memory import memory_in
-    from clinit.headtrain.model.model_file import read_facts
-
-    def read() -> tuple[ModelFacts, Memory | None]:
-        facts = read_facts(model_file_of(model))
-        return facts, memory_in(model, facts)
+    from clinit.headtrain.model.folder import read_model
 
     with doing("Reading the model …"):
-        facts, memory = read_whole(model, read)
+        stored = read_model(model)
+    facts, memory = stored.facts, stored.memory
     if as_json or output is Output.json:
         print_json(json.dumps(_as_json(facts, memory), ensure_ascii=False))
     else:

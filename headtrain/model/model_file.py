@@ -213,6 +213,12 @@ def read_facts(path: Path) -> ModelFacts:
     Raises:
         ModelError: If there is no model file at `path`.
     """
+    if path.suffix == ".onnx":
+        raise ModelError(
+            f"{path} is an ONNX file, not one of weights",
+            remedy="`clinit predict` reads it; in Python, `load_onnx` of"
+            " clinit.headtrain.model.onnx.",
+        )
     if not path.is_file():
         raise no_model(f"no model file at {path}")
     check_readable(path, ModelError)

@@ -29,7 +29,7 @@ from clinit.extract.cache.head import Top1
 from clinit.extract.network.transform import Transform, make_transform
 from clinit.files.documents import content_sha256
 from clinit.headtrain.model.export import Export, export_run
-from clinit.headtrain.model.folder import card, data_config, read_whole, write_model_folder
+from clinit.headtrain.model.folder import card, data_config, read_model, write_model_folder
 from clinit.headtrain.model.model import open_model
 from clinit.headtrain.model.model_file import Change, ModelFacts, read_facts, write_model
 from clinit.headtrain.model.predict import Classifier, find_images, load_model
@@ -215,26 +215,27 @@ def test_a_folder_of_an_earlier_version_may_say_more_to_timm(
     assert load_model(copy, device="cpu").facts.num_classes == 5
 
 
-def test_a_model_that_is_replaced_while_it_is_read_is_read_again(tmp_path: Path) -> None:
-    place, readings = tmp_path / "model", 0
-    place.mkdir()
+@pytest.mark.parametrize("replacements", [1, 2])
+def test_a_model_that_is_replaced_while_it_is_read_is_read_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replacements: int
+) -> None:
+    place, readings = Path(shutil.copytree(folder, tmp_path / "model")), 0
 
-    def read(replacements: int) -> int:
+    def half(path: Path) -> ModelFacts:
         nonlocal readings
         readings += 1
-        if replacements >= readings:
-            place.rename(tmp_path / f"{replacements}-{readings}")  # which keeps its inode
-            place.mkdir()
-        if replacements:
-            raise BackboneError("size mismatch", remedy="")
-        return readings
+        if readings > replacements:
+            return read_facts(path)
+        place.rename(tmp_path / str(readings))  # which keeps its inode
+        shutil.copytree(folder, place)
+        raise BackboneError("size mismatch", remedy="")
 
-    with pytest.raises(BackboneError):  # the second reading failed on its own
-        read_whole(place, lambda: read(1))
-    assert readings == 2
-    readings = 0
-    with pytest.raises(ModelError, match="was replaced"):
-        read_whole(place, lambda: read(2))
+    monkeypatch.setattr("clinit.headtrain.model.folder.read_facts", half)
+    if replacements == 2:
+        with pytest.raises(ModelError, match="was replaced"):
+            read_model(place)
+    else:
+        assert read_model(place).memory is not None
     assert readings == 2
 
 
