@@ -236,4 +236,7 @@ def _show_network(exported: Export) -> None:
     say()
     say("import timm")
     say(f"model = {facts.loading_line(exported.path)}.eval()")
+    if exported.path.is_dir():
+        say("config = timm.data.resolve_model_data_config(model)")
+        say("transform = timm.data.create_transform(**config)")
     say()
