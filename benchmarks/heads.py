@@ -16,13 +16,22 @@ import argparse
 import datetime
 import os
 import statistics
-import sys
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from harness import AVALANCHE, CONSOLE, has_bf16, peer_python, processor
+from harness import (
+    AVALANCHE,
+    PEERS,
+    command,
+    has_bf16,
+    machine,
+    markdown,
+    peer_python,
+    show,
+    versions,
+    write,
+)
 from heads_turns import Contender, compete, measure_protocol
 from heads_workload import (
     BASE,
@@ -36,7 +45,6 @@ from heads_workload import (
     Size,
     make_workload,
 )
-from rich.table import Table
 
 
 def contenders(options: argparse.Namespace, avalanche: str | None) -> list[Contender]:
@@ -132,16 +140,6 @@ def products_rate(contender: Contender) -> float:
     return statistics.mean(rates)
 
 
-def show(lines: list[list[str]]) -> None:
-    """Print the table."""
-    table = Table(*HEADINGS, title="Heads")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for line in lines:
-        table.add_row(*line)
-    CONSOLE.print(table)
-
-
 READING = f"""\
 * *products*: the two matrix products of a step and nothing else, in the same precision: the limit.
 * *steps/s*: of tasks of {FULL_ITERATIONS} steps, the first block of a task, in which loaders
@@ -155,30 +153,26 @@ READING = f"""\
 """
 
 
-def report(lines: list[list[str]], options: argparse.Namespace) -> str:
+def report(lines: list[list[str]], options: argparse.Namespace) -> list[str]:
     """Return the dated Markdown result."""
-    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy"))
     timed = "CPU seconds of the process" if options.threads == 1 else "wall seconds"
-    head = [
+    return [
         f"# Training heads, d = {DIM}, {CLASSES:,} classes, {datetime.date.today()}",
         "",
-        f"{processor()}, {os.cpu_count()} cores, {options.threads} thread(s) a contender; load"
-        f" {os.getloadavg()[0]:.1f} at the end. Times are {timed}. {versions}, {AVALANCHE}.",
-        f"Command: `python {' '.join(sys.argv)}`.",
+        f"{machine()}; {options.threads} thread(s) a contender. Times are {timed}."
+        f" {versions('torch', 'numpy')}, {AVALANCHE}.",
+        command(),
         "",
         f"{BASE:,} + {TASKS} x 73 classes, 128 new + 128 buffered rows a step, buffer 24,000 rows,"
         " AdamW with lr 1e-3 and weight decay 0.05, random new rows, cross entropy.",
         f"{options.iterations} steps a task, in blocks of {options.block} that the contenders do"
         " in turn; banks of more than 9 heads do 25 steps a task, so their accuracy is left out.",
         "",
-        "| " + " | ".join(HEADINGS) + " |",
-        "|" + "---|" * len(HEADINGS),
-        *("| " + " | ".join(line) + " |" for line in lines),
+        *markdown(HEADINGS, lines),
         "",
         READING,
         "",
     ]
-    return "\n".join(head)
 
 
 def main() -> None:
@@ -193,16 +187,10 @@ def main() -> None:
     parser.add_argument("--banks", type=int, nargs="*", default=[1, 3, 9, 45], help="Bank sizes.")
     parser.add_argument("--per-class", type=int, default=500, help="Training rows a new class.")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--peers",
-        type=Path,
-        default=Path(__file__).with_name(".peers"),
-        help="Folder of the environments of other packages.",
-    )
     parser.add_argument("--no-avalanche", action="store_true")
     parser.add_argument("--no-protocol", action="store_true", help="Extrapolate it only.")
     options = parser.parse_args()
-    avalanche = None if options.no_avalanche else peer_python(options.peers / "avalanche")
+    avalanche = None if options.no_avalanche else peer_python(PEERS / "avalanche")
     found = contenders(options, avalanche)
     with tempfile.TemporaryDirectory() as folder:
         make_workload(Path(folder), Size(new_rows=options.per_class), options.seed)
@@ -214,12 +202,8 @@ def main() -> None:
             for contender in found:
                 contender.stop()
     lines = rows_of(found)
-    show(lines)
-    if options.out:
-        machine = f"{os.cpu_count()}-core-{processor()}".lower().replace(" ", "-")
-        options.out.mkdir(parents=True, exist_ok=True)
-        path = options.out / f"heads_{machine}_{datetime.date.today()}.md"
-        path.write_text(report(lines, options))
+    show("Heads", HEADINGS, lines)
+    write(options.out, "heads", report(lines, options))
 
 
 if __name__ == "__main__":
