@@ -7,12 +7,16 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from clinit.cli.console import hush, lose_notes_that_cannot_be_written, say
-from clinit.cli.encoding import replace_what_cannot_be_printed
+from clinit.cli.console import (
+    hush,
+    lose_notes_that_cannot_be_written,
+    replace_what_cannot_be_printed,
+    say,
+    show_messages_of_libraries,
+)
 from clinit.cli.failure import fail
 from clinit.cli.interruption import arrived, heed_signals, raise_no_more
 from clinit.cli.lazy_group import QUIET, Lazy, LazyGroup
-from clinit.cli.library_messages import show_messages_of_libraries
 from clinit.cli.threads import set_thread_defaults
 
 

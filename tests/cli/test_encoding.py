@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clinit.cli.encoding import likeness, replace_what_cannot_be_printed
+from clinit.cli.console import likeness, replace_what_cannot_be_printed
 
 OUTPUTS = {
     "ascii": {"PYTHONIOENCODING": "ascii"},
