@@ -20,8 +20,16 @@ from rich.text import Text
 
 from clinit.cli import console
 from clinit.cli import main as command_line
-from clinit.cli.console import Console, forget_odd_sizes, note, print_csv, print_json, say, warn
-from clinit.cli.console import show_messages_of_libraries
+from clinit.cli.console import (
+    Console,
+    forget_odd_sizes,
+    note,
+    print_csv,
+    print_json,
+    say,
+    show_messages_of_libraries,
+    warn,
+)
 from clinit.words import visible
 
 HOSTILE = "a\x1b]0;EVIL\x07\x9b31m\u202eb\x7f\u2066\r\x08\x00"

@@ -17,12 +17,11 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from clinit.cli import console, progress_log
+from clinit.cli import console
 from clinit.cli import progress as progress_module
 from clinit.cli import training_progress as training_progress_module
 from clinit.cli.main import app
-from clinit.cli.progress import Line, Progress, counting, doing, duration, progress
-from clinit.cli.progress_log import ProgressLog
+from clinit.cli.progress import Line, Progress, ProgressLog, counting, doing, duration, progress
 from clinit.headtrain import events
 from tests.cli.screen import Screen, on_terminal
 
@@ -156,7 +155,7 @@ def fast_log(monkeypatch: pytest.MonkeyPatch) -> ProgressLog:
     """A log whose lines are due every few milliseconds."""
     log = ProgressLog()
     log._pauses = chain((0.02,), repeat(0.03))
-    monkeypatch.setattr(progress_log, "_LEAST_S", 0.001)
+    monkeypatch.setattr(progress_module, "_LEAST_S", 0.001)
     monkeypatch.setattr(progress_module, "_log", log)
     return log
 
@@ -195,8 +194,8 @@ def test_a_log_begins_after_ten_seconds_and_goes_on_at_longer_pauses(
             now[0] += timeout or 0
             return now[0] > 500
 
-    monkeypatch.setattr(progress_log, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(progress_log, "print_line", lambda line: printed.append(now[0] - 100))
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(progress_module, "_print_line", lambda line: printed.append(now[0] - 100))
     log = ProgressLog()
     with log.telling(lambda: ""):
         pass
