@@ -87,7 +87,7 @@ class Line:
             f"{duration((total - self.done) / per_s)} left" if per_s and self.done < total else ""
         )
         rate = f"{per_s:,.{1 if per_s < 10 else 0}f} {self.unit}/s" if per_s else ""
-        return counted, share, left and f"{left} left", rate if self.tells_rate else ""
+        return counted, share, left, rate if self.tells_rate else ""
 
 
 class Progress:
