@@ -46,7 +46,7 @@ class SearchOptions:
         Raises:
             BadParameter: If there is none of that name.
         """
-        from clinit.headtrain.sweep.grid import nearest
+        from clinit.words import nearest
 
         name = self.objective or "acc_all"
         if name not in DIRECTIONS:

@@ -20,7 +20,7 @@ from clinit.files.paths import check_writable
 from clinit.headtrain.study import Study
 
 if TYPE_CHECKING:
-    from clinit.headtrain.start.initialise import Rows
+    from clinit.headtrain.rows import Rows
     from clinit.headtrain.statistics.class_statistics import ClassStatistics
 
 

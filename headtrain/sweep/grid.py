@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +25,7 @@ import numpy as np
 from clinit.errors import ExperimentError
 from clinit.headtrain.setting import Field
 from clinit.headtrain.study import RIVALS, settings_of
-from clinit.words import did_you_mean
+from clinit.words import did_you_mean, nearest
 
 Value = bool | int | float | str | None
 _TRUTH = {"true": True, "false": False}
@@ -105,12 +105,6 @@ def field_named(name: str, *, top: bool = False) -> Field:
             remedy="Vary seed, which draws class orders, or use `clinit train-head`.",
         )
     return found
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Propose what a mistyped name may have meant, or name all that are known."""
-    names = list(known)
-    return did_you_mean(name, names) or f"Known are: {', '.join(names)}."
 
 
 def _is_list(field: Field) -> bool:

@@ -26,8 +26,6 @@ from clinit.headtrain.array import as_array, as_tensor
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Training
 
-ROUNDOFF = {"tf32": 2.0**-10, "bf16": 2.0**-8}
-"""Relative error of a rounded operand, at most; those of TF32 may be cut off, not rounded."""
 _AMPERE = (8, 0)
 
 

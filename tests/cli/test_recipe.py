@@ -385,7 +385,7 @@ def test_a_file_of_the_name_of_a_recipe_comes_first_and_a_folder_does_not(
 def test_errors_in_a_recipe_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clinit.cli.recipe.recipe", lambda name: "[align]\nepoch = 1\n")
     result = CliRunner().invoke(app, ["align", "cache", "--out=o", f"--config={ORDER[1]}"])
-    message = f"the recipe {ORDER[1]} sets 'epoch' in [align], which is not an option of align"
+    message = f"the recipe {ORDER[1]} sets 'epoch', which is no option or method in [align]"
     assert str(result.exception) == message
 
 
