@@ -29,11 +29,10 @@ from fault_trials.kills import kills
 from fault_trials.pairs import pairs
 from fault_trials.server import Server
 from fault_trials.trial import KINDS, Place, Tally, Trial, campaign_folder, perform, spread
-from fault_trials.workers import workers
 from fault_trials.workload import make_work
 from turns import processor
 
-COUNTS = {"kills": 660, "damage": 828, "hostile": 2150, "pairs": 250, "workers": 40}
+COUNTS = {"kills": 660, "damage": 828, "hostile": 2150, "pairs": 250}
 """Trials of each part."""
 SHOWN = 120
 """Letters of what went wrong, in the list below the table."""
@@ -47,7 +46,6 @@ def trials_of(part: str, place: Place, options: argparse.Namespace) -> Iterator[
         "damage": lambda: damages(count=count, seed=seed),
         "hostile": lambda: hostiles(count=count, seed=seed),
         "pairs": lambda: pairs(count=count),
-        "workers": lambda: workers(count=count),
     }
     return made[part]()
 

@@ -8,41 +8,29 @@ Typer sees the options of a network of timm and of an extraction instead of `net
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from clinit.cli import completion
-from clinit.cli.choices import DeviceOption, MaxPixels, TransformKind
+from clinit.cli.choices import TransformKind
 from clinit.cli.claim import tell_replaced
 from clinit.cli.console import note, warn
-from clinit.cli.expand import expand
 from clinit.cli.export import FILE_SUFFIXES
 from clinit.cli.extract_output import progress_bars
-from clinit.cli.network_options import (
-    InputSize,
-    ModelArgs,
-    PixelDeviation,
-    PixelMean,
-    Transform,
-    Weights,
-    Workers,
-    numbers,
-)
+from clinit.cli.network_options import COMPUTATION, NETWORK, fills, in_panel, option
 from clinit.cli.progress import doing
 from clinit.cli.run_data import check_model
 from clinit.cli.training_progress import training_progress
 from clinit.errors import ManifestError
-from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.work import options
 from clinit.files.paths import check_writable
-from clinit.machine import cpu_count
 
 if TYPE_CHECKING:
-    from clinit.extract.work.run import ExtractConfig
     from clinit.headtrain.events import Event, Observer
     from clinit.headtrain.model.edit import Model
     from clinit.headtrain.model.images import Listener
@@ -75,140 +63,50 @@ ModelOut = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkOptions:
-    """What the options say of a network of timm, and of how images go through any network."""
+class NetworkOptions(options.NetworkOptions):
+    """What the options say of a network of timm, and of the features of the images."""
 
-    backbone: str | None
-    weights: Path | None
-    model_arg: Sequence[str] | None
-    head_classes: Path | None
-    transform: TransformKind
-    input_size: int | None
-    mean: str | None
-    std: str | None
-    features: Path | None
-    device: str
-    batch_size: int | None
-    workers: int | None
-    retry_invalid: bool
-    max_pixels: int
-
-    def extraction(self) -> ExtractConfig:
-        """Return the configuration of an extraction; of the network, what timm's needs."""
-        from clinit.extract.device import choose_device
-        from clinit.extract.network.backbone import BackboneConfig
-        from clinit.extract.network.model_args import parse_model_args
-        from clinit.extract.work.run import ExtractConfig
-
-        return ExtractConfig(
-            backbone=BackboneConfig(
-                name=self.backbone or "",
-                weights=self.weights,
-                model_args=parse_model_args(self.model_arg or ()),
-                device=str(choose_device(self.device)),
-            ),
-            transform=self.transform.value,
-            input_size=self.input_size,
-            mean=numbers("--mean", self.mean),
-            std=numbers("--std", self.std),
-            batch_size=self.batch_size,
-            workers=self.workers or cpu_count(),
-            max_pixels=self.max_pixels,
-            retry_invalid=self.retry_invalid,
-            head_classes=None if self.head_classes is None else str(self.head_classes),
-        )
+    features: Path | None = None
+    """Folder of the cache; None: next to the model that is written."""
 
 
-_TIMM, _IMAGES = "A network of timm instead of MODEL", "Features of the images"
-_OF_TIMM = ("weights", "model_arg", "head_classes", "input_size", "mean", "std")
-_OPTIONS: Mapping[str, tuple[Any, Any, str]] = {
-    "backbone": (
-        Annotated[
-            str | None,
-            typer.Option(
-                help="timm's name of it.",
+_OPTIONS = {
+    **in_panel(
+        {
+            **NETWORK,
+            "backbone": option(
+                str | None,
+                "timm's name of it.",
                 show_default=False,
                 autocompletion=completion.backbones,
             ),
-        ],
-        None,
-        _TIMM,
-    ),
-    "weights": (Weights, None, _TIMM),
-    "model_arg": (ModelArgs, None, _TIMM),
-    "head_classes": (
-        Annotated[
-            Path | None,
-            typer.Option(
-                help="File with one class name per row of the pretrained classifier.",
+            "head_classes": option(
+                Path | None,
+                "File with one class name per row of the pretrained classifier.",
                 metavar="FILE",
                 show_default="stored with the weights; ImageNet-1K for 1,000 rows",
             ),
-        ],
-        None,
-        _TIMM,
+        },
+        "A network of timm instead of MODEL",
     ),
-    "transform": (Transform, TransformKind.timm, _TIMM),
-    "input_size": (InputSize, None, _TIMM),
-    "mean": (PixelMean, None, _TIMM),
-    "std": (PixelDeviation, None, _TIMM),
-    "features": (
-        Annotated[
-            Path | None,
-            typer.Option(
-                help="Folder of their cache; what is there is not computed again.",
+    **in_panel(
+        {
+            "features": option(
+                Path | None,
+                "Folder of their cache; what is there is not computed again.",
                 metavar="FOLDER",
                 show_default="OUT-features",
             ),
-        ],
-        None,
-        _IMAGES,
-    ),
-    "device": (DeviceOption, "auto", _IMAGES),
-    "batch_size": (
-        Annotated[
-            int | None,
-            typer.Option(
-                min=1,
-                max=10**9,
-                help="Images per forward pass.",
-                show_default="as begun; else 32 on a CPU, 64 on a GPU",
+            **COMPUTATION,
+            "retry_invalid": option(
+                bool, "Read images again that could not be read.", None, "--retry-invalid"
             ),
-        ],
-        None,
-        _IMAGES,
+        },
+        "Features of the images",
     ),
-    "workers": (Workers, None, _IMAGES),
-    "retry_invalid": (
-        Annotated[
-            bool, typer.Option("--retry-invalid", help="Read images again that could not be read.")
-        ],
-        False,
-        _IMAGES,
-    ),
-    "max_pixels": (MaxPixels, MAX_PIXELS, _IMAGES),
 }
-
-
-def takes_network(command: Command) -> Command:
-    """Let a command take the options of a network, and receive them in `network`."""
-    options = {name: _in_panel(kind, panel) for name, (kind, _, panel) in _OPTIONS.items()}
-    defaults = {name: default for name, (_, default, _) in _OPTIONS.items()}
-
-    def build(values: Mapping[str, Any]) -> NetworkOptions:
-        return NetworkOptions(**{each.name: values[each.name] for each in fields(NetworkOptions)})
-
-    return expand("network", options, defaults, build)(command)
-
-
-def _in_panel(kind: Any, panel: str) -> Any:
-    """Return an annotated type with its option in a panel of the help."""
-    from copy import copy
-
-    (option,) = kind.__metadata__
-    placed = copy(option)
-    placed.rich_help_panel = panel
-    return Annotated[kind.__origin__, placed]
+_OF_TIMM = ("weights", "model_arg", "head_classes", "input_size", "mean", "std")
+takes_network = fills("network", NetworkOptions, _OPTIONS)
 
 
 def check_out(out: Path, *, overwrite: bool) -> None:
@@ -257,7 +155,7 @@ def check_paths(paths: Sequence[Path], network: NetworkOptions) -> None:
 def _check_of_model(model: Path, images: Path, network: NetworkOptions) -> None:
     """Check that there is a model, and that no option of a network stands beside it."""
     given = [name for name in _OF_TIMM if getattr(network, name)]
-    if given or network.transform is not TransformKind.timm:
+    if given or network.transform != TransformKind.timm:
         option = (given or ["transform"])[0].replace("_", "-")
         raise typer.BadParameter(f"--{option} goes with --backbone; MODEL has its own")
     check_model(model, [images])

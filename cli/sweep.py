@@ -257,7 +257,7 @@ def _sweep(
         if ray is None or not plan.banks:
             train = train_here(data, observer, command=command)
         else:
-            from clinit.headtrain.sweep.cluster import SHARED, train_on_ray
+            from clinit.headtrain.sweep.runner import SHARED, train_on_ray
 
             if not data.is_loaded:
                 note(SHARED)

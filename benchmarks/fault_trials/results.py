@@ -51,7 +51,7 @@ def litter(folder: Path) -> list[str]:
 
 def is_lock(path: Path) -> bool:
     """Return whether a file is a lock, which may stay."""
-    return bool(_LOCK.match(path.name)) or path.name.endswith((".lock", ".claim"))
+    return bool(_LOCK.match(path.name)) or path.name.endswith(".lock")
 
 
 def is_draft(path: Path, folder: Path) -> bool:

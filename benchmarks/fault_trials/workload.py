@@ -99,11 +99,6 @@ COMMANDS: Mapping[str, Command] = {
             target="train.parquet",
         ),
         _command(
-            "cache merge",
-            *("cache", "merge", "{out}/merged", "{work}/caches/base", "{work}/caches/new"),
-            target="merged",
-        ),
-        _command(
             "manifest build",
             *("manifest", "build", "folder", "--root", "{work}/images/base"),
             *("--split", "train", "--out", "{out}/train.parquet"),

@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Bool
 
 from clinit.errors import MachineError
-from clinit.extract.device import choose_device
 from clinit.headtrain.array import cupy_problem
 from clinit.headtrain.groups import one_of_each
 from clinit.headtrain.ram import STEPS_AT_ONCE, HostMemory, peak_note, residency_notes
@@ -23,6 +22,7 @@ from clinit.headtrain.stream.source import NONE_EVALUATED, Source
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study import Study
 from clinit.headtrain.study.checks import DEFAULT_BUFFER
+from clinit.machine import choose_device
 from clinit.words import examples, listed, number_of, size_text
 
 

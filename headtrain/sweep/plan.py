@@ -6,10 +6,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clinit.extract.device import choose_device
 from clinit.headtrain.study import PLACES, Study, by_stream, run_name
 from clinit.headtrain.train.heads import check_precision
-from clinit.machine import free_memory
+from clinit.machine import choose_device, free_memory
 
 MEMORY_SHARE = 0.5
 """Share of the free memory that the heads of a bank may take; the rest is for the data."""

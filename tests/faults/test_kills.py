@@ -21,7 +21,6 @@ from fault_trials.trial import Failure, Place, Trial
         ("cache export", "after", 0.5),
         ("cache export", "enospc", 0.8),
         ("cache export, parquet", "kill", 0.6),
-        ("cache merge", "after", 0.6),
         ("manifest build", "after", 0.5),
         ("manifest build", "short", 0.0),
         ("align", "kill", 0.6),
