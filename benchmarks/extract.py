@@ -29,8 +29,8 @@ from typing import Any
 
 from extract_contenders import CONTENDERS
 from extract_images import QUALITY, SIZES, write_images
+from harness import CONSOLE, Process, processor
 from rich.table import Table
-from turns import CONSOLE, Process, processor
 
 
 @dataclass(frozen=True, slots=True)

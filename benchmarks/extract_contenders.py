@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from answers import divert_prints, say
+from harness import divert_prints, say
 from torch import Tensor, nn
 
 from clinit.extract.images import images_of

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
-from answers import settle
 from gpu_setting import Lines, Setting
+from harness import settle
 from top_blocks_contenders import flop_of
 from torch import Tensor
 

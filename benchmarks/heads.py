@@ -22,6 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+from harness import AVALANCHE, CONSOLE, has_bf16, peer_python, processor
 from heads_turns import Contender, compete, measure_protocol
 from heads_workload import (
     BASE,
@@ -36,7 +37,6 @@ from heads_workload import (
     make_workload,
 )
 from rich.table import Table
-from turns import AVALANCHE, CONSOLE, has_bf16, peer_python, processor
 
 
 def contenders(options: argparse.Namespace, avalanche: str | None) -> list[Contender]:

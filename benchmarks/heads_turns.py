@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness import CONSOLE, Process
 from heads_workload import FULL_ITERATIONS, TASKS
-from turns import CONSOLE, Process
 
 
 @dataclass(slots=True)

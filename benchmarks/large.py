@@ -25,9 +25,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+from harness import CONSOLE, processor
 from numpy.lib.format import header_data_from_array_1_0, write_array_header_1_0
 from rich.table import Table
-from turns import CONSOLE, processor
 
 DIM = 384
 CLASSES = 1000

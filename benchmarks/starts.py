@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from harness import CONSOLE, processor
 from jaxtyping import Float
 from scipy.stats import t as student
-from turns import CONSOLE, processor
 
 import clinit
 

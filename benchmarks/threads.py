@@ -33,8 +33,8 @@ from itertools import count
 from pathlib import Path
 
 import numpy as np
+from harness import CONSOLE, processor
 from rich.table import Table
-from turns import CONSOLE, processor
 
 _LONG = {"OPENBLAS_THREAD_TIMEOUT": "28"}
 SETTINGS = {

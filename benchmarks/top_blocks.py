@@ -26,9 +26,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from harness import AVALANCHE, CONSOLE, Process, has_bf16, peer_python, processor
 from rich.table import Table
 from top_blocks_workload import SIZE
-from turns import AVALANCHE, CONSOLE, Process, has_bf16, peer_python, processor
 
 IMAGE_PATH = {"trunk": 1.0}
 TURNS = ("train", "evaluate")

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import Overwrite
 from clinit.cli.claim import claimed_file
-from clinit.cli.config_file import ConfigOption
+from clinit.cli.config import ConfigOption
 from clinit.cli.console import note, say
 from clinit.cli.console import out as terminal
 from clinit.cli.export import remembered
@@ -27,6 +26,7 @@ from clinit.cli.model_source import (
     open_source,
     takes_network,
 )
+from clinit.cli.options import Overwrite
 from clinit.cli.progress import doing
 from clinit.cli.study_options import takes
 from clinit.headtrain.model.settings import AddConfig, RememberConfig

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import Memory, Overwrite
 from clinit.cli.claim import check_free, claimed_file, tell_replaced
 from clinit.cli.completion import caches
-from clinit.cli.config_file import ConfigOption
+from clinit.cli.config import ConfigOption
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
+from clinit.cli.options import Memory, Overwrite
 from clinit.cli.progress import doing, progress
 from clinit.cli.run_data import check_caches
 from clinit.cli.study_options import takes

@@ -12,9 +12,9 @@ from clinit.cli.cache_export import export
 from clinit.cli.cache_group import group
 from clinit.cli.cache_import import import_
 from clinit.cli.cache_verify import verify
-from clinit.cli.choices import CacheArgument
 from clinit.cli.console import out, say
 from clinit.cli.extract_output import size_megabytes
+from clinit.cli.options import CacheArgument
 from clinit.words import number_of, visible
 
 if TYPE_CHECKING:

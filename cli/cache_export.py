@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from clinit.cli.choices import CacheArgument, Split
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
+from clinit.cli.options import CacheArgument, Split
 from clinit.cli.progress import counting
 from clinit.words import number_of
 

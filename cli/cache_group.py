@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from clinit.cli.choices import CacheArgument
 from clinit.cli.console import say
 from clinit.cli.interruption import keeps
+from clinit.cli.options import CacheArgument
 from clinit.words import number_of
 
 

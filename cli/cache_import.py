@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import READ_AS_VAL, ReadSplit
 from clinit.cli.console import note, say, warn
 from clinit.cli.context import command_line
 from clinit.cli.interruption import keeps
+from clinit.cli.options import READ_AS_VAL, ReadSplit
 from clinit.cli.progress import counting, doing
 
 if TYPE_CHECKING:

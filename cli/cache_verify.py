@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import CacheArgument, DeviceOption
 from clinit.cli.console import say
 from clinit.cli.network_options import Workers
+from clinit.cli.options import CacheArgument, DeviceOption
 from clinit.cli.progress import counting
 from clinit.words import number_of
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import (
+from clinit.cli.console import note, out, print_json, say
+from clinit.cli.options import (
     AsJson,
     CacheArgument,
     DeviceOption,
@@ -18,7 +19,6 @@ from clinit.cli.choices import (
     OutputFormat,
     Split,
 )
-from clinit.cli.console import note, out, print_json, say
 from clinit.cli.progress import doing
 from clinit.cli.run_data import check_caches
 from clinit.words import number_of
@@ -61,7 +61,7 @@ def diagnose(
     if not math.isfinite(lam):
         raise typer.BadParameter(f"--lambda takes a finite number, got {lam}")
     check_caches(cache, head=None if head == STORED else Path(head))
-    from clinit.analysis.diagnosis import diagnose_split
+    from clinit.analysis.metrics.diagnosis import diagnose_split
     from clinit.extract.cache.read import open_cache
     from clinit.headtrain.ram import HostMemory, shard_notes
     from clinit.headtrain.record.format import finite

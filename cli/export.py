@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import Overwrite
 from clinit.cli.claim import claimed_file, tell_replaced
 from clinit.cli.completion import runs
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
+from clinit.cli.options import Overwrite
 from clinit.cli.progress import doing
 from clinit.cli.run_data import check_run
 from clinit.files.paths import check_writable

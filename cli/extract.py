@@ -9,14 +9,14 @@ from typing import Any
 
 import typer
 
-from clinit.cli.choices import READ_AS_VAL, Autocast, Dtype, ReadSplit
 from clinit.cli.completion import datasets
-from clinit.cli.config_file import ConfigOption
+from clinit.cli.config import ConfigOption
 from clinit.cli.console import note, warn
 from clinit.cli.context import Context, command_line, overridden
 from clinit.cli.extract_output import print_results, progress_bars
 from clinit.cli.interruption import keeps
 from clinit.cli.network_options import COMPUTATION, NETWORK, fills, option
+from clinit.cli.options import READ_AS_VAL, Autocast, Dtype, ReadSplit
 from clinit.cli.progress import doing
 from clinit.extract.work.options import ExtractOptions
 from clinit.files.paths import check_writable

@@ -13,7 +13,7 @@ import typer
 from rich.panel import Panel
 from rich.text import Text
 
-from clinit.cli.config_file import Defaults
+from clinit.cli.config import Defaults
 from clinit.cli.console import err
 from clinit.cli.context import given
 from clinit.cli.help_entries import usage

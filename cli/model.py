@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from clinit.cli.choices import AsJson, Output, OutputFormat, Overwrite
 from clinit.cli.claim import claimed_file
 from clinit.cli.console import note, out, print_json, say
 from clinit.cli.interruption import keeps
 from clinit.cli.model_source import ModelArgument, ModelOut, check_out
+from clinit.cli.options import AsJson, Output, OutputFormat, Overwrite
 from clinit.cli.progress import doing
 from clinit.cli.run_data import check_model
 from clinit.words import number_of, visible

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from clinit.cli import completion
-from clinit.cli.choices import TransformKind
 from clinit.cli.claim import tell_replaced
 from clinit.cli.console import note, warn
 from clinit.cli.export import FILE_SUFFIXES
 from clinit.cli.extract_output import progress_bars
 from clinit.cli.network_options import COMPUTATION, NETWORK, fills, in_panel, option
+from clinit.cli.options import TransformKind
 from clinit.cli.progress import doing
 from clinit.cli.run_data import check_model
 from clinit.cli.training_progress import training_progress

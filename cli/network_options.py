@@ -19,9 +19,9 @@ from typing import Annotated, Any
 
 import typer
 
-from clinit.cli.choices import DeviceOption, MaxPixels, TransformKind
 from clinit.cli.completion import backbones
-from clinit.cli.expand import Command, expand
+from clinit.cli.options import DeviceOption, MaxPixels, TransformKind
+from clinit.cli.study_options import Command, expand
 
 Workers = Annotated[
     int | None,

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import AsJson, DeviceOption, MaxPixels, Output, OutputFormat
 from clinit.cli.completion import models
 from clinit.cli.console import note, print_json, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
+from clinit.cli.options import AsJson, DeviceOption, MaxPixels, Output, OutputFormat
 from clinit.cli.predict_output import count_unknown, report_bad, show
 from clinit.cli.progress import counting, doing
 from clinit.cli.run_data import check_model

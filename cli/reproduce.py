@@ -268,7 +268,7 @@ def _summary(made: Sequence[Reproduction]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from clinit.analysis.columns import Column, table_of
+    from clinit.analysis.report.table import Column, table_of
 
     lines = []
     for found in made:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.choices import MaxPixels, Overwrite
 from clinit.cli.claim import claimed_folder, tell_replaced
 from clinit.cli.completion import runs
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
+from clinit.cli.options import MaxPixels, Overwrite
 from clinit.cli.run_data import check_run, read_data
 from clinit.cli.top_inputs import (
     BaseRoot,

@@ -126,7 +126,7 @@ def tell_left(places: Collection[Path], left: Collection[Path], *, overwrite: bo
 
 def show_runs(places: Collection[Path], trained: Collection[Path]) -> None:
     """Print the table of records; notes of those just trained were printed before."""
-    from clinit.analysis.report import load_report
+    from clinit.analysis.report.report import load_report
     from clinit.cli.report import show
 
     report = load_report([*places])
@@ -143,7 +143,7 @@ def show_ranking(records: Sequence[Path]) -> None:
 
     Notes of the records are left out: there may be some of every run.
     """
-    from clinit.analysis.report import load_report
+    from clinit.analysis.report.report import load_report
     from clinit.cli.report import show
 
     report = load_report(records)

@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli import completion
-from clinit.cli.choices import BaseCache, Memory, NewCache
 from clinit.cli.claim import claimed_folder
-from clinit.cli.config_file import ConfigOption, commands_with_files
-from clinit.cli.config_section import OF_IMAGES
+from clinit.cli.config import OF_IMAGES, ConfigOption, commands_with_files, grids_of
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
+from clinit.cli.options import BaseCache, Memory, NewCache
 from clinit.cli.run_data import check_caches, heads_by_loss, read_data, show_ranking
-from clinit.cli.sweep_grids import grids_of
-from clinit.cli.sweep_progress import progress
 from clinit.cli.sweep_search import SearchOptions, run_search
 from clinit.cli.top_inputs import CheckpointEvery, Images, takes_images
+from clinit.cli.training_progress import sweep_progress
 from clinit.files.paths import check_writable
 from clinit.words import number_of
 
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from clinit.headtrain.study import Study
     from clinit.headtrain.sweep.folder import SweepFolder
     from clinit.headtrain.sweep.grid import Choice
-    from clinit.headtrain.sweep.runner import SweepPlan
+    from clinit.headtrain.sweep.plan import SweepPlan
 
 
 class Search(StrEnum):
@@ -239,7 +237,7 @@ def _sweep(
 ) -> None:
     """Train what is left of the union of grids and print the ranked runs."""
     from clinit.headtrain.sweep.folder import open_folder
-    from clinit.headtrain.sweep.runner import plan_sweep, run_sweep, train_here
+    from clinit.headtrain.sweep.plan import plan_sweep, run_sweep, train_here
 
     runs = _runs(grids, top=False)
     with ExitStack() as stack:
@@ -252,12 +250,12 @@ def _sweep(
         if dry_run:
             _list(plan)
             return
-        observer = stack.enter_context(progress(total=len(runs), done=len(plan.done)))
+        observer = stack.enter_context(sweep_progress(len(runs), len(plan.done)))
         command = ["clinit", *sys.argv[1:]]
         if ray is None or not plan.banks:
             train = train_here(data, observer, command=command)
         else:
-            from clinit.headtrain.sweep.runner import SHARED, train_on_ray
+            from clinit.headtrain.sweep.on_ray import SHARED, train_on_ray
 
             if not data.is_loaded:
                 note(SHARED)
@@ -270,7 +268,7 @@ def _sweep(
 
 def _runs(grids: list[dict[str, Choice]], *, top: bool) -> list[Study]:
     """Return the distinct runs of grids."""
-    from clinit.headtrain.sweep.run import distinct, runs_of
+    from clinit.headtrain.sweep.plan import distinct, runs_of
 
     combinations = [run for grid in grids for run in runs_of(grid, top=top)]
     runs = distinct(combinations)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.choices import MaxPixels
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
-from clinit.cli.expand import Command, expand
+from clinit.cli.options import MaxPixels
 from clinit.cli.progress import doing, progress
+from clinit.cli.study_options import Command, expand
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.words import byte_count
 

@@ -8,7 +8,6 @@ gives the names of the base classes, and nothing else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import torch
@@ -32,7 +31,7 @@ from clinit.headtrain.learner import Diagnose
 from clinit.headtrain.record.format import headless
 from clinit.headtrain.record.task_log import Point, TaskEntry
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.initialise import Initialisation
+from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.start.task_start import warm_up
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
 from clinit.headtrain.stream.buffer import Pool, TaskRows
@@ -74,8 +73,7 @@ class ClosedLearner:
         self._fingerprint = head.fingerprint
         self._plan = TaskPlan(scenario, studies[0])
         with torch_stream(self.device):
-            place = partial(placed, device=self.device)
-            self._form = closed_form(studies[0], place(np.zeros(head.dim)), place)
+            self._form = closed_form(studies[0], placed(np.zeros(head.dim), self.device))
         tested = scenario.val.rows_between(0, scenario.num_classes)
         self._test_labels = scenario.val.labels[tested]
         self._test = self._on_device(scenario.val, tested)

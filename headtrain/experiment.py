@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from clinit.extract.cache.head import Head
-from clinit.headtrain.closed.methods import memory_notes
+from clinit.headtrain.closed.methods import check_memory
 from clinit.headtrain.closed_learner import ClosedLearner
 from clinit.headtrain.events import Noted, Observer, ignore
 from clinit.headtrain.learner import Diagnose, Learner
@@ -71,10 +71,8 @@ def run_experiment(
         raise ValueError(f"heads of one bank differ at most in {', '.join(PER_HEAD)}")
     scenario = build_scenario(base, new, head, studies[0].stream)
     head_facts = {"path": None, "digest": head_digest(head), **(head_facts or {})}
-    notes = [
-        *data_notes(scenario, base, new, studies, head_facts),
-        *memory_notes(scenario, studies[0], head.dim),
-    ]
+    check_memory(scenario, studies[0], head.dim)
+    notes = data_notes(scenario, base, new, studies, head_facts)
     for note in notes:
         observer(Noted(note))
     learner_of = ClosedLearner if studies[0].is_closed else Learner

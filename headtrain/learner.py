@@ -70,7 +70,7 @@ class Learner:
         self._own_seconds = np.zeros(len(studies))
         self._bank = Bank(Rows.of_head(head), [study.training for study in studies], device)
         self._plan = TaskPlan(scenario, self._shared)
-        self._plan.check_rows_aside()
+        self._plan.check_correction()
         self._statistics = RunningStatistics()
         tested = scenario.val.rows_between(0, scenario.num_classes)
         self._test = self._on_device(scenario.val, tested)
@@ -199,7 +199,7 @@ class Learner:
         """Return what corrects a head after a task."""
         if self._shared.training.correct == "wa":
             return lambda head: weight_aligned(head, task.start, task.stop)
-        rows = self._plan.rows_aside(task)
+        rows = self._plan.correction_rows(task)
         features = self._task_rows(rows).arrays()
         return lambda head: bias_corrected(
             NewClasses(features, rows.labels, head, task.start, task.stop)

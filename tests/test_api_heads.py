@@ -43,12 +43,6 @@ def test_a_saved_head_starts_a_run(tiny_run: Path, tmp_path: Path, suffix: str) 
     assert runs.evaluations.equals(clinit.train_heads(base, new, STUDY).evaluations)
 
 
-def test_a_head_without_biases_gets_zeros(tmp_path: Path) -> None:
-    head = clinit.save_head(tmp_path / "head.npz", np.ones((2, 3)), None, ["cat", "dog"])
-    assert head.bias.tolist() == [0, 0]
-    assert repr(head) == "<Head: 2 rows of 3 weights>"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -155,12 +149,6 @@ def test_one_path_as_text_is_one_image(tiny_run: Path, model: Export) -> None:
     assert all(each.guesses for each in classifier.predict(folder))
     (gone,) = classifier.predict("gone.jpg")
     assert gone.reason is not None
-
-
-def test_a_loaded_cache_is_diagnosed_like_its_folder(tiny_run: Path) -> None:
-    base, _ = caches(tiny_run)
-    found = clinit.diagnose(clinit.load_cache(base), split="train")
-    assert found.content() == clinit.diagnose(str(base), split="train").content()
 
 
 def test_what_is_shown_of_a_value_fits_a_line_or_two(tiny_run: Path, model: Export) -> None:

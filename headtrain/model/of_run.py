@@ -19,8 +19,7 @@ from clinit.extract.manifest import Manifest
 from clinit.headtrain.model.memory import Memory, first_rows
 from clinit.headtrain.model.model_file import Change, counted
 from clinit.headtrain.record.format import RunRecord, final_head, find_records, read_record
-from clinit.headtrain.record.info import SideInfo
-from clinit.headtrain.record.measured_on import is_held_out
+from clinit.headtrain.record.info import SideInfo, is_held_out
 from clinit.headtrain.rows import never_wins
 from clinit.headtrain.temperature import LEAST_ROWS, Temperature, temperature_of
 

@@ -30,7 +30,7 @@ from clinit.extract.cache.read import Cache, CacheSplit
 from clinit.extract.cache.shard_rows import stored_features
 from clinit.headtrain.array import torch_stream
 from clinit.headtrain.probe.settings import AlignConfig
-from clinit.headtrain.record.provenance import provenance
+from clinit.headtrain.record.info import provenance
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.base_head import check_head, head_digest, map_to_head
 from clinit.headtrain.stream.source import Source

@@ -34,7 +34,7 @@ from clinit.headtrain.groups import groups_of, held_out_rows
 from clinit.headtrain.probe.fit import Fitted, Progress, fit
 from clinit.headtrain.probe.result import Choice, GridPoint, Probe, bank_of, measure
 from clinit.headtrain.probe.settings import ProbeConfig
-from clinit.headtrain.record.provenance import provenance
+from clinit.headtrain.record.info import provenance
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.train.evaluate import count_correct, mean_losses

@@ -12,8 +12,8 @@ reads the records of runs, and `cli` is the only part that talks to the terminal
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clinit.analysis.runs import Runs as Runs
-    from clinit.analysis.runs import load_runs as load_runs
+    from clinit.analysis.report.report import Runs as Runs
+    from clinit.analysis.report.report import load_runs as load_runs
     from clinit.api.caches import extract_features as extract_features
     from clinit.api.caches import load_cache as load_cache
     from clinit.api.heads import diagnose as diagnose
@@ -72,7 +72,7 @@ _PLACES = {
     "clinit.headtrain.model.predict": ("load_model",),
     "clinit.headtrain.model.head_alone": ("predict_features",),
     "clinit.headtrain.statistics.classifier": ("LeastSquaresClassifier", "least_squares"),
-    "clinit.analysis.runs": ("Runs", "load_runs"),
+    "clinit.analysis.report.report": ("Runs", "load_runs"),
     "clinit.api.caches": ("extract_features", "load_cache"),
     "clinit.api.heads": ("diagnose", "load_head", "probe", "save_head"),
     "clinit.api.models": ("add_classes",),

@@ -13,10 +13,9 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from clinit.analysis import diagnosis
-from clinit.analysis.deviation import deviation
-from clinit.analysis.diagnosis import diagnose_split
-from clinit.analysis.neural_collapse import neural_collapse
+from clinit.analysis.metrics import diagnosis
+from clinit.analysis.metrics.collapse import deviation, neural_collapse
+from clinit.analysis.metrics.diagnosis import diagnose_split
 from clinit.cli.cache_import import import_
 from clinit.cli.diagnose import diagnose
 from clinit.errors import HeadError

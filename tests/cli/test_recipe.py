@@ -19,10 +19,10 @@ from clinit.cli import sweep as sweep_module
 from clinit.cli import train_head as train_head_module
 from clinit.cli import train_top as train_top_module
 from clinit.cli.main import app
-from clinit.cli.recipes import names, recipe
+from clinit.cli.recipe import names, recipe
 from clinit.errors import ConfigFileError
 from clinit.headtrain.study import Study
-from clinit.headtrain.sweep.run import distinct, runs_of
+from clinit.headtrain.sweep.plan import distinct, runs_of
 
 INITS = {"random", "class-mean", "least-square"}
 ORDER = [
@@ -383,9 +383,9 @@ def test_a_file_of_the_name_of_a_recipe_comes_first_and_a_folder_does_not(
 
 
 def test_errors_in_a_recipe_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clinit.cli.recipes.recipe", lambda name: "[align]\nepoch = 1\n")
+    monkeypatch.setattr("clinit.cli.recipe.recipe", lambda name: "[align]\nepoch = 1\n")
     result = CliRunner().invoke(app, ["align", "cache", "--out=o", f"--config={ORDER[1]}"])
-    message = f"the recipe {ORDER[1]} sets 'epoch' in [align], which is not an option of align"
+    message = f"the recipe {ORDER[1]} sets 'epoch', which is no option or method in [align]"
     assert str(result.exception) == message
 
 

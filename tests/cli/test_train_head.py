@@ -13,9 +13,9 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
-from clinit.analysis.efficiency import comparison_key
-from clinit.analysis.report import load_report
-from clinit.analysis.settings import differences, shown
+from clinit.analysis.metrics.efficiency import comparison_key
+from clinit.analysis.report.report import load_report
+from clinit.analysis.report.settings import differences, shown
 from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError, DeviceError, ExperimentError, RecordError
 from clinit.extract.cache.fingerprint import Fingerprint

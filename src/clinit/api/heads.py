@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from clinit.analysis.diagnosis import Diagnosis, diagnose_split
+from clinit.analysis.metrics.diagnosis import Diagnosis, diagnose_split
 from clinit.api.caches import Cache, loaded
 from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head, read_head, write_head

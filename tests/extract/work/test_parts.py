@@ -1,4 +1,4 @@
-"""Parts of an extraction: each computed by itself, at once or killed, with the bits of the whole."""
+"""Parts of an extraction: each by itself, at once or killed, with the bits of the whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model folders with one changed bit, or cut short; `benchmarks/faults.py` runs the commands."""
+"""Model folders with one changed bit, or cut short; `tests/faults` runs the commands."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study
 from clinit.headtrain.sweep.grid import parse_grid
-from clinit.headtrain.sweep.run import distinct, runs_of
+from clinit.headtrain.sweep.plan import distinct, runs_of
 
 DIM, BASE, NEW = 12, 8, 6
 

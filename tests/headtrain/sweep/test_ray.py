@@ -25,8 +25,8 @@ from clinit.headtrain.record.format import find_records, read_record
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.source import read_sources
 from clinit.headtrain.study import Study
+from clinit.headtrain.sweep.on_ray import _train_on_node, train_on_ray
 from clinit.headtrain.sweep.plan import compile_banks
-from clinit.headtrain.sweep.runner import _train_on_node, train_on_ray
 from clinit.ray_tasks import run_tasks
 from tests.headtrain.stream.made_caches import write_base, write_new
 
@@ -231,8 +231,9 @@ from pathlib import Path
 from ray.cluster_utils import Cluster
 from clinit.headtrain.sweep.folder import hold_folder
 from clinit.headtrain.sweep.grid import parse_grid
-from clinit.headtrain.sweep.run import distinct, runs_of
-from clinit.headtrain.sweep.runner import plan_sweep, run_sweep, train_on_ray
+from clinit.headtrain.sweep.plan import distinct, runs_of
+from clinit.headtrain.sweep.on_ray import train_on_ray
+from clinit.headtrain.sweep.plan import plan_sweep, run_sweep
 
 data = pickle.loads(Path(sys.argv[1]).read_bytes())
 runs = distinct(runs_of(parse_grid(sys.argv[3:])))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from clinit.headtrain.stream.task_plan import old_rows_of
+from clinit.headtrain.stream.task_plan import OLD_ROWS
 from clinit.headtrain.study import TOP_METHODS, Study
 from clinit.headtrain.top.experiment import top_method
 from clinit.headtrain.top.method import TopMethod
@@ -18,7 +18,7 @@ def method_of(**settings: Any) -> TopMethod:
 def test_each_name_gives_a_method_that_reads_rows_of_a_method_of_heads(name: str) -> None:
     method = method_of(method=name, loss="sqen", seed=3)
     assert isinstance(method, TopMethod)
-    assert old_rows_of(method.data_method) == old_rows_of(name)
+    assert OLD_ROWS[method.data_method] == OLD_ROWS[name]
 
 
 def test_settings_reach_their_method() -> None:
