@@ -80,11 +80,11 @@ class Commands(LazyGroup):
             "Name what is in images, with an exported model: the likeliest classes of each.",
         ),
         "add": Lazy(
-            "clinit.cli.add:add",
+            "clinit.cli.model:add",
             "Add classes to a model, from a folder with a folder of images for each.",
         ),
         "remember": Lazy(
-            "clinit.cli.add:remember",
+            "clinit.cli.model:remember",
             "Let a model remember its classes: no image, but their statistics.",
         ),
         "remove": Lazy(

@@ -1,4 +1,4 @@
-"""The model that a command starts from, and how images go through a network.
+"""The model that a command starts from, where the new one goes, and how images go through it.
 
     @takes_network
     def add(paths: ModelAndImages, network: NetworkOptions, ...) -> None:
@@ -8,9 +8,10 @@ Typer sees the options of a network of timm and of an extraction instead of `net
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -19,10 +20,8 @@ import typer
 from clinit.cli import completion
 from clinit.cli.claim import tell_replaced
 from clinit.cli.console import note, warn
-from clinit.cli.export import FILE_SUFFIXES
 from clinit.cli.extract_output import progress_bars
 from clinit.cli.network_options import COMPUTATION, NETWORK, fills, in_panel, option
-from clinit.cli.options import TransformKind
 from clinit.cli.progress import doing
 from clinit.cli.run_data import check_model
 from clinit.cli.training_progress import training_progress
@@ -32,10 +31,17 @@ from clinit.files.paths import check_writable
 
 if TYPE_CHECKING:
     from clinit.headtrain.events import Event, Observer
-    from clinit.headtrain.model.edit import Model
-    from clinit.headtrain.model.images import Listener
+    from clinit.headtrain.model.images import ImageJob
+    from clinit.headtrain.model.model import Model
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+FILE_SUFFIXES = frozenset(
+    {
+        *(".bin", ".ckpt", ".h5", ".json", ".npz", ".onnx"),
+        *(".pickle", ".pkl", ".pt", ".pth", ".safetensors"),
+    }
+)
+"""Of files: who gives one does not mean a folder."""
 
 ModelAndImages = Annotated[
     list[Path],
@@ -105,8 +111,13 @@ _OPTIONS = {
         "Features of the images",
     ),
 }
-_OF_TIMM = ("weights", "model_arg", "head_classes", "input_size", "mean", "std")
+_OF_TIMM = tuple(NETWORK)
 takes_network = fills("network", NetworkOptions, _OPTIONS)
+
+
+def command_data() -> dict[str, Any]:
+    """Return what the history of a model contains of the command that changed it."""
+    return {"command": ["clinit", *sys.argv[1:]]}
 
 
 def check_out(out: Path, *, overwrite: bool) -> None:
@@ -123,28 +134,27 @@ def check_out(out: Path, *, overwrite: bool) -> None:
     tell_replaced([out], overwrite=overwrite)
 
 
-def open_source(paths: Sequence[Path], network: NetworkOptions) -> tuple[Model, Path]:
-    """Return the model and the folder of images that the arguments of a command name."""
-    check_paths(paths, network)
-    from clinit.headtrain.model.edit import open_model, stock_model
-
-    with doing("Loading the model …"):
-        if network.backbone is not None:
-            return stock_model(network.extraction()), paths[0]
-        return open_model(paths[0], device=network.device), paths[1]
+def check_onnx_out(out: Path) -> None:
+    """Check that `out` is a folder, which an ONNX form can be written into."""
+    if out.suffix == ".safetensors":
+        raise typer.BadParameter(f"--onnx writes into a folder: give --out one, not {out}")
 
 
-def check_paths(paths: Sequence[Path], network: NetworkOptions) -> None:
+def check_source(paths: Sequence[Path], network: NetworkOptions) -> None:
     """Check that the arguments of a command name a model and images, before PyTorch is loaded."""
-    needed = 2 if network.backbone is None else 1
-    if len(paths) != needed:
+    if len(paths) != (2 if network.backbone is None else 1):
         raise typer.BadParameter(
-            "with --backbone, give the folder of images alone"
-            if needed == 1
-            else "give MODEL and IMAGES; or --backbone and IMAGES alone"
+            "give MODEL and IMAGES; or --backbone and IMAGES alone"
+            if network.backbone is None
+            else "with --backbone, give the folder of images alone"
         )
     if network.backbone is None:
-        _check_of_model(paths[0], paths[1], network)
+        defaults = {each.name: each.default for each in fields(NetworkOptions)}
+        for name in _OF_TIMM:
+            if getattr(network, name) not in (defaults[name], []):
+                words = name.replace("_", "-")
+                raise typer.BadParameter(f"--{words} goes with --backbone; MODEL has its own")
+        check_model(paths[0], paths[1:])
     if not paths[-1].is_dir():
         raise ManifestError(
             f"no folder of images at {paths[-1]}",
@@ -152,20 +162,28 @@ def check_paths(paths: Sequence[Path], network: NetworkOptions) -> None:
         )
 
 
-def _check_of_model(model: Path, images: Path, network: NetworkOptions) -> None:
-    """Check that there is a model, and that no option of a network stands beside it."""
-    given = [name for name in _OF_TIMM if getattr(network, name)]
-    if given or network.transform != TransformKind.timm:
-        option = (given or ["transform"])[0].replace("_", "-")
-        raise typer.BadParameter(f"--{option} goes with --backbone; MODEL has its own")
-    check_model(model, [images])
+def open_source(
+    paths: Sequence[Path], network: NetworkOptions, out: Path, *, overwrite: bool
+) -> tuple[Model, ImageJob]:
+    """Return the model that the arguments of a command name, and what is to be done with images."""
+    from clinit.headtrain.model.images import ImageJob, Listener
+    from clinit.headtrain.model.model import open_model, stock_model
 
-
-def listener() -> Listener:
-    """Return what shows on the terminal how far the work on a model is."""
-    from clinit.headtrain.model.images import Listener
-
-    return Listener(note=note, warn=warn, doing=doing, extracting=progress_bars, training=_training)
+    job = ImageJob(
+        images=paths[-1],
+        out=out,
+        extraction=network.extraction(),
+        features=network.features,
+        overwrite=overwrite,
+        data=command_data(),
+        listener=Listener(
+            note=note, warn=warn, doing=doing, extracting=progress_bars, training=_training
+        ),
+    )
+    with doing("Loading the model …"):
+        if network.backbone is not None:
+            return stock_model(job.extraction), job
+        return open_model(paths[0], device=network.device), job
 
 
 @contextmanager
