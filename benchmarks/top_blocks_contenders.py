@@ -65,8 +65,6 @@ def limits(work: TopBlocksWorkload) -> Taker:
 
     The precision is that of the top; the frozen part and the product are in float32.
     """
-    from clinit.headtrain.top import network as cut
-
     options, blocks, device = work.options, work.facts["blocks"], work.options["device"]
     low_precision = options["precision"] == "bf16"
     low, full = work.network(), work.network()

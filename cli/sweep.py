@@ -256,7 +256,7 @@ def _sweep(
         if ray is None or not plan.banks:
             train = train_here(data, observer, command=command)
         else:
-            from clinit.headtrain.sweep.cluster import SHARED, train_on_ray
+            from clinit.headtrain.sweep.on_ray import SHARED, train_on_ray
 
             if not data.is_loaded:
                 note(SHARED)

@@ -15,7 +15,6 @@ from jaxtyping import Float, Int
 
 from clinit.errors import ExperimentError
 from clinit.extract.cache.head import Head
-from clinit.extract.device import choose_device
 from clinit.headtrain.array import library, placed, torch_stream
 from clinit.headtrain.closed.interface import Arrival, Solution, evaluate, mean_loss
 from clinit.headtrain.closed.methods import LINEAR, closed_form
@@ -40,6 +39,7 @@ from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study import Study, names_of
 from clinit.headtrain.train.rows import LabelledRows
+from clinit.machine import choose_device
 from clinit.stopwatch import Stopwatch
 
 

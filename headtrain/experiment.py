@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from clinit.extract.cache.head import Head
-from clinit.extract.device import device_name
 from clinit.headtrain.closed.methods import check_memory
 from clinit.headtrain.closed_learner import ClosedLearner
 from clinit.headtrain.events import Noted, Observer, ignore
@@ -27,6 +26,7 @@ from clinit.headtrain.stream.scenario import build_scenario
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import PER_HEAD, Study, names_of
 from clinit.headtrain.train.step import BETAS, EPS
+from clinit.machine import device_name
 
 
 def run_experiment(

@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float, Int
 
 from clinit.extract.cache.head import Head
-from clinit.extract.device import choose_device
 from clinit.headtrain.array import torch_stream
 from clinit.headtrain.correction import Correction, bias_corrected, weight_aligned
 from clinit.headtrain.events import (
@@ -37,6 +36,7 @@ from clinit.headtrain.train.evaluate import evaluate, mean_losses
 from clinit.headtrain.train.heads import Bank
 from clinit.headtrain.train.loop import train_task
 from clinit.headtrain.train.rows import LabelledRows
+from clinit.machine import choose_device
 from clinit.stopwatch import Stopwatch
 
 Diagnose = Callable[[ClassStatistics, Rows], dict[str, Any]]

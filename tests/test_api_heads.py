@@ -12,9 +12,9 @@ import torch
 import clinit
 from clinit.extract.cache.head import Head
 from clinit.extract.cache.read import open_cache
-from clinit.headtrain.model.edit import open_model
 from clinit.headtrain.model.export import Export, export_run
-from clinit.headtrain.model.of_run import read_run
+from clinit.headtrain.model.model import open_model
+from clinit.headtrain.model.of_run import TrainedRun
 from clinit.headtrain.model.predict import Rejection
 
 STUDY = {"tasks": 2, "iterations": 2, "batch_size": 4, "buffer": 9, "device": "cpu"}
@@ -153,7 +153,7 @@ def test_one_path_as_text_is_one_image(tiny_run: Path, model: Export) -> None:
 
 def test_what_is_shown_of_a_value_fits_a_line_or_two(tiny_run: Path, model: Export) -> None:
     base, _ = caches(tiny_run)
-    record = read_run(tiny_run)
+    record = TrainedRun.read(tiny_run).record
     opened = open_model(model.path, device="cpu")
     cache, runs = open_cache(base), clinit.load_runs(tiny_run)
     shown = [

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from clinit.extract.device import device_name
 from clinit.headtrain.events import Observer, ignore
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.info import run_info
@@ -35,6 +34,7 @@ from clinit.headtrain.top.inputs import StoredPart, TopInputs
 from clinit.headtrain.top.learner import PHASES, TopLearner
 from clinit.headtrain.top.method import TRAINED_METHODS, Rehearsal, TopMethod
 from clinit.headtrain.top.network import PlasticModel
+from clinit.machine import device_name
 
 
 def top_notes(
