@@ -65,6 +65,8 @@ def limits(work: TopBlocksWorkload) -> Taker:
 
     The precision is that of the top; the frozen part and the product are in float32.
     """
+    from clinit.headtrain.top.network import cut
+
     options, blocks, device = work.options, work.facts["blocks"], work.options["device"]
     low_precision = options["precision"] == "bf16"
     low, full = work.network(), work.network()
