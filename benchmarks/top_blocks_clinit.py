@@ -16,6 +16,7 @@ from top_blocks_workload import TopBlocksWorkload
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.start.new_rows import random_task_rows
 from clinit.headtrain.study import Study
+from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.activations import PoolActivations, TaskReader, Trunk
 from clinit.headtrain.top.evaluate import features
 from clinit.headtrain.top.experiment import top_method
@@ -26,7 +27,7 @@ from clinit.headtrain.top.inputs import (
     prepare_inputs,
     reload_backbone,
 )
-from clinit.headtrain.top.network import PlasticModel, cut
+from clinit.headtrain.top.network import PlasticModel
 from clinit.headtrain.top.training import Watchers, top_optimizer, train_top
 from clinit.headtrain.train.evaluate import count_correct
 from clinit.headtrain.train.heads import Bank

@@ -65,7 +65,7 @@ def limits(work: TopBlocksWorkload) -> Taker:
 
     The precision is that of the top; the frozen part and the product are in float32.
     """
-    from clinit.headtrain.top.network import cut
+    from clinit.headtrain.top import network as cut
 
     options, blocks, device = work.options, work.facts["blocks"], work.options["device"]
     low_precision = options["precision"] == "bf16"

@@ -27,12 +27,13 @@ from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.notes import data_notes
 from clinit.headtrain.study import PER_HEAD, Study, Top, names_of
+from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.derpp import Derpp
 from clinit.headtrain.top.ewc import Ewc
 from clinit.headtrain.top.inputs import StoredPart, TopInputs
 from clinit.headtrain.top.learner import PHASES, TopLearner
 from clinit.headtrain.top.method import TRAINED_METHODS, Rehearsal, TopMethod
-from clinit.headtrain.top.network import PlasticModel, cut
+from clinit.headtrain.top.network import PlasticModel
 from clinit.machine import device_name
 
 

@@ -26,8 +26,9 @@ from clinit.headtrain.stream.scenario import Scenario, build_scenario
 from clinit.headtrain.stream.source import Source, read_source
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study import Study, Top
+from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.activations import ActivationRows, NoRows, PoolActivations, Trunk
-from clinit.headtrain.top.network import check_cut, cut
+from clinit.headtrain.top.network import check_cut
 from clinit.headtrain.top.trunk_cache import Part, TrunkCache
 from clinit.machine import cpu_count
 

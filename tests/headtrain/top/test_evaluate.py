@@ -10,8 +10,9 @@ from torch import Tensor
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Study
 from clinit.headtrain.top import evaluate
+from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.activations import PoolActivations
-from clinit.headtrain.top.network import PlasticModel, cut
+from clinit.headtrain.top.network import PlasticModel
 
 
 class Held:

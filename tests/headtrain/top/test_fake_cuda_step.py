@@ -29,10 +29,11 @@ from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study import Study
 from clinit.headtrain.top import evaluate
+from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.activations import Batch, PoolActivations, TaskReader
 from clinit.headtrain.top.experiment import top_method
 from clinit.headtrain.top.method import TopMethod
-from clinit.headtrain.top.network import PlasticModel, cut
+from clinit.headtrain.top.network import PlasticModel
 from clinit.headtrain.top.training import top_optimizer, train_span
 
 CUDA = torch.device("cuda", 0)

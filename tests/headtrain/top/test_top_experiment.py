@@ -26,6 +26,7 @@ from clinit.headtrain.record.format import (
 from clinit.headtrain.start.new_rows import random_task_rows
 from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.study import Study, names_of
+from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint
 from clinit.headtrain.top.experiment import run_top, top_notes
 from clinit.headtrain.top.inputs import (
@@ -36,7 +37,6 @@ from clinit.headtrain.top.inputs import (
     prepare_inputs,
     reload_backbone,
 )
-from clinit.headtrain.top.network import cut
 
 STREAM = {
     "tasks": 2,

@@ -16,9 +16,9 @@ from clinit.errors import CacheError, ImageError, ManifestError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.containers.tar_index import index_tar
 from clinit.files.lock import claim_folder
+from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.activations import ActivationRows, ImageRows, StoredRows, Trunk
 from clinit.headtrain.top.inputs import open_side, reload_backbone
-from clinit.headtrain.top.network import cut
 from clinit.headtrain.top.trunk_cache import Part, StoredActivations, TrunkCache
 from tests.extract.containers.made import make_tar
 

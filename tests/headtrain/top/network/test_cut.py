@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from clinit.errors import BackboneError
-from clinit.headtrain.top.network import Cut, block_names, check_cut, cut
+from clinit.headtrain.top import network as cut
+from clinit.headtrain.top.network import Cut, block_names, check_cut
 
 CONVNEXT = {"depths": (1, 2, 1, 2), "dims": (4, 8, 8, 12)}
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 12, "depth": 3, "num_heads": 2}

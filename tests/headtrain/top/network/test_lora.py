@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError
+from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.lora import LowRank, add_lora, layers, merge, updated_weights
-from clinit.headtrain.top.network import cut
 
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "convnextv2": ("convnextv2_femto", {"depths": (1, 1, 1, 2), "dims": (4, 8, 8, 12)}),

@@ -6,8 +6,9 @@ import timm
 import torch
 from torch import nn
 
+from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.lora import add_lora, layers, merge
-from clinit.headtrain.top.network import cut, make_plastic
+from clinit.headtrain.top.network import make_plastic
 from clinit.headtrain.top.training import top_optimizer
 
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 12, "depth": 4, "num_heads": 2}

@@ -6,8 +6,9 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.lora import add_lora, layers, merge
-from clinit.headtrain.top.network import Shares, classifier_of, cut, make_plastic, shares
+from clinit.headtrain.top.network import Shares, classifier_of, make_plastic, shares
 
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "convnextv2": ("convnextv2_femto", {"depths": (1, 1, 1, 2), "dims": (4, 8, 8, 12)}),
