@@ -10,7 +10,7 @@ from itertools import repeat
 
 import numpy as np
 import torch
-from answers import Taker
+from harness import Taker
 from top_blocks_workload import TopBlocksWorkload
 
 from clinit.headtrain.rows import Rows

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from answers import Taker, clock, divert_prints, say, settle
+from harness import Taker, clock, divert_prints, say, settle
 from top_blocks_workload import TopBlocksWorkload
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy

@@ -121,9 +121,9 @@ def make_workload(
     import torch
     from safetensors.torch import save_file
 
-    from clinit.extract.backbone import BackboneConfig
-    from clinit.extract.run import ExtractConfig, extract
+    from clinit.extract.network.backbone import BackboneConfig
     from clinit.extract.scan import scan
+    from clinit.extract.work.run import ExtractConfig, extract
     from clinit.headtrain.top.inputs import open_side, reload_backbone
     from clinit.headtrain.top.lora import layers
     from clinit.headtrain.top.network import block_names
@@ -196,7 +196,7 @@ def photograph(rng: np.random.Generator, height: int, width: int) -> bytes:
 def decoded(root: Path, paths: Iterable[str], transform: Any) -> np.ndarray:
     """Return the pixels of files, as clinit reads them."""
     from clinit.extract.images import ImageFiles
-    from clinit.extract.loader import load_batches
+    from clinit.extract.work.loader import load_batches
 
     files = list(paths)
     images = ImageFiles(root, files)

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from clinit.cli.choices import CacheArgument, Split
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
+from clinit.cli.options import CacheArgument, Split
 from clinit.cli.progress import counting
 from clinit.words import number_of
 
@@ -54,7 +54,7 @@ def export(
 
     clinit cache export caches/scenes scenes.parquet --split train
     """
-    from clinit.extract.cache import open_cache
+    from clinit.extract.cache.read import open_cache
     from clinit.extract.export_features import export_features
 
     opened = open_cache(cache)

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from clinit.cli.choices import CacheArgument
 from clinit.cli.console import say
 from clinit.cli.interruption import keeps
+from clinit.cli.options import CacheArgument
 from clinit.words import number_of
 
 
@@ -40,7 +40,7 @@ def group(
 
     clinit cache group caches/scenes frames.csv --column video
     """
-    from clinit.extract.cache import open_cache
+    from clinit.extract.cache.read import open_cache
     from clinit.extract.groups import write_groups
 
     split = open_cache(cache).split("train")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import AsJson, Dtype, Output, OutputFormat
 from clinit.cli.console import out, print_json, say
+from clinit.cli.options import AsJson, Dtype, Output, OutputFormat
 from clinit.cli.progress import doing
 from clinit.words import visible
 

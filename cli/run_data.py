@@ -14,7 +14,7 @@ from clinit.cli.claim import tell_replaced
 from clinit.cli.console import note, say
 from clinit.cli.progress import doing
 from clinit.errors import ExperimentError, ModelError, RecordError
-from clinit.extract.cache_folder import split_names
+from clinit.extract.cache.folder import split_names
 from clinit.words import number_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def check_caches(*paths: Path | None, head: Path | None = None) -> None:
         if path is not None:
             split_names(path)
     if head is not None and not head.is_file():
-        from clinit.extract.head import read_head
+        from clinit.extract.cache.head import read_head
 
         read_head(head)  # says what is wrong with it
 
@@ -79,9 +79,12 @@ def check_run(path: Path) -> None:
 
 
 def read_data(
-    base: Path, new: Path, heads: Mapping[str, Path | None], memory: int | None = None
+    base: Sequence[Path],
+    new: Sequence[Path],
+    heads: Mapping[str, Path | None],
+    memory: int | None = None,
 ) -> RunData:
-    """Open both caches, in memory as far as they fit, and the pretrained heads by loss.
+    """Open the caches of both sides, in memory as far as they fit, and the heads by loss.
 
     Raises:
         ExperimentError: If there is no pretrained head.
@@ -126,7 +129,7 @@ def tell_left(places: Collection[Path], left: Collection[Path], *, overwrite: bo
 
 def show_runs(places: Collection[Path], trained: Collection[Path]) -> None:
     """Print the table of records; notes of those just trained were printed before."""
-    from clinit.analysis.report import load_report
+    from clinit.analysis.report.report import load_report
     from clinit.cli.report import show
 
     report = load_report([*places])
@@ -143,7 +146,7 @@ def show_ranking(records: Sequence[Path]) -> None:
 
     Notes of the records are left out: there may be some of every run.
     """
-    from clinit.analysis.report import load_report
+    from clinit.analysis.report.report import load_report
     from clinit.cli.report import show
 
     report = load_report(records)

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import UInt8
 from torch import Tensor
 
-from clinit.extract.transform import Transform, resize
+from clinit.extract.network.transform import Transform, resize
 
 AREA = (0.08, 1.0)
 """Area of a crop as a share of the image's area."""

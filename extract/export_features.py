@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from clinit.errors import CacheError
-from clinit.extract.cache import CacheSplit
+from clinit.extract.cache.read import CacheSplit
 from clinit.extract.exports.npy import write_npy
 from clinit.extract.exports.parquet import write_parquet
 from clinit.extract.exports.rows import ExportedRows

@@ -6,9 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from clinit.errors import CacheError, HeadError
-from clinit.extract.cache import CacheSplit, open_split
+from clinit.extract.cache.head import Head, read_head
+from clinit.extract.cache.read import CacheSplit, open_split
 from clinit.extract.dataset import SPLITS
-from clinit.extract.head import Head, read_head
 
 FIT_AGAIN = (
     "Run the `clinit cache import` command of this cache with its `--fit-head` again: it fits the"

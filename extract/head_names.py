@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from clinit.errors import HeadError
+from clinit.extract.cache.head import Head
 from clinit.extract.class_names import read_class_names
 from clinit.extract.dataset import read_dataset
-from clinit.extract.head import Head
 
 _IMAGENET_ROWS = 1000
 

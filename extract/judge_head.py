@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from clinit.errors import HeadError
-from clinit.extract.cache import HEAD_FILE, open_split
-from clinit.extract.cache_folder import split_names
+from clinit.extract.cache.folder import split_names
+from clinit.extract.cache.head import Head, store_head, tensors_sha256
+from clinit.extract.cache.plan import WRITE_AGAIN
+from clinit.extract.cache.read import HEAD_FILE, open_split
+from clinit.extract.cache.summary import write_summary
 from clinit.extract.fitted_head import judged_heads, readable_head, was_fitted
-from clinit.extract.head import Head, store_head, tensors_sha256
-from clinit.extract.plan import WRITE_AGAIN
-from clinit.extract.summary import write_summary
 from clinit.files.lock import claim_folder
 
 

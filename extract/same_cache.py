@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from clinit.errors import CacheError, HeadError
-from clinit.extract.cache import HEAD_FILE
+from clinit.extract.cache.head import Head, tensors_sha256
+from clinit.extract.cache.plan import Plan, read_plan
+from clinit.extract.cache.read import HEAD_FILE
 from clinit.extract.dataset import SPLITS
 from clinit.extract.fitted_head import FIT_AGAIN, judged_heads, readable_head, was_fitted
-from clinit.extract.head import Head, tensors_sha256
-from clinit.extract.plan import Plan, read_plan
 from clinit.extract.shared_classes import refuse_other_classes
 
 

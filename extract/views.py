@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from clinit.errors import CacheError
-from clinit.extract.fingerprint import Fingerprint
+from clinit.extract.cache.fingerprint import Fingerprint
 
 VIEWS_FOLDER = "views"
 """Folder beside the splits; view k of the training images is the split folder `views/<k>`."""

@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 
 from clinit.errors import CacheError, HeadError
-from clinit.extract.cache import HEAD_FILE, CacheSplit, open_split, shard_problem, verify_shard
-from clinit.extract.head import Head, read_head, store_head, tensors_sha256
+from clinit.extract.cache.head import Head, read_head, store_head, tensors_sha256
+from clinit.extract.cache.plan import Plan, read_plan, settle_plan, shard_name
+from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem, verify_shard
+from clinit.extract.cache.shard import Shard, write_shard
+from clinit.extract.cache.summary import FILE as SUMMARY_FILE
+from clinit.extract.cache.summary import RunFacts, write_summary
 from clinit.extract.manifest import Manifest, write_manifest
-from clinit.extract.plan import Plan, read_plan, settle_plan, shard_name
 from clinit.extract.same_cache import refuse_other_cache
-from clinit.extract.shard import Shard, write_shard
-from clinit.extract.summary import FILE as SUMMARY_FILE
-from clinit.extract.summary import RunFacts, write_summary
 from clinit.files.lock import claim_folder
 
 

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from clinit.extract.device import device_name
-from clinit.extract.head import Head
-from clinit.headtrain.closed.methods import memory_notes
+from clinit.extract.cache.head import Head
+from clinit.headtrain.closed.methods import check_memory
 from clinit.headtrain.events import Noted, Observer, ignore
 from clinit.headtrain.learner import Diagnose, Learner
 from clinit.headtrain.methods import method_on_features
@@ -31,6 +30,7 @@ from clinit.headtrain.stream.source import Source
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study import PER_HEAD, Study, names_of
 from clinit.headtrain.train.step import BETAS, EPS
+from clinit.machine import device_name
 
 PHASES = ("prepare", "initialise", "train", "evaluate", "diagnose")
 
@@ -102,10 +102,8 @@ def run_experiment(
     if len({study.shared for study in studies}) > 1:
         raise ValueError(f"heads of one bank differ at most in {', '.join(PER_HEAD)}")
     scenario = build_scenario(base, new, head, studies[0].stream)
-    notes = [
-        *data_notes(scenario, base, new, studies, origin.head),
-        *memory_notes(scenario, studies[0], head.dim),
-    ]
+    check_memory(scenario, studies[0], head.dim)
+    notes = data_notes(scenario, base, new, studies, origin.head)
     for note in notes:
         observer(Noted(note))
     plan = TaskPlan(scenario, studies[0])

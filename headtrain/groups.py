@@ -34,7 +34,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import squareform
 
-from clinit.extract.features import FeatureSet
+from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.array import FeatureRows, beside, namespace, take, to_numpy, widen
 
 WIDEST = 0.8

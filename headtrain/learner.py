@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from clinit.extract.head import Head
+from clinit.extract.cache.head import Head
 from clinit.headtrain.array import torch_stream
 from clinit.headtrain.events import (
     Evaluated,
@@ -31,9 +31,10 @@ from clinit.headtrain.events import (
 )
 from clinit.headtrain.record.task_log import Point, TaskEntry
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.initialise import Initialisation, LambdaCurve
+from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.start.task_start import warm_up
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.stream.buffer import TaskRows
 from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.task_plan import Schedule, TaskPlan

@@ -8,7 +8,7 @@ and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -17,8 +17,7 @@ import torch
 from jaxtyping import Float, Int
 
 from clinit.errors import ExperimentError
-from clinit.extract.device import choose_device
-from clinit.extract.head import Head
+from clinit.extract.cache.head import Head
 from clinit.headtrain.array import library, placed, torch_stream
 from clinit.headtrain.closed.interface import Arrival, Solution, mean_loss
 from clinit.headtrain.closed.interface import evaluate as evaluate_form
@@ -27,8 +26,9 @@ from clinit.headtrain.correction import Correction, bias_corrected, weight_align
 from clinit.headtrain.events import Progressed, Stepped
 from clinit.headtrain.learner import Diagnose, Method, TaskRun
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.initialise import Initialisation, NewClasses
+from clinit.headtrain.start.initialise import NewClasses
 from clinit.headtrain.start.new_rows import random_task_rows
+from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.start.task_start import SOLVED, TaskStart
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, RunningStatistics
 from clinit.headtrain.stream.buffer import Pool
@@ -39,6 +39,7 @@ from clinit.headtrain.train.evaluate import Evaluation, evaluate, mean_losses
 from clinit.headtrain.train.heads import Bank
 from clinit.headtrain.train.loop import train_task
 from clinit.headtrain.train.rows import LabelledRows
+from clinit.machine import choose_device
 from clinit.stopwatch import Stopwatch
 
 
@@ -74,7 +75,7 @@ class GradientHeads(_OnFeatures):
         self, scenario: Scenario, plan: TaskPlan, head: Head, studies: Sequence[Study]
     ) -> None:
         super().__init__(scenario, plan, head, studies)
-        plan.check_rows_aside()
+        plan.check_correction()
         self._own_seconds = np.zeros(len(studies))
         self._bank = Bank(Rows.of_head(head), [study.training for study in studies], self.device)
         self._statistics = RunningStatistics()
@@ -183,7 +184,7 @@ class GradientHeads(_OnFeatures):
         """Return what corrects a head after a task."""
         if self._shared.training.correct == "wa":
             return lambda head: weight_aligned(head, task.start, task.stop)
-        rows = self._plan.rows_aside(task)
+        rows = self._plan.correction_rows(task)
         features = self._training_rows(rows.rows).arrays()
         return lambda head: bias_corrected(
             NewClasses(features, rows.labels, head, task.start, task.stop)
@@ -198,8 +199,7 @@ class ClosedForm(_OnFeatures):
     ) -> None:
         super().__init__(scenario, plan, head, studies)
         with torch_stream(self.device):
-            place = partial(placed, device=self.device)
-            self._form = closed_form(studies[0], place(np.zeros(head.dim)), place)
+            self._form = closed_form(studies[0], placed(np.zeros(head.dim), self.device))
 
     def seconds(self, spent: Mapping[str, float]) -> Float[np.ndarray, " heads"]:
         """Return the time of each run: alone it would have taken as long."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from clinit.extract.cache import CacheSplit
+from clinit.extract.cache.read import CacheSplit
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from clinit.headtrain.setting import Part, Setting
-from clinit.headtrain.study.words import LOSS, MAX_SEED, Init, Loss
+from clinit.headtrain.study.parts import LOSS, MAX_SEED, Init, Loss
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,14 +24,13 @@ import torch
 from jaxtyping import Float, Int
 
 from clinit.errors import CacheError, HeadError
-from clinit.extract.cache import Cache, CacheSplit
-from clinit.extract.device import choose_device
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
-from clinit.extract.shard_rows import stored_features
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
+from clinit.extract.cache.read import Cache, CacheSplit
+from clinit.extract.cache.shard_rows import stored_features
 from clinit.headtrain.array import torch_stream
 from clinit.headtrain.probe.settings import AlignConfig
-from clinit.headtrain.record.provenance import provenance
+from clinit.headtrain.record.info import provenance
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.stream.base_head import check_head, head_digest, map_to_head
 from clinit.headtrain.stream.source import Source
@@ -40,6 +39,7 @@ from clinit.headtrain.train.evaluate import count_correct
 from clinit.headtrain.train.heads import Bank, check_precision
 from clinit.headtrain.train.loop import train_epochs
 from clinit.headtrain.train.rows import LabelledRows
+from clinit.machine import choose_device
 from clinit.stopwatch import Stopwatch
 
 

@@ -23,8 +23,8 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from clinit.errors import CacheError
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
 from clinit.headtrain.groups import groups_of, held_out_rows, repeating
 from clinit.headtrain.probe.protocol import present_classes, probe
 from clinit.headtrain.probe.settings import ProbeConfig

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from clinit.extract.head import Head
+from clinit.extract.cache.head import Head
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Training

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from clinit.headtrain.setting import Part, Setting
-from clinit.headtrain.study.words import DEVICE, LOSS, MAX_SEED, PRECISION, Device, Loss, Precision
+from clinit.headtrain.study.parts import DEVICE, LOSS, MAX_SEED, PRECISION, Device, Loss, Precision
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

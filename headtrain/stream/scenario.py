@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from clinit.errors import ExperimentError
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
 from clinit.files.text import TextFileError, lines_of, read_text
 from clinit.headtrain.groups import groups_of
 from clinit.headtrain.stream.base_head import check_head, map_to_head, refuse_swapped

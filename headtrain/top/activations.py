@@ -21,14 +21,14 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from clinit.errors import ImageError
-from clinit.extract.backbone import BackboneConfig
-from clinit.extract.cache import CacheSplit
+from clinit.extract.cache.plan import shard_name
+from clinit.extract.cache.read import CacheSplit
 from clinit.extract.decode import is_too_large
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.images import images_of
-from clinit.extract.loader import load_batches
-from clinit.extract.plan import shard_name
-from clinit.extract.transform import Transform
+from clinit.extract.network.backbone import BackboneConfig
+from clinit.extract.network.transform import Transform
+from clinit.extract.work.loader import load_batches
 from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.top.network import Cut
 
@@ -69,7 +69,7 @@ class Trunk:
 
 
 def _fits_float16(activations: Float[Tensor, "batch ..."]) -> bool:
-    """Return whether float16 can hold them, as `clinit.extract.shard.fits_float16` decides."""
+    """Return whether float16 can hold them, as `shard.fits_float16` decides."""
     if not len(activations):
         return True
     largest = activations.abs().flatten(1).amax(dim=1)

@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from clinit.extract.head import Head
+from clinit.extract.cache.head import Head
 from clinit.headtrain.array import as_array, namespace
 from clinit.headtrain.events import Noted, Stepped
 from clinit.headtrain.learner import Learner, Method, TaskRun
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.initialise import Initialisation
 from clinit.headtrain.start.new_rows import random_task_rows
+from clinit.headtrain.start.scale import Initialisation
 from clinit.headtrain.start.task_start import TaskStart
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.stream.seeds import Draw, generator

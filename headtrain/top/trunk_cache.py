@@ -26,14 +26,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from clinit.errors import CacheError
-from clinit.extract.cache import CacheSplit, open_split
+from clinit.extract.cache.plan import Plan
+from clinit.extract.cache.read import CacheSplit, open_split
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.manifest import Manifest
 from clinit.extract.named_rows import HeadNames
-from clinit.extract.plan import Plan
-from clinit.extract.progress import Progress
-from clinit.extract.shard_work import ShardWork
-from clinit.extract.split_run import SplitRun
+from clinit.extract.work.shard_work import ShardWork
+from clinit.extract.work.split_run import SplitRun
+from clinit.extract.work.timing import Progress
 from clinit.files.lock import claim_folder
 from clinit.headtrain.top.activations import (
     ActivationRows,

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from clinit.extract.stored_rows import StoredRows
+from clinit.extract.cache.features import StoredRows
 from clinit.headtrain.array import FeatureRows, StreamedRows, as_array, placed
 from clinit.headtrain.ram import is_resident
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clinit.analysis.deviation import deviation
+from clinit.analysis.metrics.collapse import deviation
 from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
 from clinit.headtrain.statistics.solve import least_squares_head
 

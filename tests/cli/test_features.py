@@ -19,8 +19,8 @@ from clinit.api.heads import save_head
 from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError, ExperimentError, HeadError, ModelError
 from clinit.extract import judge_head
-from clinit.extract.cache import open_cache
-from clinit.extract.head import read_head
+from clinit.extract.cache.head import read_head
+from clinit.extract.cache.read import open_cache
 from clinit.headtrain.model.head_alone import predict_features
 
 BASE, NEW = ("ant", "bee", "cat"), ("dog", "elk")

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from clinit.cli.main import app
-from clinit.cli.recipes import names
+from clinit.cli.recipe import names
 from tests.docs.blocks import Block
 
 RECIPES = (None, *names())

@@ -11,7 +11,7 @@ from torchvision.transforms import functional as pil_functional
 from torchvision.transforms.v2 import RandomResizedCrop
 
 from clinit.extract.augment import Box, View, crop_box
-from clinit.extract.transform import make_transform
+from clinit.extract.network.transform import make_transform
 
 CONFIG: dict[str, Any] = {
     "input_size": (3, 64, 64),

@@ -15,14 +15,14 @@ from typer.testing import CliRunner
 from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError
 from clinit.extract import import_features as import_module
-from clinit.extract.cache import Cache, CacheSplit, open_cache
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.plan import Plan
+from clinit.extract.cache.read import Cache, CacheSplit, open_cache
+from clinit.extract.cache.shard import assemble
+from clinit.extract.cache.summary import RunFacts
 from clinit.extract.export_features import Exported, export_features
-from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.manifest import Manifest
-from clinit.extract.plan import Plan
-from clinit.extract.shard import assemble
-from clinit.extract.summary import RunFacts
 from clinit.extract.write_split import SplitWriter
 
 NAMES = ("zebra", "ant", "no row", "bée")

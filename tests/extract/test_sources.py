@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from clinit.errors import ExperimentError, ImageError, ManifestError
-from clinit.extract.backbone import BackboneConfig
-from clinit.extract.cache import CacheSplit, open_cache
+from clinit.extract.cache.read import CacheSplit, open_cache
 from clinit.extract.images import images_of
-from clinit.extract.run import ExtractConfig, extract
+from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.scan import available_splits, scan
+from clinit.extract.work.run import ExtractConfig, extract
 from clinit.headtrain.top.inputs import open_side
 from tests.extract.containers.made import make_parquet, make_tar
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from clinit.errors import CacheError, ClinitError, HeadError, StorageError
-from clinit.extract.head import Head, foreign_to_head, read_head, write_head
+from clinit.extract.cache.head import Head, foreign_to_head, read_head, write_head
 from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.manifest import read_manifest
 from clinit.files.commit import commit_folder

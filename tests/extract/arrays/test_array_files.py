@@ -20,7 +20,7 @@ from clinit.cli.main import app
 from clinit.errors import CacheError
 from clinit.extract import import_features as module
 from clinit.extract.arrays import parquet_file as parquet_module
-from clinit.extract.cache import CacheSplit
+from clinit.extract.cache.read import CacheSplit
 from clinit.extract.import_features import ImportConfig, import_features
 
 ROWS, DIM = 23, 5

@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 
 from clinit.errors import CacheError, ImageError, ManifestError
+from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.containers.tar_index import index_tar
-from clinit.extract.fingerprint import Fingerprint
 from clinit.files.lock import claim_folder
 from clinit.headtrain.top.activations import ActivationRows, ImageRows, StoredRows, Trunk
 from clinit.headtrain.top.inputs import open_side, reload_backbone
