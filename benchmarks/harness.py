@@ -139,7 +139,7 @@ def processor() -> str:
 
 def has_bf16() -> bool:
     """Return whether clinit trains in bfloat16 here."""
-    from clinit.extract.device import cpu_has_bf16
+    from clinit.machine import cpu_has_bf16
 
     return cpu_has_bf16()
 

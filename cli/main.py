@@ -98,7 +98,7 @@ class Commands(LazyGroup):
         "model": Lazy("clinit.cli.model:app", "Show a model: its classes, history and memory."),
         "manifest": Lazy("clinit.cli.manifest:app", "Build and show manifests of data sets."),
         "cache": Lazy(
-            "clinit.cli.cache:app", "Show, verify, import, export, merge and group feature caches."
+            "clinit.cli.cache:app", "Show, verify, import, export and group feature caches."
         ),
         "recipe": Lazy(
             "clinit.cli.recipe:app",

@@ -30,7 +30,6 @@ from torch import Tensor
 from clinit.errors import ImageError, ModelError
 from clinit.extract.cache.head import Head
 from clinit.extract.decode import MISSING
-from clinit.extract.device import choose_device
 from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.images import ImageFiles
 from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
@@ -40,7 +39,7 @@ from clinit.extract.work.loader import ImageBatch, load_batches
 from clinit.headtrain.model.folder import model_file_of, read_whole
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model_file import ModelFacts, read_facts
-from clinit.machine import cpu_count, out_of_memory
+from clinit.machine import choose_device, cpu_count, out_of_memory
 from clinit.words import contrast_digests, printable
 
 SCORES: dict[str, Callable[[Tensor], Tensor]] = {

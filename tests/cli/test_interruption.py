@@ -194,7 +194,6 @@ KEPT = {
     "manifest build": "No half of a file is left",
     "cache import": "Written shards are kept",
     "cache group": "No half of a file is left",
-    "cache merge": "Written shards are kept",
     "cache export": "Splits that are written are kept",
 }
 READING = {
