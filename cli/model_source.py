@@ -9,12 +9,11 @@ Typer sees the options of a network of timm and of an extraction instead of `net
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -22,28 +21,15 @@ from clinit.cli import completion
 from clinit.cli.claim import tell_replaced
 from clinit.cli.console import note, warn
 from clinit.cli.extract_output import progress_bars
-from clinit.cli.network_options import (
-    InputSize,
-    ModelArgs,
-    PixelDeviation,
-    PixelMean,
-    Transform,
-    Weights,
-    Workers,
-    numbers,
-)
-from clinit.cli.options import DeviceOption, MaxPixels, TransformKind
+from clinit.cli.network_options import COMPUTATION, NETWORK, fills, in_panel, option
 from clinit.cli.progress import doing
 from clinit.cli.run_data import check_model
-from clinit.cli.study_options import expand
 from clinit.cli.training_progress import training_progress
 from clinit.errors import ManifestError
-from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.work import options
 from clinit.files.paths import check_writable
-from clinit.machine import cpu_count
 
 if TYPE_CHECKING:
-    from clinit.extract.work.run import ExtractConfig
     from clinit.headtrain.events import Event, Observer
     from clinit.headtrain.model.images import ImageJob
     from clinit.headtrain.model.model import Model
@@ -83,100 +69,50 @@ ModelOut = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkOptions:
-    """What the options say of a network of timm, and of how images go through any network."""
+class NetworkOptions(options.NetworkOptions):
+    """What the options say of a network of timm, and of the features of the images."""
 
-    backbone: Annotated[
-        str | None,
-        typer.Option(
-            help="timm's name of it.", show_default=False, autocompletion=completion.backbones
-        ),
-    ] = None
-    weights: Weights = None
-    model_arg: ModelArgs = None
-    head_classes: Annotated[
-        Path | None,
-        typer.Option(
-            help="File with one class name per row of the pretrained classifier.",
-            metavar="FILE",
-            show_default="stored with the weights; ImageNet-1K for 1,000 rows",
-        ),
-    ] = None
-    transform: Transform = TransformKind.timm
-    input_size: InputSize = None
-    mean: PixelMean = None
-    std: PixelDeviation = None
-    features: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of their cache; what is there is not computed again.",
-            metavar="FOLDER",
-            show_default="OUT-features",
-        ),
-    ] = None
-    device: DeviceOption = "auto"
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=10**9,
-            help="Images per forward pass.",
-            show_default="as begun; else 32 on a CPU, 64 on a GPU",
-        ),
-    ] = None
-    workers: Workers = None
-    retry_invalid: Annotated[
-        bool, typer.Option("--retry-invalid", help="Read images again that could not be read.")
-    ] = False
-    max_pixels: MaxPixels = MAX_PIXELS
+    features: Path | None = None
+    """Folder of the cache; None: next to the model that is written."""
 
-    def extraction(self) -> ExtractConfig:
-        """Return the configuration of an extraction; of the network, what timm's needs."""
-        from clinit.extract.device import choose_device
-        from clinit.extract.network.backbone import BackboneConfig
-        from clinit.extract.network.model_args import parse_model_args
-        from clinit.extract.work.run import ExtractConfig
 
-        return ExtractConfig(
-            backbone=BackboneConfig(
-                name=self.backbone or "",
-                weights=self.weights,
-                model_args=parse_model_args(self.model_arg or ()),
-                device=str(choose_device(self.device)),
+_OPTIONS = {
+    **in_panel(
+        {
+            **NETWORK,
+            "backbone": option(
+                str | None,
+                "timm's name of it.",
+                show_default=False,
+                autocompletion=completion.backbones,
             ),
-            transform=self.transform.value,
-            input_size=self.input_size,
-            mean=numbers("--mean", self.mean),
-            std=numbers("--std", self.std),
-            batch_size=self.batch_size,
-            workers=self.workers or cpu_count(),
-            max_pixels=self.max_pixels,
-            retry_invalid=self.retry_invalid,
-            head_classes=None if self.head_classes is None else str(self.head_classes),
-        )
-
-
-_OF_TIMM = (
-    *("backbone", "weights", "model_arg", "head_classes"),
-    *("transform", "input_size", "mean", "std"),
-)
-
-
-def takes_network(command: Command) -> Command:
-    """Let a command take the options of a network, and receive them in `network`."""
-    options = {}
-    for name, kind in get_type_hints(NetworkOptions, include_extras=True).items():
-        option = copy(kind.__metadata__[0])
-        option.rich_help_panel = (
-            "A network of timm instead of MODEL" if name in _OF_TIMM else "Features of the images"
-        )
-        options[name] = Annotated[kind.__origin__, option]
-    defaults = {each.name: each.default for each in fields(NetworkOptions)}
-
-    def build(values: Mapping[str, Any]) -> NetworkOptions:
-        return NetworkOptions(**{name: values[name] for name in options})
-
-    return expand("network", options, defaults, build)(command)
+            "head_classes": option(
+                Path | None,
+                "File with one class name per row of the pretrained classifier.",
+                metavar="FILE",
+                show_default="stored with the weights; ImageNet-1K for 1,000 rows",
+            ),
+        },
+        "A network of timm instead of MODEL",
+    ),
+    **in_panel(
+        {
+            "features": option(
+                Path | None,
+                "Folder of their cache; what is there is not computed again.",
+                metavar="FOLDER",
+                show_default="OUT-features",
+            ),
+            **COMPUTATION,
+            "retry_invalid": option(
+                bool, "Read images again that could not be read.", None, "--retry-invalid"
+            ),
+        },
+        "Features of the images",
+    ),
+}
+_OF_TIMM = tuple(NETWORK)
+takes_network = fills("network", NetworkOptions, _OPTIONS)
 
 
 def command_data() -> dict[str, Any]:
@@ -216,8 +152,8 @@ def check_source(paths: Sequence[Path], network: NetworkOptions) -> None:
         defaults = {each.name: each.default for each in fields(NetworkOptions)}
         for name in _OF_TIMM:
             if getattr(network, name) not in (defaults[name], []):
-                option = name.replace("_", "-")
-                raise typer.BadParameter(f"--{option} goes with --backbone; MODEL has its own")
+                words = name.replace("_", "-")
+                raise typer.BadParameter(f"--{words} goes with --backbone; MODEL has its own")
         check_model(paths[0], paths[1:])
     if not paths[-1].is_dir():
         raise ManifestError(

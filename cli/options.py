@@ -63,6 +63,28 @@ NewCache = Annotated[
         show_default=False,
     ),
 ]
+BaseCaches = Annotated[
+    list[Path],
+    typer.Option(
+        "--base",
+        help="Feature cache of the base classes. Repeatable: caches of one backbone.",
+        metavar="FOLDER",
+        autocompletion=caches,
+        rich_help_panel="Data",
+        show_default=False,
+    ),
+]
+NewCaches = Annotated[
+    list[Path],
+    typer.Option(
+        "--new",
+        help="Feature cache of the new classes. Repeatable: caches of one backbone.",
+        metavar="FOLDER",
+        autocompletion=caches,
+        rich_help_panel="Data",
+        show_default=False,
+    ),
+]
 BaseHead = Annotated[
     Path | None,
     typer.Option(

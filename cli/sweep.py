@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +17,7 @@ from clinit.cli.config import OF_IMAGES, ConfigOption, commands_with_files, grid
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
-from clinit.cli.options import BaseCache, Memory, NewCache
+from clinit.cli.options import BaseCaches, Memory, NewCaches
 from clinit.cli.run_data import check_caches, heads_by_loss, read_data, show_ranking
 from clinit.cli.sweep_search import SearchOptions, run_search
 from clinit.cli.top_inputs import CheckpointEvery, Images, takes_images
@@ -48,8 +49,8 @@ class Direction(StrEnum):
 @takes_images
 def sweep(
     context: Context,
-    base: BaseCache,
-    new: NewCache,
+    base: BaseCaches,
+    new: NewCaches,
     out: Annotated[
         Path,
         typer.Option(
@@ -190,7 +191,7 @@ def sweep(
         from clinit.cli.sweep_top import sweep_top
 
         runs = _runs(grids_of(config_file, grid or [], commands, top=True), top=True)
-        _check_places(base, new, out)
+        _check_places((*base, *new), out)
         sweep_top(runs, images, head or [], out, checkpoint_every=checkpoint_every, dry_run=dry_run)
         return
     _reject_images(context)
@@ -198,7 +199,7 @@ def sweep(
         asked.reject()
         places = (base, new, head or [])
         grids = grids_of(config_file, grid or [], commands)
-        _check_places(base, new, out)
+        _check_places((*base, *new), out)
         _sweep(grids, places, out, bank_size, memory=memory, ray=ray, dry_run=dry_run)
         return
     if ray is not None:
@@ -212,22 +213,22 @@ def sweep(
             f"--search takes one grid, but there are {len(others) + 1}: of tables [[sweep.grid]],"
             " or of methods with settings of their own"
         )
-    _check_places(base, new, out)
+    _check_places((*base, *new), out)
     with claimed_folder(out):
         run_search(
             chosen, read_data(base, new, heads_by_loss(head or []), memory), out, asked, bank_size
         )
 
 
-def _check_places(base: Path, new: Path, out: Path) -> None:
+def _check_places(caches: Sequence[Path], out: Path) -> None:
     """Check that the caches are there, and that the runs can be written."""
-    check_caches(base, new)
+    check_caches(*caches)
     check_writable(out)
 
 
 def _sweep(
     grids: list[dict[str, Choice]],
-    places: tuple[Path, Path, list[str]],
+    places: tuple[list[Path], list[Path], list[str]],
     out: Path,
     bank_size: int | None,
     *,
@@ -255,7 +256,7 @@ def _sweep(
         if ray is None or not plan.banks:
             train = train_here(data, observer, command=command)
         else:
-            from clinit.headtrain.sweep.cluster import SHARED, train_on_ray
+            from clinit.headtrain.sweep.on_ray import SHARED, train_on_ray
 
             if not data.is_loaded:
                 note(SHARED)

@@ -12,7 +12,7 @@ from clinit.cli.claim import claimed_folder
 from clinit.cli.config import ConfigOption
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
-from clinit.cli.options import BaseCache, BaseHead, Memory, NewCache, Overwrite, VerboseStarts
+from clinit.cli.options import BaseCaches, BaseHead, Memory, NewCaches, Overwrite, VerboseStarts
 from clinit.cli.run_data import check_caches, read_data, show_runs, tell_left
 from clinit.cli.study_options import takes_studies
 from clinit.cli.training_progress import training_progress
@@ -38,8 +38,8 @@ _KEPT = (
 @takes_studies(top=False)
 def train_head(
     context: Context,
-    base: BaseCache,
-    new: NewCache,
+    base: BaseCaches,
+    new: NewCaches,
     out: Annotated[
         Path,
         typer.Option(
@@ -71,11 +71,11 @@ def train_head(
     table of their results; what an earlier call with the same command has
     recorded stays as it is, unless --overwrite is given.
     """
-    check_caches(base, new, head=head)
+    check_caches(*base, *new, head=head)
     check_writable(out)
-    from clinit.extract.device import choose_device
     from clinit.headtrain import runs
     from clinit.headtrain.train.heads import check_precision
+    from clinit.machine import choose_device
 
     training = studies[0].training
     check_precision(training.precision, choose_device(training.device))

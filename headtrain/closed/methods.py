@@ -18,7 +18,6 @@ import numpy as np
 from jaxtyping import Float
 
 from clinit.errors import MachineError
-from clinit.extract.device import choose_device
 from clinit.headtrain.array import beside, namespace, widen
 from clinit.headtrain.closed.discriminants import Klda, Slda
 from clinit.headtrain.closed.fecam import Fecam
@@ -35,7 +34,7 @@ from clinit.headtrain.start.task_start import rule_out
 from clinit.headtrain.statistics.moments import add_by_class, cut
 from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.study import Study
-from clinit.machine import free_memory
+from clinit.machine import choose_device, free_memory
 from clinit.words import size_text
 
 

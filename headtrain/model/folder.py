@@ -34,7 +34,7 @@ from torch import nn
 
 from clinit.errors import ClinitError, ModelError, StorageError
 from clinit.extract.cache.head import foreign_to_head
-from clinit.extract.device import choose_device
+from clinit.machine import choose_device
 from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.network.transform import Transform
 from clinit.extract.wordnet import title

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Bool
 
 from clinit.errors import MachineError
-from clinit.extract.device import choose_device
 from clinit.headtrain.array import cupy_problem
 from clinit.headtrain.groups import one_of_each
 from clinit.headtrain.ram import STEPS_AT_ONCE, peak_note
@@ -19,6 +18,7 @@ from clinit.headtrain.stream.scenario import Scenario
 from clinit.headtrain.stream.source import NONE_EVALUATED, Source
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study import Study
+from clinit.machine import choose_device
 from clinit.words import examples, size_text
 
 

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from clinit.errors import DeviceError
-from clinit.extract.device import cpu_has_bf16
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Training
 from clinit.headtrain.train import heads as precision
 from clinit.headtrain.train import step as training_module
 from clinit.headtrain.train.heads import Bank, check_precision
 from clinit.headtrain.train.step import Bf16Products, Products, Updates
+from clinit.machine import cpu_has_bf16
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 DIM, CLASSES, BATCH = 48, 30, 16
