@@ -34,7 +34,6 @@ from torch import nn
 
 from clinit.errors import ClinitError, ModelError, StorageError
 from clinit.extract.cache.head import foreign_to_head
-from clinit.machine import choose_device
 from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.network.transform import Transform
 from clinit.extract.wordnet import title
@@ -43,6 +42,7 @@ from clinit.files.commit import commit_folder
 from clinit.files.text import TextFileError, read_text
 from clinit.headtrain.model.memory import MEMORY_FILE, Memory, memory_in
 from clinit.headtrain.model.model_file import Change, ModelFacts, read_facts, write_model
+from clinit.machine import choose_device
 from clinit.words import contrast_digests, escaped, lines_of_table, visible
 
 MODEL_FILE, CONFIG_FILE, CARD_FILE = "model.safetensors", "config.json", "README.md"
