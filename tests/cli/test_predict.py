@@ -236,5 +236,3 @@ def test_what_is_no_model_and_no_image_is_refused(
         result = invoke(first, images[-1], model)
         assert f"{first} is not a model, but {model} is one" in str(result.exception)
         assert getattr(result.exception, "remedy", "").startswith("Give the model first:")
-
-
