@@ -139,7 +139,7 @@ def processor() -> str:
 
 def has_bf16() -> bool:
     """Return whether clinit trains in bfloat16 here."""
-    from clinit.extract.device import cpu_has_bf16
+    from clinit.machine import cpu_has_bf16
 
     return cpu_has_bf16()
 
@@ -177,11 +177,11 @@ def markdown(headings: Sequence[str], lines: Iterable[Sequence[str]]) -> list[st
     return [rows[0], "|---|" + "---:|" * (len(headings) - 1), *rows[1:]]
 
 
-def write(out: Path | None, name: str, lines: Iterable[str], *, device: str | None = None) -> None:
+def write(out: Path | None, name: str, lines: Iterable[str]) -> None:
     """Write a dated result into the folder `out`, if there is one."""
     if out is None:
         return
-    where = (device or f"{os.cpu_count()}-core-{processor()}").lower().replace(" ", "-")
+    where = f"{os.cpu_count()}-core-{processor()}".lower().replace(" ", "-")
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{name}_{where}_{datetime.date.today()}.md"
     path.write_text("\n".join(lines).rstrip("\n") + "\n", encoding="utf-8")

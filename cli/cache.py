@@ -11,7 +11,6 @@ import typer
 from clinit.cli.cache_export import export
 from clinit.cli.cache_group import group
 from clinit.cli.cache_import import import_
-from clinit.cli.cache_merge import merge
 from clinit.cli.cache_verify import verify
 from clinit.cli.console import out, say
 from clinit.cli.extract_output import size_megabytes
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Show, verify, import, export, merge and group feature caches.",
+    help="Show, verify, import, export and group feature caches.",
 )
 
 
@@ -71,7 +70,6 @@ def show(cache: CacheArgument) -> None:
 app.command()(verify)
 app.command("import")(import_)
 app.command()(export)
-app.command()(merge)
 app.command()(group)
 
 

@@ -72,9 +72,9 @@ def train_head(
     """
     check_caches(base, new, head=head)
     check_writable(out)
-    from clinit.extract.device import choose_device
     from clinit.headtrain import runs
     from clinit.headtrain.train.heads import check_precision
+    from clinit.machine import choose_device
 
     training = studies[0].training
     check_precision(training.precision, choose_device(training.device))

@@ -3,6 +3,7 @@ import hashlib
 import json
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
         with (root / f"{name}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # of one that has failed
                 folder.mkdir()
                 make(folder)
                 done.touch()

@@ -27,11 +27,10 @@ from safetensors.numpy import save
 from clinit.errors import LOOK_AT_STORAGE, CacheError, HeadError, StorageError
 from clinit.extract.arrays.array_file import parse_class_names
 from clinit.extract.arrays.npz_file import NpzFile
-from clinit.extract.claims import Claims
 from clinit.extract.class_names import is_text
 from clinit.files.commit import commit_file
 from clinit.files.documents import DocumentKind
-from clinit.files.lock import make_folder
+from clinit.files.lock import claim_file, make_folder
 
 _KEY = "clinit_head"
 _SEALED = "clinit-head/2"
@@ -200,7 +199,7 @@ def store_head(head: Head, path: Path) -> Head:
         ClinitError: If it cannot be written.
     """
     make_folder(path.parent)
-    with Claims(path.parent, of=path.name) as claims, claims.holding(path.name):
+    with claim_file(path, on_busy=lambda: None):
         try:
             stored = read_head(path)
         except HeadError:

@@ -14,10 +14,10 @@ import msgspec
 from clinit.errors import BackboneError, CacheError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.read import CacheSplit
-from clinit.extract.device import choose_device
 from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.network.model_args import read_model_args
 from clinit.extract.network.transform import Transform
+from clinit.machine import choose_device
 from clinit.words import contrast_digests
 
 _RIGHT_FILE = (

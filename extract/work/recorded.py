@@ -39,7 +39,7 @@ def rebuild_network(
     if device not in _DEVICES and not device.startswith("cuda:"):
         raise CacheError(
             f"the features of {origin} were computed on {device}: they were merged",
-            remedy="Merge its parts again with `clinit cache merge`, into a new folder.",
+            remedy="Extract the images into a new folder with `clinit extract`.",
         )
     backbone, transform = rebuild(told, weights, origin=origin, device=device)
     here = Fingerprint.of_network(

@@ -1,4 +1,4 @@
-"""The backbone and the head of a run as one network: a classifier of old and new classes.
+"""The backbone and the head of a run as one network, or its head alone.
 
 The network is put together, compared with what was trained (the features of its backbone times
 the head) and only then written.
@@ -6,51 +6,29 @@ the head) and only then written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import timm
 import torch
-from torch import nn
 
-from clinit.errors import CacheError, RecordError, StorageError
+from clinit.errors import CacheError, HeadError, RecordError, StorageError
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.head import Top1
+from clinit.extract.cache.head import Head, Top1, write_head
 from clinit.extract.cache.read import open_split
-from clinit.extract.network.backbone import Backbone, body_sha256, state_sha256
+from clinit.extract.network.backbone import Backbone, body_sha256
 from clinit.extract.network.reload import rebuild, stored_weights
 from clinit.extract.network.transform import Transform
-from clinit.headtrain.model.edit import assemble, check_same_logits, model_args
-from clinit.headtrain.model.folder import (
-    MEMORY_FILE,
-    ONNX_FILE,
-    check_free,
-    write_model_folder,
-)
-from clinit.headtrain.model.memory import Memory, write_memory
-from clinit.headtrain.model.model_file import ModelFacts, features_of, for_timm, write_model
-from clinit.headtrain.model.of_run import (
-    accuracies,
-    change_of,
-    images_of,
-    in_containers,
-    learnt_head,
-    memory_of_run,
-    read_run,
-    temperature_of_run,
-)
-from clinit.headtrain.model.onnx import OnnxCheck, check_installed, write_onnx
-from clinit.headtrain.record.format import RunRecord, changed_parameters
-from clinit.headtrain.temperature import divided
-
-_LATER = "`clinit remember MODEL IMAGES --out NEW` lets it remember its classes"
-_FORGETS = (
-    "the model remembers nothing: training has changed the backbone, so that cached features are"
-    f" not its own; {_LATER}"
-)
+from clinit.headtrain.model.folder import check_free
+from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.model import Model, model_args
+from clinit.headtrain.model.model_file import ModelFacts, features_of
+from clinit.headtrain.model.of_run import TrainedRun
+from clinit.headtrain.model.onnx import OnnxCheck, check_installed
+from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.temperature import Temperature, divided
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,11 +72,11 @@ def export_run(
         base: The feature cache of the base classes, where it is not where the record says.
         new: That of the classes that arrived.
         weights: The weights of the backbone, where they are not where the cache says.
+        onnx: Whether the folder holds the network as ONNX too.
         remembers: Whether a folder holds what the model remembers of the images of the run, where
             its backbone was frozen and its caches are still there.
         calibrated: Whether the rows of the head are divided by a temperature, which is fitted on
             rows that the run was evaluated on, where its backbone was frozen and they are enough.
-        onnx: Whether the folder holds the network as ONNX too.
         check_with: Images to compare the two forms on; default: test images of the run.
         overwrite: Whether a model or a head that is there is replaced.
 
@@ -117,100 +95,71 @@ def export_run(
         raise ValueError(f"ONNX needs a folder, got {out}")
     if onnx:
         check_installed()
-    record = read_run(run)
-    trained = learnt_head(run, record)
+    trained = TrainedRun.read(run, base, new)
+    record, ended = trained.record, trained.accuracies()
     backbone, transform = _backbone(record, base, weights)
-    changed = changed_parameters(record)
-    _change(backbone.network, changed, run)
-    temperature, why = (
-        temperature_of_run(record, trained, frozen=not changed, base=base, new=new)
-        if calibrated
-        else (None, ())
-    )
-    head = divided(trained, temperature)
-    network = assemble(backbone, head)
-    check_same_logits(network, backbone, head, transform)
-    ended = accuracies(record)
+    _load_changed(backbone, trained, run)
+    temperature, notes = trained.temperature() if calibrated else (None, ())
+    fingerprint = Fingerprint(record.info["base"]["fingerprint"])
+    if trained.changed:
+        own = {"weights": body_sha256(backbone.network)}
+        fingerprint = Fingerprint({**fingerprint.without_rows.fields, **own})
     facts = ModelFacts(
         backbone=backbone.config.name,
         model_args=model_args(backbone),
-        class_names=tuple(record.classes["name"])[: head.num_classes],
-        tasks=tuple(record.classes["task"])[: head.num_classes],
+        class_names=trained.class_names,
+        tasks=trained.tasks,
         transform=transform,
         autocast=backbone.config.autocast,
-        weights=state_sha256(network.state_dict()),
-        fingerprint=_of_features(record, network if changed else None),
+        weights="",  # of the network with the head in it, which is put together below
+        fingerprint=fingerprint,
         record={
             **{name: record.info.get(name) for name in ("id", "started", "config")},
             "top1_percent": {name: part.percent for name, part in ended.items()},
             "test_images": {name: part.total for name, part in ended.items()},
         },
-        history=(change_of(record, head.num_classes, ended),),
+        history=(trained.change(),),
         temperature=temperature,
-        timm=for_timm(network, model_args(backbone)),
     )
-    checks: list[OnnxCheck] = []
-    memory, notes = None, (*_notes(facts), *why)
-    if onnx and not check_with:
-        notes += tuple(map(_not_looked_in, in_containers(record)))
-
-    def write_onnx_form(path: Path) -> None:
-        images = check_with or images_of(record)
-        checks.append(write_onnx(network, facts, path, images))
-
-    if is_file:
-        write_model(network, facts, out)
-    else:
-        extra: dict[str, Callable[[Path], object]] = {ONNX_FILE: write_onnx_form} if onnx else {}
-        if remembers:
-            memory, forgets = (
-                _memory(record, facts, backbone, base, new) if not changed else (None, (_FORGETS,))
-            )
-            notes += forgets
-            if memory is not None:
-                extra[MEMORY_FILE] = partial(write_memory, memory)
-        write_model_folder(out, network, facts, extra=extra, overwrite=overwrite)
+    memory = None
+    if remembers and not is_file:
+        memory, forgets = _memory(trained, facts, backbone)
+        notes += forgets
+    compare_on = (check_with or trained.images()) if onnx else None
+    model = Model(facts, backbone, trained.head, memory, str(run))
+    written = model.write(out, compare_on=compare_on, overwrite=overwrite)
+    extracted = fingerprint.timm
+    if extracted not in (None, timm.__version__):
+        other = (
+            f"the features were extracted with timm {extracted}, this is timm {timm.__version__}:"
+            " compare the accuracy of the model with that of the run"
+        )
+        notes = (other, *notes)
     return Export(
         path=out,
-        facts=facts,
+        facts=written.facts,
         base=ended["base"],
         new=ended["new"],
-        num_parameters=sum(parameter.numel() for parameter in network.parameters()),
-        num_changed=sum(value.size for value in changed.values()),
+        num_parameters=written.num_parameters,
+        num_changed=sum(value.size for value in trained.changed.values()),
         notes=notes,
         memory=memory,
-        onnx=checks[0] if checks else None,
+        onnx=written.onnx,
     )
-
-
-def _not_looked_in(cache: Path) -> str:
-    return (
-        f"the test images of {cache} lie in tar or Parquet files: none of them is among those that"
-        " the ONNX form is compared on; `--check-images FOLDER` names image files instead"
-    )
-
-
-def _of_features(record: RunRecord, changed: nn.Module | None) -> Fingerprint:
-    """Return what the features of the model depend on: its own weights where these have changed."""
-    recorded = Fingerprint(record.info["base"]["fingerprint"])
-    if changed is None:
-        return recorded
-    return Fingerprint({**recorded.without_rows.fields, "weights": body_sha256(changed)})
 
 
 def _memory(
-    record: RunRecord,
-    facts: ModelFacts,
-    backbone: Backbone,
-    base: Path | None,
-    new: Path | None,
+    trained: TrainedRun, facts: ModelFacts, backbone: Backbone
 ) -> tuple[Memory | None, tuple[str, ...]]:
-    """Return what the model remembers, or why it remembers nothing."""
-    depends_on = features_of(facts, backbone)
-    try:
-        return memory_of_run(record, facts.num_classes, depends_on, base=base, new=new), ()
-    except (CacheError, StorageError) as error:
-        return None, (f"the model remembers nothing: {error}; {_LATER}",)
+    """Return what the model remembers, or a note why it remembers nothing."""
+    why = "training has changed the backbone, so that cached features are not its own"
+    if not trained.changed:
+        try:
+            return trained.memory(features_of(facts, backbone)), ()
+        except (CacheError, StorageError) as error:
+            why = str(error)
+    later = "`clinit remember MODEL IMAGES --out NEW` lets it remember its classes"
+    return None, (f"the model remembers nothing: {why}; {later}",)
 
 
 def _backbone(
@@ -247,12 +196,12 @@ def _backbone(
     return rebuild(recorded, found, origin=origin)
 
 
-def _change(network: nn.Module, changed: Mapping[str, np.ndarray], run: Path) -> None:
-    """Load the parameters that training has changed into `network`."""
-    state = network.state_dict()
-    for name, value in changed.items():
-        if name not in state or tuple(state[name].shape) != value.shape:
-            expected = tuple(state[name].shape) if name in state else "no such parameter"
+def _load_changed(backbone: Backbone, trained: TrainedRun, run: Path) -> None:
+    """Load the parameters that training has changed into the network."""
+    state = backbone.network.state_dict()
+    for name, value in trained.changed.items():
+        expected = tuple(state[name].shape) if name in state else "no such parameter"
+        if expected != value.shape:
             raise RecordError(
                 f"{run} changes {name} {value.shape} of the backbone, which has {expected}",
                 remedy="Run it again: the record does not fit its backbone.",
@@ -262,16 +211,76 @@ def _change(network: nn.Module, changed: Mapping[str, np.ndarray], run: Path) ->
                 f"{run} holds values of {name} that are not finite: its training has diverged",
                 remedy="Run it again with a lower learning rate.",
             )
-    network.load_state_dict(
-        {name: torch.from_numpy(value) for name, value in changed.items()}, strict=False
-    )
+    changed = {name: torch.from_numpy(value) for name, value in trained.changed.items()}
+    backbone.network.load_state_dict(changed, strict=False)
 
 
-def _notes(facts: ModelFacts) -> tuple[str, ...]:
-    extracted = facts.fingerprint.timm
-    if extracted in (None, timm.__version__):
-        return ()
-    return (
-        f"the features were extracted with timm {extracted}, this is timm {timm.__version__}:"
-        " compare the accuracy of the model with that of the run",
-    )
+@dataclass(frozen=True, slots=True, eq=False)
+class HeadExport:
+    """What was exported of a head alone."""
+
+    path: Path
+    head: Head
+    """As it is in the file: divided by the temperature, where there is one."""
+    tasks: tuple[int, ...]
+    """The task in which each class arrived; 0 for the classes of the base."""
+    backbone: str
+    """What computed the features that it reads."""
+    temperature: Temperature | None
+    ended: Top1
+    """What the run had right at its end, of old and new classes."""
+    notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"<HeadExport {self.path}: {self.head} of {self.backbone}>"
+
+
+def export_head(
+    run: Path,
+    out: Path,
+    *,
+    calibrated: bool = True,
+    base: Path | None = None,
+    new: Path | None = None,
+    overwrite: bool = False,
+) -> HeadExport:
+    """Write the final head of a run record to a file, for features that are computed elsewhere.
+
+    Args:
+        run: The folder of the record.
+        out: The file, .npz or .safetensors.
+        calibrated: Whether its rows are divided by a temperature, as in `export_run`.
+        base: The feature cache of the base classes, where it is not where the record says.
+        new: That of the classes that arrived.
+        overwrite: Whether a model or a head that is there is replaced.
+
+    Raises:
+        ModelError: If there is something at `out` already.
+        RecordError: If there is no record at `run`, it is damaged or holds no head.
+        HeadError: If the head is damaged, its training has diverged, it is no linear head on
+            features, or those of a backbone that training has changed.
+    """
+    if out.suffix not in (".npz", ".safetensors"):
+        raise ValueError(f"a head is written as .npz or .safetensors, got {out}")
+    check_free(out, overwrite=overwrite)
+    trained = TrainedRun.read(run, base, new)
+    info = trained.record.info
+    if trained.changed:
+        raise HeadError(
+            f"training has changed the backbone of {run}: its head alone does not fit the features"
+            " of any cache",
+            remedy="Export both: `clinit export RUN --out FOLDER`.",
+        )
+    temperature, notes = trained.temperature() if calibrated else (None, ())
+    config = {name: info["config"].get(name) for name in ("method", "loss")}
+    origin = {
+        "run": info["id"],
+        "tasks": list(trained.tasks),
+        "temperature": None if temperature is None else asdict(temperature),
+        **{name: value for name, value in config.items() if value is not None},
+    }
+    head = replace(divided(trained.head, temperature), origin=origin)
+    write_head(head, out)
+    backbone = Fingerprint(info["base"]["fingerprint"]).backbone or "an unknown backbone"
+    ended = trained.accuracies()["all"]
+    return HeadExport(out, head, trained.tasks, backbone, temperature, ended, notes)

@@ -1,10 +1,9 @@
-"""The head of a run without its backbone, for features that are computed elsewhere."""
+"""A head without its backbone names rows of features: classes with probabilities."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,93 +15,14 @@ from safetensors import SafetensorError, safe_open
 from clinit.errors import CacheError, HeadError
 from clinit.extract.arrays.array_file import StoredFeatures
 from clinit.extract.arrays.open import FEATURES, find_name, open_array_file
-from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.cache.head import Head, Top1, read_head, write_head
+from clinit.extract.cache.head import Head, read_head
 from clinit.headtrain.array import as_array, to_numpy
-from clinit.headtrain.model.folder import check_free
-from clinit.headtrain.model.model_file import METADATA, trained_by
-from clinit.headtrain.model.of_run import accuracies, learnt_head, read_run, temperature_of_run
-from clinit.headtrain.model.predict import Named, Prediction, Rejection, told
-from clinit.headtrain.record.format import changed_parameters
-from clinit.headtrain.temperature import Temperature, divided
+from clinit.headtrain.model.model_file import METADATA, caution
+from clinit.headtrain.model.predict import Named, Prediction, Rejection
 
-SUFFIXES = (".npz", ".safetensors")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class HeadExport:
-    """What was exported."""
-
-    path: Path
-    head: Head
-    """As it is in the file: divided by the temperature, where there is one."""
-    tasks: tuple[int, ...]
-    """The task in which each class arrived; 0 for the classes of the base."""
-    backbone: str
-    """What computed the features that it reads."""
-    temperature: Temperature | None
-    ended: Top1
-    """What the run had right at its end, of old and new classes."""
-    notes: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        return f"<HeadExport {self.path}: {self.head} of {self.backbone}>"
-
-
-def export_head(
-    run: Path,
-    out: Path,
-    *,
-    calibrated: bool = True,
-    base: Path | None = None,
-    new: Path | None = None,
-    overwrite: bool = False,
-) -> HeadExport:
-    """Write the final head of a run record to a file.
-
-    Args:
-        run: The folder of the record.
-        out: The file, .npz or .safetensors.
-        calibrated: Whether its rows are divided by a temperature, as in `export_run`.
-        base: The feature cache of the base classes, where it is not where the record says.
-        new: That of the classes that arrived.
-        overwrite: Whether a model or a head that is there is replaced.
-
-    Raises:
-        ModelError: If there is something at `out` already.
-        RecordError: If there is no record at `run`, it is damaged or holds no head.
-        HeadError: If the head is damaged, its training has diverged, it is no linear head on
-            features, or those of a backbone that training has changed.
-    """
-    if out.suffix not in SUFFIXES:
-        raise ValueError(f"a head is written as .npz or .safetensors, got {out}")
-    check_free(out, overwrite=overwrite)
-    record = read_run(run)
-    trained = learnt_head(run, record)
-    if changed_parameters(record):
-        raise HeadError(
-            f"training has changed the backbone of {run}: its head alone does not fit the features"
-            " of any cache",
-            remedy="Export both: `clinit export RUN --out FOLDER`.",
-        )
-    temperature, notes = (
-        temperature_of_run(record, trained, frozen=True, base=base, new=new)
-        if calibrated
-        else (None, ())
-    )
-    names, tasks = (tuple(record.classes[each])[: trained.num_classes] for each in ("name", "task"))
-    origin = {
-        "run": record.info["id"],
-        "tasks": list(tasks),
-        "temperature": None if temperature is None else asdict(temperature),
-        **trained_by(record.info["config"]),
-    }
-    head = replace(divided(trained, temperature), class_names=names, origin=origin)
-    write_head(head, out)
-    features = Fingerprint(record.info["base"]["fingerprint"])
-    ended = accuracies(record)["all"]
-    backbone = features.backbone or "an unknown backbone"
-    return HeadExport(out, head, tasks, backbone, temperature, ended, notes)
+BLOCK_ROWS = 4096
+NOT_FINITE = "its features are not finite"
+OVERFLOW = "its logits overflow: features of this size are not those that the head was trained on"
 
 
 def is_head_file(path: Path) -> bool:
@@ -116,9 +36,15 @@ def is_head_file(path: Path) -> bool:
         return False
 
 
-BLOCK_ROWS = 4096
-NOT_FINITE = "its features are not finite"
-OVERFLOW = "its logits overflow: features of this size are not those that the head was trained on"
+def caution_of_head(head: Head) -> str | None:
+    """Return why the probabilities of a head are none, as far as its file says how it came about.
+
+    None where they are probabilities; see `ModelFacts.caution`.
+    """
+    origin = head.origin or {}
+    if origin.get("temperature") is not None:
+        return None
+    return caution({"method": origin.get("fitted"), **origin})
 
 
 def predict_features(
@@ -128,7 +54,6 @@ def predict_features(
     top: int = 5,
     features_name: str | None = None,
     reject: Rejection | None = None,
-    on_rows: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Prediction]:
     """Name rows of features with a head: the likeliest classes of each.
 
@@ -139,7 +64,6 @@ def predict_features(
         top: Classes per row; all of them where there are fewer.
         features_name: Which array of a file; default: `features`.
         reject: When a row is of none of the classes; None for never.
-        on_rows: Called after every block with the number of rows done, and of all rows.
 
     Raises:
         ValueError: If `top` is not positive, or an array has another width than the head.
@@ -150,27 +74,30 @@ def predict_features(
     if top < 1:
         raise ValueError(f"top must be positive, got {top}")
     head = head if isinstance(head, Head) else read_head(Path(head))
-    named = named_head(head)
-    if not isinstance(features, str | Path):
+    named, path = named_head(head), Path()
+    blocks: Iterable[np.ndarray]
+    if isinstance(features, str | Path):
+        path = Path(features)
+        stored = _stored(path, features_name)
+        if len(stored.shape) != 2 or stored.shape[1] != head.dim:
+            raise HeadError(
+                f"{stored.origin} holds an array of shape {stored.shape}, the head reads (rows,"
+                f" {head.dim})",
+                remedy="Give features of the backbone that the head was trained on.",
+            )
+        blocks = _blocks(stored)
+    else:
         array = to_numpy(as_array(features))
         if array.ndim != 2 or array.shape[1] != head.dim:
             raise ValueError(f"features have shape {array.shape}, expected (rows, {head.dim})")
         blocks = (array[start : start + BLOCK_ROWS] for start in range(0, len(array), BLOCK_ROWS))
-        return [
-            each for block in _numbered(blocks) for each in _of(head, named, *block, top, reject)
-        ]
-    path = Path(features)
-    stored = _stored(path, features_name)
-    if len(stored.shape) != 2 or stored.shape[1] != head.dim:
-        raise HeadError(
-            f"{stored.origin} holds an array of shape {stored.shape}, the head reads (rows,"
-            f" {head.dim})",
-            remedy="Give features of the backbone that the head was trained on.",
-        )
     found: list[Prediction] = []
-    for start, block in _numbered(_blocks(stored)):
-        found += _of(head, named, start, block, top, reject, path)
-        on_rows(len(found), stored.shape[0])
+    for block in blocks:
+        logits, reasons = _logits(head, named, block)
+        answers = named.answers(torch.from_numpy(logits), top, reject)
+        for answer, reason in zip(answers, reasons, strict=True):
+            told = {"guesses": (), "reason": reason} if reason else answer
+            found.append(Prediction(path, row=len(found), **told))
     return found
 
 
@@ -185,20 +112,19 @@ def named_head(head: Head) -> Named:
             f"the {head.num_classes:,} rows of the head have no class names",
             remedy="Write it again with `clinit.save_head(path, weight, bias, class_names)`.",
         )
-    origin = head.origin or {}
+    origin = head.origin or {}  # of any file: its values may be of any type
     tasks, temperature = origin.get("tasks"), origin.get("temperature")
     value = temperature.get("value") if isinstance(temperature, dict) else temperature
+    known = (
+        isinstance(tasks, list | tuple)
+        and len(tasks) == head.num_classes
+        and all(isinstance(task, int) and task >= 0 for task in tasks)
+    )
     return Named(
         head.class_names,
-        tuple(tasks or ()) if _are_tasks(tasks, head.num_classes) else (0,) * head.num_classes,
+        tuple(tasks or ()) if known else (0,) * head.num_classes,
         float(value) if isinstance(value, int | float) and 0 < value < np.inf else 1.0,
     )
-
-
-def _are_tasks(tasks: Any, count: int) -> bool:
-    if not isinstance(tasks, list | tuple) or len(tasks) != count:
-        return False
-    return all(isinstance(task, int) and task >= 0 for task in tasks)
 
 
 def _stored(path: Path, name: str | None) -> StoredFeatures:
@@ -224,34 +150,18 @@ def _blocks(stored: StoredFeatures) -> Iterator[np.ndarray]:
             yield take(np.arange(start, min(start + BLOCK_ROWS, stored.shape[0])))
 
 
-def _numbered(blocks: Iterator[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
-    start = 0
-    for block in blocks:
-        yield start, block
-        start += len(block)
-
-
-def _of(
-    head: Head,
-    named: Named,
-    start: int,
-    block: np.ndarray,
-    top: int,
-    reject: Rejection | None,
-    path: Path = Path(),
-) -> Iterator[Prediction]:
-    """Yield what is said of each row of a block."""
+def _logits(
+    head: Head, named: Named, block: Float[np.ndarray, "rows dim"]
+) -> tuple[Float[np.ndarray, "rows classes"], list[str | None]]:
+    """Return the logits of rows, and of each the reason why it has none."""
     rows = np.asarray(block, dtype=np.float64)
     finite = np.asarray(np.isfinite(rows).all(axis=1))
     with np.errstate(over="ignore", invalid="ignore"):
         wide = np.where(finite[:, None], rows, 0) @ head.weight.T.astype(np.float64) + head.bias
         logits = wide.astype(np.float32)
-        # Scores of `reject` are of the logits as they were trained.
+        # Scores of a rejection are of the logits as they were trained.
         fits = np.isfinite(logits * np.float32(max(1.0, named.temperature))).all(axis=1)
     logits[~fits] = 0
-    answers = told(named, torch.from_numpy(logits), top, reject)
-    for number, (answer, good, fit) in enumerate(zip(answers, finite, fits, strict=True), start):
-        if good and fit:
-            yield Prediction(path, *answer, row=number)
-        else:
-            yield Prediction(path, (), OVERFLOW if good else NOT_FINITE, row=number)
+    reasons = np.where(fits, None, OVERFLOW)
+    reasons[~finite] = NOT_FINITE
+    return logits, reasons.tolist()

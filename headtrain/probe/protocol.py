@@ -30,7 +30,6 @@ import torch
 from jaxtyping import Int
 
 from clinit.errors import CacheError, HeadError
-from clinit.extract.device import choose_device, device_name
 from clinit.headtrain.groups import groups_of, held_out_rows
 from clinit.headtrain.probe.fit import Fitted, Progress, fit
 from clinit.headtrain.probe.result import Choice, GridPoint, Probe, bank_of, measure
@@ -40,6 +39,7 @@ from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.train.evaluate import count_correct, mean_losses
 from clinit.headtrain.train.rows import LabelledRows
+from clinit.machine import choose_device, device_name
 from clinit.stopwatch import Stopwatch
 from clinit.words import examples
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from clinit.api.heads import load_head as load_head
     from clinit.api.heads import probe as probe
     from clinit.api.heads import save_head as save_head
-    from clinit.api.models import add_classes as add_classes
     from clinit.api.training import train_heads as train_heads
     from clinit.api.training import train_top as train_top
+    from clinit.headtrain.model.add import add_classes as add_classes
     from clinit.headtrain.model.head_alone import predict_features as predict_features
     from clinit.headtrain.model.predict import load_model as load_model
     from clinit.headtrain.statistics.classifier import (
@@ -75,7 +75,7 @@ _PLACES = {
     "clinit.analysis.report.report": ("Runs", "load_runs"),
     "clinit.api.caches": ("extract_features", "load_cache"),
     "clinit.api.heads": ("diagnose", "load_head", "probe", "save_head"),
-    "clinit.api.models": ("add_classes",),
+    "clinit.headtrain.model.add": ("add_classes",),
     "clinit.api.training": ("train_heads", "train_top"),
 }
 """The public names, by the module that defines them."""

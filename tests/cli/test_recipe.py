@@ -70,14 +70,14 @@ def everything_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     for command in ("align", "sweep", "train_head", "train_top"):
         module = importlib.import_module(f"clinit.cli.{command}")
         monkeypatch.setattr(module, "check_caches", lambda *_, **__: None)
-    monkeypatch.setattr("clinit.cli.extract._check_images", lambda *_: None)
+    monkeypatch.setattr("clinit.extract.work.options.ExtractOptions.check", lambda _: None)
 
 
 def extract_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> Any:
     monkeypatch.setattr("clinit.extract.scan.available_splits", lambda *_: ())
-    monkeypatch.setattr("clinit.cli.extract._manifests", lambda *_, **__: {})
+    monkeypatch.setattr("clinit.extract.work.options.ExtractOptions.manifests", lambda *_, **__: {})
     monkeypatch.setattr(
-        "clinit.extract.work.run.extract_part",
+        "clinit.extract.work.run.extract",
         lambda _, __, ___, config, *____, **_____: stop(config),
     )
     places = ["--root=r", "--out=o", "--dataset=places365", "--device=cpu"]

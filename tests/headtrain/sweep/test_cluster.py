@@ -11,15 +11,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import ray_kills
+from clinit.extract.ray_cluster import Refusal
+from clinit.headtrain.sweep.cluster import _train, train_on_ray
 
 from clinit.errors import CacheError, ClusterError
 from clinit.extract.cache.read import open_cache
-from clinit.extract.ray_cluster import Refusal
 from clinit.headtrain.record.format import find_records, read_record
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.source import read_sources
 from clinit.headtrain.study import Study
-from clinit.headtrain.sweep.cluster import _train, train_on_ray
 from clinit.headtrain.sweep.plan import compile_banks
 from tests.headtrain.stream.made_caches import write_base, write_new
 

@@ -17,7 +17,8 @@ from clinit.errors import CheckpointError
 from clinit.files.documents import content_sha256
 from clinit.headtrain.record.task_log import Point, TaskEntry
 from clinit.headtrain.rows import Rows
-from clinit.headtrain.start.initialise import Initialisation, LambdaCurve
+from clinit.headtrain.start.scale import Initialisation
+from clinit.headtrain.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 
 CPU = torch.device("cpu")

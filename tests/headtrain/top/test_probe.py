@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from clinit.headtrain.start.initialise import random_rows
+from clinit.headtrain.start.new_rows import random_rows
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.task_plan import Share, draw_schedule
 from clinit.headtrain.top.evaluate import linear_probe
