@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -17,7 +18,7 @@ from clinit.cli.config import OF_IMAGES, ConfigOption, commands_with_files, grid
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
-from clinit.cli.options import BaseCache, HeadsByLoss, Memory, NewCache, RunsFolder
+from clinit.cli.options import BaseCaches, HeadsByLoss, Memory, NewCaches, RunsFolder
 from clinit.cli.run_data import check_caches, heads_by_loss, read_data, show_ranking
 from clinit.cli.study_options import takes
 from clinit.cli.top_inputs import (
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
 @takes("config", SearchConfig)
 def sweep(
     context: Context,
-    base: BaseCache,
-    new: NewCache,
+    base: BaseCaches,
+    new: NewCaches,
     out: RunsFolder,
     grid: Annotated[
         list[str] | None,
@@ -124,17 +125,20 @@ def sweep(
     _refuse(context, of_grids, "is for the runs of a grid: a search proposes its runs itself")
     commands = commands_with_files(context.find_root().command)
     grids = grids_of(config_file, grid or [], commands, top=top)
+    if top and len(base) + len(new) > 2:
+        raise typer.BadParameter("--top takes one cache at --base and one at --new")
     if search and len(grids) > 1:
         raise typer.BadParameter(
             f"--search takes one grid, but there are {len(grids)}: of tables [[sweep.grid]],"
             " or of methods with settings of their own"
         )
     runs = [] if search else _runs(grids, top=top)
-    check_caches(base, new)
+    check_caches(*base, *new)
     check_writable(out)
     heads = head or []
     with claimed_folder(out):
         if top:
+            images = replace(images, base=base[0], new=new[0])
             records = _sweep_top(runs, images, heads, out, checkpoint_every, dry_run=dry_run)
         else:
             data = read_data(base, new, heads_by_loss(heads), memory)
@@ -198,7 +202,7 @@ def _sweep(
         if ray is None or not plan.banks:
             train = train_here(data, observer, command=command)
         else:
-            from clinit.headtrain.sweep.cluster import SHARED, train_on_ray
+            from clinit.headtrain.sweep.on_ray import SHARED, train_on_ray
 
             if not data.is_loaded:
                 note(SHARED)

@@ -12,10 +12,10 @@ from clinit.cli.config import ConfigOption
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
 from clinit.cli.options import (
-    BaseCache,
+    BaseCaches,
     BaseHead,
     Memory,
-    NewCache,
+    NewCaches,
     Overwrite,
     RunsFolder,
     VerboseStarts,
@@ -27,7 +27,7 @@ from clinit.files.paths import check_writable
 from clinit.headtrain.study import Study
 
 if TYPE_CHECKING:
-    from clinit.headtrain.start.initialise import Rows
+    from clinit.headtrain.rows import Rows
     from clinit.headtrain.statistics.class_statistics import ClassStatistics
 
 
@@ -45,8 +45,8 @@ _KEPT = (
 @takes_studies(top=False)
 def train_head(
     context: Context,
-    base: BaseCache,
-    new: NewCache,
+    base: BaseCaches,
+    new: NewCaches,
     out: RunsFolder,
     studies: list[Study],
     head: BaseHead = None,
@@ -70,7 +70,7 @@ def train_head(
     table of their results; what an earlier call with the same command has
     recorded stays as it is, unless --overwrite is given.
     """
-    check_caches(base, new, head=head)
+    check_caches(*base, *new, head=head)
     check_writable(out)
     from clinit.headtrain import runs
     from clinit.headtrain.train.heads import check_precision
