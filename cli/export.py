@@ -125,6 +125,7 @@ def export(
 
     tell_replaced([out], overwrite=overwrite)
     check_with = [] if check_images is None else find_images([check_images])
+    exported: Export | HeadExport
     with claimed_file(out), doing("Putting backbone and head together …"):
         if head_only:
             exported = export_head(

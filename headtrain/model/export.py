@@ -68,10 +68,10 @@ class TrainedRun:
             HeadError: If the head is damaged, its training has diverged, or it is no linear one.
         """
         if run.is_dir() and not (run / "run.json").exists() and (found := find_records(run)):
-            names = ", ".join(str(folder.relative_to(run)) for folder in found[:5])
+            shown = ", ".join(str(folder.relative_to(run)) for folder in found[:5])
             raise RecordError(
                 f"{run} is no run record, but holds {len(found)} of them:"
-                f" {names}{', …' if len(found) > 5 else ''}",
+                f" {shown}{', …' if len(found) > 5 else ''}",
                 remedy=f"Give one: `clinit export {found[0]} --out FILE`.",
             )
         record = read_record(run)

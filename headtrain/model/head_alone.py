@@ -170,9 +170,11 @@ def _logits(
         # Scores of a rejection are of the logits as they were trained.
         fits = np.isfinite(logits * np.float32(max(1.0, named.temperature))).all(axis=1)
     logits[~fits] = 0
-    reasons = np.where(fits, None, OVERFLOW)
-    reasons[~finite] = NOT_FINITE
-    return logits, reasons.tolist()
+    reasons = [
+        (None if fit else OVERFLOW) if good else NOT_FINITE
+        for good, fit in zip(finite, fits, strict=True)
+    ]
+    return logits, reasons
 
 
 @dataclass(frozen=True, slots=True, eq=False)

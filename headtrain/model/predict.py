@@ -346,7 +346,8 @@ def find_images(
         if not os.path.isdir(path):  # noqa: PTH112  (False for a name that is too long, too)
             found.append(path)
             continue
-        images, others = [], []
+        images: list[Path] = []
+        others: list[Path] = []
         for name, below, files in os.walk(path, onerror=_refuse):
             below[:] = sorted(each for each in below if not each.startswith("."))
             for file in sorted(each for each in files if not each.startswith(".")):

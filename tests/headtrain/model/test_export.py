@@ -163,7 +163,9 @@ def test_the_run_is_the_first_change_of_the_model(exported: Export, tiny_run: Pa
     assert change.settings == record.info["config"]
     last = record.evaluations.filter(task=2, iteration=8)
     base, new = last.filter(pl.col("row") < 3), last.filter(pl.col("row") >= 3)
-    old, arrived = (Top1(each["correct"].sum(), each["total"].sum()) for each in (base, new))
+    old, arrived = (
+        Top1(int(each["correct"].sum()), int(each["total"].sum())) for each in (base, new)
+    )
     groups = {"old": old, "new": arrived, "all": old + arrived}
     assert {group: change.accuracy[group] for group in groups} == groups
     assert (exported.base, exported.new) == (old, arrived)
