@@ -158,8 +158,8 @@ def _spread(ratios: Sequence[float]) -> str:
 def top1_cost(realdata: Path, folder: Path) -> list[str]:
     """Return what bfloat16 costs the stored head of ViT-tiny on real photographs, as lines."""
     from clinit.extract.backbone import BackboneConfig
+    from clinit.extract.dataset.scan import scan
     from clinit.extract.run import ExtractConfig, extract
-    from clinit.extract.scan import scan
 
     root = realdata / "imagenet_mini"
     manifests = {"val": scan("folder", root, "val").manifest}

@@ -28,11 +28,11 @@ from torch import Tensor, nn
 
 from clinit.extract import shard_work
 from clinit.extract.backbone import BackboneConfig
-from clinit.extract.images import images_of
+from clinit.extract.dataset.images import images_of
+from clinit.extract.dataset.scan import scan
 from clinit.extract.loader import ImageBatch, load_batches
 from clinit.extract.pipeline import in_turn, side_by_side
 from clinit.extract.run import ExtractConfig, Network, extract, load_network
-from clinit.extract.scan import scan
 from clinit.extract.timing import Timing
 from clinit.machine import cpu_count
 

@@ -15,10 +15,10 @@ from top_blocks_contenders import flop_of
 from torch import Tensor
 
 from clinit.extract.backbone import Backbone, BackboneConfig, load_backbone
+from clinit.extract.dataset.scan import scan
 from clinit.extract.loader import ImageBatch
 from clinit.extract.pipeline import features_of, in_turn
 from clinit.extract.run import ExtractConfig, extract
-from clinit.extract.scan import scan
 from clinit.extract.timing import Timing
 from clinit.extract.transform import Transform, make_transform
 

@@ -27,10 +27,10 @@ import polars as pl
 import torch
 from turns import processor
 
-from clinit.extract.images import images_of
+from clinit.extract.dataset.images import images_of
+from clinit.extract.dataset.manifest import Manifest
+from clinit.extract.dataset.scan import scan
 from clinit.extract.loader import load_batches
-from clinit.extract.manifest import Manifest
-from clinit.extract.scan import scan
 from clinit.extract.transform import Transform
 
 TRANSFORM = Transform(

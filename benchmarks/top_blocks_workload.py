@@ -122,8 +122,8 @@ def make_workload(
     from safetensors.torch import save_file
 
     from clinit.extract.backbone import BackboneConfig
+    from clinit.extract.dataset.scan import scan
     from clinit.extract.run import ExtractConfig, extract
-    from clinit.extract.scan import scan
     from clinit.headtrain.top.images import open_side, reload_backbone
     from clinit.headtrain.top.network.cut import block_names
     from clinit.headtrain.top.network.lora import layers
@@ -195,7 +195,7 @@ def photograph(rng: np.random.Generator, height: int, width: int) -> bytes:
 
 def decoded(root: Path, paths: Iterable[str], transform: Any) -> np.ndarray:
     """Return the pixels of files, as clinit reads them."""
-    from clinit.extract.images import ImageFiles
+    from clinit.extract.dataset.images import ImageFiles
     from clinit.extract.loader import load_batches
 
     files = list(paths)

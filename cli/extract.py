@@ -36,14 +36,14 @@ from clinit.cli.network_options import (
 )
 from clinit.cli.no_val import no_val
 from clinit.cli.progress import doing
-from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.dataset.decode import MAX_PIXELS
 from clinit.files.paths import check_writable
 from clinit.machine import cpu_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clinit.extract.manifest import Manifest
+    from clinit.extract.dataset.manifest import Manifest
 
 
 @keeps("Finished shards are kept: the same command goes on after them.")
@@ -280,8 +280,8 @@ def _check_images(
     dataset: str | None, manifest: Path | None, root: Path, split: ReadSplit | None
 ) -> None:
     """Refuse what is not there: the data set, the manifest, the folder, images in its layout."""
-    from clinit.extract.dataset import check_known
-    from clinit.extract.tree import Tree
+    from clinit.extract.dataset.known import check_known
+    from clinit.extract.dataset.tree import Tree
 
     if (dataset is None) == (manifest is None):
         raise typer.BadParameter("give either --dataset or --manifest")
@@ -289,11 +289,11 @@ def _check_images(
         check_known(dataset)
     Tree.at(root)
     if manifest is not None and not manifest.is_file():
-        from clinit.extract.manifest import read_manifest
+        from clinit.extract.dataset.manifest import read_manifest
 
         read_manifest(manifest)  # says what is wrong with it
     if dataset is not None and split is None:
-        from clinit.extract.scan import available_splits, scan
+        from clinit.extract.dataset.scan import available_splits, scan
 
         if not available_splits(dataset, root):
             scan(dataset, root, ReadSplit.train.value)  # says what was looked for
@@ -302,8 +302,8 @@ def _check_images(
 def _manifests(
     dataset: str | None, path: Path | None, split: ReadSplit | None, root: Path, *, strict: bool
 ) -> Mapping[str, Manifest]:
-    from clinit.extract.manifest import read_manifest
-    from clinit.extract.scan import available_splits, scan
+    from clinit.extract.dataset.manifest import read_manifest
+    from clinit.extract.dataset.scan import available_splits, scan
 
     if path is not None:
         given = read_manifest(path)

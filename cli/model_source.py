@@ -37,7 +37,7 @@ from clinit.cli.places import check_model
 from clinit.cli.progress import doing
 from clinit.cli.training_progress import training_progress
 from clinit.errors import ManifestError
-from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.dataset.decode import MAX_PIXELS
 from clinit.files.paths import check_writable
 from clinit.machine import cpu_count
 

@@ -12,9 +12,9 @@ from clinit.errors import ClinitError
 
 def no_val(dataset: str, root: Path) -> str:
     """Say that no class can be evaluated, and ask whether the root is one folder too deep."""
-    from clinit.extract.containers.split_files import split_folders
-    from clinit.extract.dataset import FOLDER
-    from clinit.extract.scan import available_splits
+    from clinit.extract.dataset.containers import split_folders
+    from clinit.extract.dataset.known import FOLDER
+    from clinit.extract.dataset.scan import available_splits
 
     parent = Path(os.path.normpath(root / ".."))
     told = f"{root} has no val split: none of its classes can be evaluated"

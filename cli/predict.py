@@ -28,7 +28,7 @@ from clinit.cli.predict_model import (
 )
 from clinit.cli.predict_table import count_unknown, report_bad, show
 from clinit.cli.progress import counting, doing
-from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.dataset.decode import MAX_PIXELS
 from clinit.files.paths import check_writable
 from clinit.headtrain.examples import examples
 from clinit.words import number_of

@@ -15,7 +15,7 @@ from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.expand import Command, expand
 from clinit.cli.progress import doing, progress
-from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.dataset.decode import MAX_PIXELS
 from clinit.words import byte_count
 
 if TYPE_CHECKING:

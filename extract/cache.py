@@ -19,12 +19,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from clinit.errors import CacheError, ManifestError
+from clinit.extract.arrays.groups import read_groups
 from clinit.extract.cache_folder import SUMMARY_FILE, split_names
+from clinit.extract.dataset.manifest import Manifest, read_manifest
 from clinit.extract.features import FeatureSet
 from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.groups import read_groups
 from clinit.extract.head import Head, read_head, tensors_sha256
-from clinit.extract.manifest import Manifest, read_manifest
 from clinit.extract.plan import WRITE_AGAIN, Plan, read_plan, shard_name
 from clinit.extract.shard import Shard, file_sha256, file_size, read_shard
 from clinit.extract.summary import Summary, read_summary

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from clinit.errors import ClinitError, ClusterError
-from clinit.extract.augment import View
-from clinit.extract.manifest import read_manifest
+from clinit.extract.dataset.manifest import read_manifest
 from clinit.extract.plan import read_plan
 from clinit.extract.ray_cluster import Refusal
 from clinit.extract.run import (
@@ -29,6 +28,7 @@ from clinit.extract.run import (
 )
 from clinit.extract.shard_work import ShardWork
 from clinit.extract.split_run import MANIFEST_FILE, Crew
+from clinit.extract.views import View
 from clinit.stopwatch import Stopwatch
 
 ATTEMPTS = 3

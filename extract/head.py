@@ -25,7 +25,7 @@ from safetensors.numpy import save
 from clinit.errors import LOOK_AT_STORAGE, CacheError, HeadError, StorageError
 from clinit.extract.arrays.array_file import parse_class_names
 from clinit.extract.claims import Claims
-from clinit.extract.class_names import is_text
+from clinit.extract.dataset.class_names import is_text
 from clinit.extract.head_npz import check_tensors, npz_bytes, read_npz
 from clinit.files.commit import commit_file
 from clinit.files.documents import DocumentKind

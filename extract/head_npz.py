@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from clinit.errors import CacheError, HeadError
-from clinit.extract.arrays.npz_file import NpzFile
+from clinit.extract.arrays.numpy_files import NpzFile
 
 _REMEDY = (
     "A head as .npz holds `weight` (classes, dim), `bias` (classes,) and, as texts, `class_names`"

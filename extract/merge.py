@@ -15,13 +15,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from clinit.errors import CacheError
+from clinit.extract.arrays.write_split import SplitWriter
 from clinit.extract.cache import Cache, CacheSplit, open_cache
-from clinit.extract.dataset import SPLITS
+from clinit.extract.dataset.known import SPLITS
 from clinit.extract.head import Head, tensors_sha256
 from clinit.extract.merged_rows import MergedRows, Part
 from clinit.extract.plan import Plan
 from clinit.extract.summary import UNKNOWN, RunFacts, Summary
-from clinit.extract.write_split import SplitWriter
 from clinit.files.documents import content_sha256
 
 

@@ -11,7 +11,7 @@ import polars as pl
 
 from clinit.errors import CacheError
 from clinit.extract.cache import CacheSplit
-from clinit.extract.manifest import Manifest
+from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.shard import Shard, assemble
 
 _IMPORT_DIGITS = 12

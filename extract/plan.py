@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from clinit.errors import CacheError
-from clinit.extract.dataset import SPLITS
+from clinit.extract.dataset.known import SPLITS
 from clinit.extract.fingerprint import Fingerprint
 from clinit.files.documents import DocumentKind, content_sha256
 from clinit.words import contrast

@@ -22,13 +22,13 @@ import torch
 from jaxtyping import Float, Int
 
 from clinit.errors import CacheError
-from clinit.extract.augment import View
 from clinit.extract.cache import CacheSplit
-from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.images import images_of
+from clinit.extract.dataset.decode import MAX_PIXELS
+from clinit.extract.dataset.images import images_of
 from clinit.extract.loader import ImageBatch, load_batches
 from clinit.extract.run import Network
 from clinit.extract.shard import Shard
+from clinit.extract.views import View
 
 STORAGE = {"float16": 2.0**-11, "float32": 0.0}
 """Largest relative error of rounding to the type of the features."""

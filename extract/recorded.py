@@ -9,7 +9,7 @@ import msgspec
 import timm
 
 from clinit.errors import CacheError
-from clinit.extract.decode import decoder_version
+from clinit.extract.dataset.decode import decoder_version
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.plan import Plan
 from clinit.extract.reload import rebuild

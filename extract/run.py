@@ -12,14 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clinit.errors import CacheError, ManifestError
-from clinit.extract.augment import View
 from clinit.extract.backbone import Backbone, BackboneConfig, check_penultimate, load_backbone
-from clinit.extract.dataset import SPLITS
-from clinit.extract.decode import decoder_version
+from clinit.extract.dataset.decode import MAX_PIXELS, decoder_version
+from clinit.extract.dataset.known import SPLITS
+from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.manifest import Manifest
-from clinit.extract.named_rows import find_head_names
+from clinit.extract.head_names import find_head_names
 from clinit.extract.part import Part
 from clinit.extract.plan import FILE as PLAN_FILE
 from clinit.extract.plan import Plan, read_plan, settle_plan
@@ -27,7 +25,7 @@ from clinit.extract.progress import Progress
 from clinit.extract.shard_work import ShardWork
 from clinit.extract.split_run import Crew, PartResult, SplitResult, SplitRun
 from clinit.extract.transform import Transform, make_transform
-from clinit.extract.views import VIEWS_FOLDER
+from clinit.extract.views import VIEWS_FOLDER, View
 from clinit.files.lock import make_folder
 from clinit.machine import cpu_count
 

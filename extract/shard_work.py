@@ -15,18 +15,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from clinit.errors import ImageError, ManifestError
-from clinit.extract.augment import View
 from clinit.extract.backbone import BackboneConfig
-from clinit.extract.decode import MISSING
-from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.images import Images, images_of
+from clinit.extract.dataset.decode import MAX_PIXELS, MISSING
+from clinit.extract.dataset.images import Images, images_of
+from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.loader import ImageBatch, load_batches
-from clinit.extract.manifest import Manifest
 from clinit.extract.pipeline import Compute, features_of
 from clinit.extract.plan import Plan, shard_name
 from clinit.extract.shard import Shard, assemble, write_shard
 from clinit.extract.timing import Timing
 from clinit.extract.transform import Transform
+from clinit.extract.views import View
 from clinit.stopwatch import Stopwatch
 
 _SAMPLE = 200

@@ -19,9 +19,9 @@ from clinit.extract.cache import (
     verify_shard,
 )
 from clinit.extract.claims import Claims
+from clinit.extract.dataset.manifest import read_manifest, write_manifest
 from clinit.extract.head import Head, Top1, store_head, tensors_sha256
-from clinit.extract.manifest import read_manifest, write_manifest
-from clinit.extract.named_rows import NAMED_EARLIER, HeadNames
+from clinit.extract.head_names import NAMED_EARLIER, HeadNames
 from clinit.extract.part import WHOLE, Part
 from clinit.extract.plan import FILE as PLAN_FILE
 from clinit.extract.plan import Plan, settle_plan, shard_name

@@ -18,8 +18,8 @@ from jaxtyping import Float
 
 from clinit.errors import CacheError
 from clinit.extract.cache_folder import SUMMARY_FILE
+from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.head import Head, Top1, head_rows, tensors_sha256, top1
-from clinit.extract.manifest import Manifest
 from clinit.extract.plan import WRITE_AGAIN, Plan, shard_name
 from clinit.extract.shard import Shard, file_sha256, read_shard
 from clinit.files.documents import DocumentKind, content_sha256

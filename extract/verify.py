@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from clinit.errors import CacheError, ClinitError, HeadError
+from clinit.extract.arrays.fitted_head import FIT_AGAIN, was_fitted
 from clinit.extract.cache import (
     HEAD_FILE,
     CacheSplit,
@@ -21,7 +22,6 @@ from clinit.extract.cache import (
     verify_shard,
 )
 from clinit.extract.cache_folder import split_names
-from clinit.extract.fitted_head import FIT_AGAIN, was_fitted
 from clinit.extract.head import Head, read_head
 from clinit.extract.plan import WRITE_AGAIN, read_plan, shard_name
 from clinit.extract.summary import read_summary

@@ -71,8 +71,8 @@ def make_run() -> Callable[..., Path]:
     from safetensors.torch import save_file
 
     from clinit.extract.backbone import BackboneConfig
+    from clinit.extract.dataset.scan import scan
     from clinit.extract.run import ExtractConfig, extract
-    from clinit.extract.scan import scan
     from clinit.headtrain.experiment import run_experiment
     from clinit.headtrain.record.format import write_record
     from clinit.headtrain.stream.source import read_source

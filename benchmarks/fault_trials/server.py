@@ -29,8 +29,8 @@ IMPORTS = (
     *("timm", "torch", "h5py", "polars", "optuna", "sqlalchemy.dialects.sqlite.pysqlite"),
     *("optuna.storages._rdb.models", "alembic.command", "matplotlib.figure"),
     *("matplotlib.backends.backend_agg", "sklearn.datasets", "safetensors.torch"),
-    *("clinit.cli.main", "clinit.extract.run", "clinit.extract.import_features"),
-    *("clinit.extract.scan", "clinit.analysis.report", "clinit.analysis.figures.save"),
+    *("clinit.cli.main", "clinit.extract.run", "clinit.extract.arrays.import_features"),
+    *("clinit.extract.dataset.scan", "clinit.analysis.report", "clinit.analysis.figures.save"),
     *(
         "clinit.analysis.diagnosis",
         "clinit.headtrain.experiment",

@@ -369,7 +369,7 @@ def _wrap_sqlite(shim: Shim) -> None:
 
 
 def _wrap_decoding(shim: Shim) -> None:
-    from clinit.extract import decode as module
+    from clinit.extract.dataset import decode as module
 
     real: Any = vars(module)["decode_image"]
 
@@ -383,7 +383,7 @@ def _wrap_computing(shim: Shim) -> None:
     """Write down each update of an optimizer and each image that is decoded."""
     import torch
 
-    from clinit.extract import decode as module
+    from clinit.extract.dataset import decode as module
 
     def wrap(owner: Any, name: str, kind: str) -> None:
         real = getattr(owner, name, None)

@@ -41,8 +41,7 @@ def decoding_error(pixels: np.ndarray, format: str) -> float:
     import numpy as np
     from PIL import Image
 
-    from clinit.extract.decode import decode
-    from clinit.extract.image_size import MAX_PIXELS
+    from clinit.extract.dataset.decode import MAX_PIXELS, decode
 
     content = io.BytesIO()
     Image.fromarray(pixels).save(content, format=format, quality=95)

@@ -12,7 +12,7 @@ from torch import nn
 
 from clinit.errors import ModelError
 from clinit.extract.backbone import state_sha256
-from clinit.extract.class_names import is_text
+from clinit.extract.dataset.class_names import is_text
 from clinit.extract.head import Head
 from clinit.headtrain.deployed.model import Model
 from clinit.headtrain.examples import examples

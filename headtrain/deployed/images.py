@@ -12,11 +12,11 @@ from typing import TypedDict
 import numpy as np
 
 from clinit.errors import CacheError, ManifestError
+from clinit.extract.dataset.manifest import Manifest
+from clinit.extract.dataset.scan import available_splits, scan
 from clinit.extract.features import FeatureSet
-from clinit.extract.manifest import Manifest
 from clinit.extract.progress import Progress
 from clinit.extract.run import ExtractConfig, extract
-from clinit.extract.scan import available_splits, scan
 from clinit.extract.summary import InvalidRow
 from clinit.files.documents import Digest, DocumentKind
 from clinit.headtrain.class_draws import in_whole_groups

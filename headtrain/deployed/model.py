@@ -8,7 +8,7 @@ from pathlib import Path
 
 from clinit.errors import ModelError
 from clinit.extract.backbone import Backbone
-from clinit.extract.decode import decoder_version
+from clinit.extract.dataset.decode import decoder_version
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
 from clinit.extract.head_names import name_rows

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from clinit.errors import ImageError
-from clinit.extract.tree import IMAGE_SUFFIXES
+from clinit.extract.dataset.tree import IMAGE_SUFFIXES
 from clinit.words import printable
 
 

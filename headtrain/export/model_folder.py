@@ -28,9 +28,9 @@ import torch
 from torch import nn
 
 from clinit.errors import ClinitError, ModelError, StorageError
+from clinit.extract.dataset.class_names import title
 from clinit.extract.head import foreign_to_head
 from clinit.extract.transform import Transform
-from clinit.extract.wordnet import title
 from clinit.files import paths as occupied
 from clinit.files.commit import commit_file, commit_folder
 from clinit.files.text import TextFileError, read_text

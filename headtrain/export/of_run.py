@@ -12,10 +12,10 @@ import polars as pl
 
 from clinit.errors import CacheError, ClinitError, RecordError, StorageError
 from clinit.extract.cache import Cache, CacheSplit, open_cache, open_split
+from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.features import FeatureSet
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head, Top1
-from clinit.extract.manifest import Manifest
 from clinit.headtrain.export.change import Change, counted
 from clinit.headtrain.export.memory import Memory, first_rows
 from clinit.headtrain.record.format import RunRecord, final_head, find_records, read_record

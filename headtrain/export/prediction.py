@@ -16,11 +16,10 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from clinit.extract.decode import MISSING
-from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.images import ImageFiles
+from clinit.extract.dataset.class_names import title
+from clinit.extract.dataset.decode import MAX_PIXELS, MISSING
+from clinit.extract.dataset.images import ImageFiles
 from clinit.extract.loader import ImageBatch, load_batches
-from clinit.extract.wordnet import title
 from clinit.headtrain.export.image_files import find_images
 from clinit.headtrain.export.model_file import ModelFacts
 from clinit.headtrain.export.rejection import Rejection

@@ -15,8 +15,8 @@ from torch import nn
 
 from clinit.extract.backbone import Backbone
 from clinit.extract.cache import Cache
+from clinit.extract.dataset.decode import MAX_PIXELS
 from clinit.extract.head import Head
-from clinit.extract.image_size import MAX_PIXELS
 from clinit.extract.progress import Progress
 from clinit.extract.transform import Transform
 from clinit.headtrain.stream.base_head import head_digest

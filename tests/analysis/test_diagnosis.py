@@ -20,9 +20,9 @@ from clinit.analysis.neural_collapse import neural_collapse
 from clinit.cli.cache_import import import_
 from clinit.cli.diagnose import diagnose
 from clinit.errors import HeadError
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache import CacheSplit, open_cache
 from clinit.extract.head import Head, write_head
-from clinit.extract.import_features import ImportConfig, import_features
 from clinit.headtrain.least_squares.statistics import ClassStatistics
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")

@@ -121,7 +121,7 @@ def test_help_loads_none_of_the_heavy_packages() -> None:
     [
         "clinit.analysis.report",
         "clinit.extract.cache",
-        "clinit.extract.import_features",
+        "clinit.extract.arrays.import_features",
         "clinit.extract.verify",
         "clinit.headtrain.record.format",
     ],

@@ -18,9 +18,9 @@ from clinit.analysis.report import load_report
 from clinit.analysis.settings import differences, shown
 from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError, DeviceError, ExperimentError, RecordError
+from clinit.extract.dataset.manifest import Manifest, write_manifest
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head, read_head, write_head
-from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.plan import Plan, settle_plan, shard_name
 from clinit.extract.shard import assemble, write_shard
 from clinit.extract.summary import RunFacts, write_summary

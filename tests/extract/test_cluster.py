@@ -23,10 +23,10 @@ from clinit.errors import ClusterError
 from clinit.extract import cluster as module
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cluster import Share, hire, shares_of, workers_device
+from clinit.extract.dataset.scan import scan
 from clinit.extract.part import Part
 from clinit.extract.ray_cluster import Refusal
 from clinit.extract.run import ExtractConfig, extract, extract_part, load_network
-from clinit.extract.scan import scan
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "ray_kills.py"
 WHY_NOT = ray_kills.why_not()

@@ -11,14 +11,14 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from clinit.errors import CacheError
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import open_cache
+from clinit.extract.dataset.scan import scan
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import tensors_sha256
-from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.plan import Plan, read_plan
 from clinit.extract.run import ExtractConfig, extract
-from clinit.extract.scan import scan
 from clinit.extract.shard import Shard, assemble, file_sha256, read_shard
 from clinit.extract.verify import verify
 from clinit.headtrain.stream.source import check_same_backbone

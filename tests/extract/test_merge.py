@@ -15,16 +15,16 @@ from typer.testing import CliRunner
 
 from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import CacheSplit, open_cache
+from clinit.extract.dataset.manifest import Manifest, read_manifest
+from clinit.extract.dataset.scan import scan
 from clinit.extract.head import Head, read_head, write_head
-from clinit.extract.import_features import ImportConfig, import_features
-from clinit.extract.manifest import Manifest, read_manifest
 from clinit.extract.merge import merge
 from clinit.extract.run import ExtractConfig, extract
-from clinit.extract.scan import scan
 from clinit.extract.verify import verify
-from tests.extract.containers.made import make_tar
+from tests.extract.dataset.made import make_tar
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from clinit.errors import ImageError
 from clinit.extract.backbone import BackboneConfig, load_backbone
+from clinit.extract.dataset.scan import scan
 from clinit.extract.loader import ImageBatch
 from clinit.extract.pipeline import (
     Compute,
@@ -27,7 +28,6 @@ from clinit.extract.pipeline import (
 )
 from clinit.extract.progress import Progress
 from clinit.extract.run import ExtractConfig, extract
-from clinit.extract.scan import scan
 from clinit.extract.timing import Timing
 from clinit.extract.transform import Transform
 

@@ -17,14 +17,14 @@ from typer.testing import CliRunner
 from clinit.cli.main import app
 from clinit.errors import ClinitError
 from clinit.extract import recheck as module
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import Cache, CacheSplit, open_cache
-from clinit.extract.images import ImageFiles
-from clinit.extract.import_features import ImportConfig, import_features
+from clinit.extract.dataset.images import ImageFiles
+from clinit.extract.dataset.scan import scan
 from clinit.extract.recheck import Rechecked, recheck, sample_rows
 from clinit.extract.recorded import rebuild_network
 from clinit.extract.run import ExtractConfig, Network, extract
-from clinit.extract.scan import scan
 from clinit.extract.shard import Shard
 
 

@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from clinit.errors import BackboneError, CacheError, DeviceError
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import CacheSplit, open_split
-from clinit.extract.decode import decode
-from clinit.extract.import_features import ImportConfig, import_features
+from clinit.extract.dataset.decode import decode
+from clinit.extract.dataset.scan import scan
 from clinit.extract.reload import reload
 from clinit.extract.run import ExtractConfig, extract
-from clinit.extract.scan import scan
 from clinit.files.documents import content_sha256
 
 MODEL = "convnextv2_atto"

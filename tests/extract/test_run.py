@@ -23,14 +23,14 @@ from clinit.errors import (
     ManifestError,
     StorageError,
 )
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import open_cache, open_split, verify_shard
-from clinit.extract.decode import decode
-from clinit.extract.import_features import ImportConfig, import_features
+from clinit.extract.dataset.decode import decode
+from clinit.extract.dataset.scan import available_splits, scan
 from clinit.extract.plan import read_plan
 from clinit.extract.progress import Progress
 from clinit.extract.run import ExtractConfig, extract
-from clinit.extract.scan import available_splits, scan
 from clinit.extract.split_run import SplitResult
 from clinit.extract.transform import make_transform
 

@@ -11,11 +11,11 @@ import pytest
 from clinit.errors import ExperimentError, ImageError, ManifestError
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import CacheSplit, open_cache
-from clinit.extract.images import images_of
+from clinit.extract.dataset.images import images_of
+from clinit.extract.dataset.scan import available_splits, scan
 from clinit.extract.run import ExtractConfig, extract
-from clinit.extract.scan import available_splits, scan
 from clinit.headtrain.top.images import open_side
-from tests.extract.containers.made import make_parquet, make_tar
+from tests.extract.dataset.made import make_parquet, make_tar
 
 MODEL = "convnextv2_atto"
 ARGS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}

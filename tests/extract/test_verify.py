@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError
 from clinit.extract.backbone import BackboneConfig
+from clinit.extract.dataset.scan import scan
 from clinit.extract.plan import WRITE_AGAIN
 from clinit.extract.run import ExtractConfig, extract
-from clinit.extract.scan import scan
 from clinit.extract.verify import verify
 
 

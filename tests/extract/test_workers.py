@@ -17,11 +17,11 @@ from clinit.extract import claims as claims_module
 from clinit.extract.backbone import BackboneConfig
 from clinit.extract.cache import open_cache, open_split, verify_shard
 from clinit.extract.claims import Claims
+from clinit.extract.dataset.scan import scan
 from clinit.extract.part import Part
 from clinit.extract.plan import shard_name
 from clinit.extract.progress import Progress
 from clinit.extract.run import ExtractConfig, extract, extract_part
-from clinit.extract.scan import scan
 from clinit.extract.split_run import PartResult, SplitResult, SplitRun
 
 Results = list[SplitResult | PartResult]

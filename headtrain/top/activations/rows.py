@@ -21,9 +21,8 @@ from torch import Tensor
 
 from clinit.errors import ImageError
 from clinit.extract.cache import CacheSplit
-from clinit.extract.decode import is_too_large
-from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.images import images_of
+from clinit.extract.dataset.decode import MAX_PIXELS, is_too_large
+from clinit.extract.dataset.images import images_of
 from clinit.extract.loader import load_batches
 from clinit.extract.plan import shard_name
 from clinit.headtrain.top.activations.trunk import Trunk

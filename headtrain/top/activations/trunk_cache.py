@@ -21,9 +21,9 @@ from jaxtyping import Float, Int
 
 from clinit.errors import CacheError
 from clinit.extract.cache import CacheSplit, open_split
-from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.manifest import Manifest
-from clinit.extract.named_rows import HeadNames
+from clinit.extract.dataset.decode import MAX_PIXELS
+from clinit.extract.dataset.manifest import Manifest
+from clinit.extract.head_names import HeadNames
 from clinit.extract.plan import Plan
 from clinit.extract.progress import Progress
 from clinit.extract.shard_work import ShardWork

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from clinit.extract.backbone import BackboneConfig
+from clinit.extract.dataset.scan import available_splits, scan
 from clinit.extract.device import choose_device
 from clinit.extract.run import ExtractConfig
 from clinit.extract.run import extract as extract_splits
-from clinit.extract.scan import available_splits, scan
 from clinit.headtrain.stream.source import Source, read_source, read_sources
 from clinit.words import byte_count
 

@@ -12,7 +12,7 @@ from clinit.analysis.diagnosis import Diagnosis, diagnose_split
 from clinit.api.caches import Cache, loaded
 from clinit.errors import ExperimentError
 from clinit.extract.cache import open_cache
-from clinit.extract.class_names import is_text
+from clinit.extract.dataset.class_names import is_text
 from clinit.extract.device import choose_device
 from clinit.extract.head import Head, read_head, write_head
 from clinit.headtrain.array import as_array, to_numpy

@@ -11,10 +11,10 @@ import torch
 
 from clinit.errors import CacheError
 from clinit.extract.cache import CacheSplit, open_cache
+from clinit.extract.dataset.manifest import Manifest, write_manifest
 from clinit.extract.features import FeatureSet
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head
-from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.plan import Plan, settle_plan, shard_name
 from clinit.extract.shard import assemble, write_shard
 from clinit.extract.summary import RunFacts, write_summary

@@ -13,8 +13,8 @@ from torch import nn
 
 from clinit.errors import BackboneError, DeviceError, ModelError
 from clinit.extract.backbone import BackboneConfig
+from clinit.extract.dataset.scan import scan
 from clinit.extract.run import ExtractConfig, extract
-from clinit.extract.scan import scan
 from clinit.headtrain.export import onnx_file
 from clinit.headtrain.export.classifier import Classifier, load_model
 from clinit.headtrain.export.image_files import find_images
@@ -24,7 +24,7 @@ from clinit.headtrain.export.onnx_file import OnnxCheck, write_onnx
 from clinit.headtrain.export.rejection import Rejection
 from clinit.headtrain.export.run import Export, export_run
 from clinit.headtrain.record.format import read_info
-from tests.extract.containers.made import make_tar
+from tests.extract.dataset.made import make_tar
 
 
 @pytest.fixture(scope="module")

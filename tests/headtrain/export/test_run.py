@@ -16,10 +16,10 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from clinit.errors import BackboneError, CacheError, HeadError, ModelError, RecordError
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.backbone import BackboneConfig, load_backbone
 from clinit.extract.cache import open_cache
 from clinit.extract.head import Head, read_head, write_head
-from clinit.extract.import_features import ImportConfig, import_features
 from clinit.extract.reload import reload
 from clinit.headtrain.export.assemble import assemble, check_same_logits
 from clinit.headtrain.export.model_file import ModelFacts, read_facts

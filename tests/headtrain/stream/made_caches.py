@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from clinit.extract.dataset.manifest import Manifest, write_manifest
 from clinit.extract.fingerprint import Fingerprint
 from clinit.extract.head import Head, write_head
-from clinit.extract.manifest import Manifest, write_manifest
 from clinit.extract.plan import Plan, settle_plan, shard_name
 from clinit.extract.shard import assemble, write_shard
 from clinit.extract.summary import RunFacts, write_summary

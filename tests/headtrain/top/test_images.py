@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clinit.errors import ExperimentError
-from clinit.extract.import_features import ImportConfig, import_features
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.headtrain.top.images import open_side
 
 

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from clinit.errors import CacheError, ImageError, ManifestError
-from clinit.extract.containers.tar_index import index_tar
+from clinit.extract.dataset.tar import index_tar
 from clinit.extract.fingerprint import Fingerprint
 from clinit.files.lock import claim_folder
 from clinit.headtrain.top.activations.rows import ActivationRows, ImageRows, StoredRows
@@ -21,7 +21,7 @@ from clinit.headtrain.top.activations.trunk import Trunk
 from clinit.headtrain.top.activations.trunk_cache import Part, StoredActivations, TrunkCache
 from clinit.headtrain.top.images import open_side, reload_backbone
 from clinit.headtrain.top.network.cut import cut
-from tests.extract.containers.made import make_tar
+from tests.extract.dataset.made import make_tar
 
 ROWS = np.array([1, 3, 4, 7, 11])
 
