@@ -23,17 +23,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from answers import divert_prints, say
+from harness import divert_prints, say
 from torch import Tensor, nn
 
-from clinit.extract import shard_work
-from clinit.extract.backbone import BackboneConfig
 from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.scan import scan
-from clinit.extract.loader import ImageBatch, load_batches
-from clinit.extract.pipeline import in_turn, side_by_side
-from clinit.extract.run import ExtractConfig, Network, extract, load_network
-from clinit.extract.timing import Timing
+from clinit.extract.network.backbone import BackboneConfig
+from clinit.extract.work import shard_work
+from clinit.extract.work.loader import ImageBatch, load_batches
+from clinit.extract.work.pipeline import in_turn, side_by_side
+from clinit.extract.work.run import ExtractConfig, Network, extract, load_network
+from clinit.extract.work.timing import Timing
 from clinit.machine import cpu_count
 
 
@@ -94,7 +94,7 @@ class Contender:
 
 
 def of_clinit(job: Job) -> Callable[[], int]:
-    """Return a pass of `clinit.extract.run.extract` into a cache."""
+    """Return a pass of `clinit.extract.work.run.extract` into a cache."""
     return _extraction(Contender(job), Path(job.out))
 
 

@@ -7,8 +7,8 @@ from collections import defaultdict
 
 import numpy as np
 import torch
-from answers import settle
 from gpu_setting import Lines, Setting
+from harness import settle
 from heads_contenders import Pace, clinit, products, protocol
 from heads_workload import HeadsWorkload, make_workload
 
@@ -125,8 +125,8 @@ def least_squares(
 ) -> tuple[float, float, str]:
     """Return the seconds of statistics and of the solve, and the library that did them."""
     from clinit.headtrain.array import as_array, namespace, torch_stream
-    from clinit.headtrain.least_squares.solve import least_squares_head
-    from clinit.headtrain.least_squares.statistics import ClassStatistics
+    from clinit.headtrain.statistics.class_statistics import ClassStatistics
+    from clinit.headtrain.statistics.solve import least_squares_head
 
     device = str(features.device)
     with torch_stream(features):

@@ -53,7 +53,7 @@ def _rate(setting: Setting, name: str, shape: tuple[int, int, int], precision: s
 
 def _switched(precision: str) -> AbstractContextManager[None]:
     """Let float32 products be what is asked for; other types are what they are."""
-    from clinit.headtrain.bank.precision import products_in
+    from clinit.headtrain.train.heads import products_in
 
     return products_in(precision) if precision in ("float32", "tf32") else nullcontext()
 

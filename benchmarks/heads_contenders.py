@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from answers import clock, divert_prints, say, settle
+from harness import clock, divert_prints, say, settle
 from heads_workload import HeadsWorkload, sides
 
 
@@ -63,8 +63,8 @@ class Pace:
 
 def products(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Do the two products of a step and nothing else, launched as clinit does: the limit."""
-    from clinit.headtrain.bank.loop import WARM_UP_STEPS, Replayed
-    from clinit.headtrain.bank.precision import products_in
+    from clinit.headtrain.train.heads import products_in
+    from clinit.headtrain.train.loop import WARM_UP_STEPS, Replayed
 
     precision, device, heads = options["precision"], options["device"], options["heads"]
     kind = torch.bfloat16 if precision == "bf16" else torch.float32
@@ -100,12 +100,12 @@ def _two_products(
 def clinit(work: HeadsWorkload, pace: Pace, options: dict[str, Any]) -> dict[str, Any]:
     """Train a bank as `clinit train-head` does; the first head is that of the other contenders."""
     from clinit.headtrain import events
-    from clinit.headtrain.bank.evaluate import count_correct
-    from clinit.headtrain.bank.heads import Bank
-    from clinit.headtrain.bank.rows import LabelledRows
     from clinit.headtrain.experiment import run_experiment
     from clinit.headtrain.rows import Rows
     from clinit.headtrain.study import Study
+    from clinit.headtrain.train.evaluate import count_correct
+    from clinit.headtrain.train.heads import Bank
+    from clinit.headtrain.train.rows import LabelledRows
 
     def observe(event: events.Event) -> None:
         if isinstance(event, events.Evaluated) and event.iteration == 0:

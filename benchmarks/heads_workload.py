@@ -80,8 +80,8 @@ class HeadsWorkload:
 
 def sides(work: HeadsWorkload, test_rows: int | None = None) -> tuple[Any, Any, Any]:
     """Return the base and the new data as clinit has them, and the head; `test_rows` a class."""
-    from clinit.extract.features import FeatureSet
-    from clinit.extract.head import Head
+    from clinit.extract.cache.features import FeatureSet
+    from clinit.extract.cache.head import Head
     from clinit.headtrain.stream.source import Source
 
     def side(prefix: str, start: int, stop: int) -> Any:

@@ -121,12 +121,12 @@ def make_workload(
     import torch
     from safetensors.torch import save_file
 
-    from clinit.extract.backbone import BackboneConfig
     from clinit.extract.dataset.scan import scan
-    from clinit.extract.run import ExtractConfig, extract
-    from clinit.headtrain.top.images import open_side, reload_backbone
-    from clinit.headtrain.top.network.cut import block_names
-    from clinit.headtrain.top.network.lora import layers
+    from clinit.extract.network.backbone import BackboneConfig
+    from clinit.extract.work.run import ExtractConfig, extract
+    from clinit.headtrain.top.inputs import open_side, reload_backbone
+    from clinit.headtrain.top.lora import layers
+    from clinit.headtrain.top.network import block_names
 
     torch.manual_seed(seed)
     network = timm.create_model(model, num_classes=size.base)
@@ -196,7 +196,7 @@ def photograph(rng: np.random.Generator, height: int, width: int) -> bytes:
 def decoded(root: Path, paths: Iterable[str], transform: Any) -> np.ndarray:
     """Return the pixels of files, as clinit reads them."""
     from clinit.extract.dataset.images import ImageFiles
-    from clinit.extract.loader import load_batches
+    from clinit.extract.work.loader import load_batches
 
     files = list(paths)
     images = ImageFiles(root, files)

@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import Memory, Overwrite
 from clinit.cli.claim import check_free, claimed_file, tell_replaced
 from clinit.cli.completion import caches
-from clinit.cli.config_file import ConfigOption
+from clinit.cli.config import ConfigOption
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
-from clinit.cli.places import check_caches
+from clinit.cli.options import Memory, Overwrite
 from clinit.cli.progress import doing, progress
+from clinit.cli.run_data import check_caches
 from clinit.cli.study_options import takes
 from clinit.files.paths import check_writable
-from clinit.headtrain.align.settings import AlignConfig
+from clinit.headtrain.probe.settings import AlignConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clinit.extract.cache import CacheSplit
-    from clinit.extract.head import Head
-    from clinit.headtrain.align.alignment import Alignment
+    from clinit.extract.cache.head import Head
+    from clinit.extract.cache.read import CacheSplit
+    from clinit.headtrain.probe.align import Alignment
     from clinit.headtrain.stream.source import Source
 
 
@@ -69,10 +69,10 @@ def align(
         raise typer.BadParameter(f"--out is the head file to write, .safetensors, got {out}")
     check_caches(cache, head=head)
     check_writable(out)
-    from clinit.extract.cache import open_cache
-    from clinit.extract.head import write_head
-    from clinit.headtrain.align.alignment import choose_views
-    from clinit.headtrain.memory import peak_note
+    from clinit.extract.cache.head import write_head
+    from clinit.extract.cache.read import open_cache
+    from clinit.headtrain.probe.align import choose_views
+    from clinit.headtrain.ram import peak_note
     from clinit.headtrain.stream.source import read_sources
 
     with claimed_file(out):
@@ -92,7 +92,7 @@ def align(
 
 def _start(head: Path | None, source: Source) -> Head:
     from clinit.errors import HeadError
-    from clinit.extract.head import read_head
+    from clinit.extract.cache.head import read_head
 
     if head is not None:
         return read_head(head, dim=source.train.dim, on_note=note)
@@ -108,7 +108,7 @@ def _start(head: Path | None, source: Source) -> Head:
 def _align(
     source: Source, head: Head, config: AlignConfig, views: Sequence[CacheSplit]
 ) -> Alignment:
-    from clinit.headtrain.align.alignment import align as align_head
+    from clinit.headtrain.probe.align import align as align_head
 
     with progress() as shown:
         line = shown.line("Aligning", unit="epochs")

@@ -11,20 +11,19 @@ import typer
 from clinit.cli.cache_export import export
 from clinit.cli.cache_group import group
 from clinit.cli.cache_import import import_
-from clinit.cli.cache_merge import merge
 from clinit.cli.cache_verify import verify
-from clinit.cli.choices import CacheArgument
 from clinit.cli.console import out, say
 from clinit.cli.extract_output import size_megabytes
+from clinit.cli.options import CacheArgument
 from clinit.words import number_of, visible
 
 if TYPE_CHECKING:
-    from clinit.extract.cache import CacheSplit
-    from clinit.extract.summary import HeadFacts, RunFacts
+    from clinit.extract.cache.read import CacheSplit
+    from clinit.extract.cache.summary import HeadFacts, RunFacts
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Show, verify, import, export, merge and group feature caches.",
+    help="Show, verify, import, export and group feature caches.",
 )
 
 
@@ -34,8 +33,8 @@ def show(cache: CacheArgument) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from clinit.extract.cache import open_cache
-    from clinit.extract.fingerprint import IMPORTED
+    from clinit.extract.cache.fingerprint import IMPORTED
+    from clinit.extract.cache.read import open_cache
 
     opened = open_cache(cache)
     table = Table("", *opened.splits, title=Text(visible(str(cache))), title_justify="left")
@@ -71,7 +70,6 @@ def show(cache: CacheArgument) -> None:
 app.command()(verify)
 app.command("import")(import_)
 app.command()(export)
-app.command()(merge)
 app.command()(group)
 
 

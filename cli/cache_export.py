@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from clinit.cli.choices import CacheArgument, Split
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
+from clinit.cli.options import CacheArgument, Split
 from clinit.cli.progress import counting
 from clinit.words import number_of
 
@@ -55,7 +55,7 @@ def export(
     clinit cache export caches/scenes scenes.parquet --split train
     """
     from clinit.extract.arrays.export_features import export_features
-    from clinit.extract.cache import open_cache
+    from clinit.extract.cache.read import open_cache
 
     opened = open_cache(cache)
     splits = [opened.split(split.value)] if split else list(opened.splits.values())

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from clinit.cli.choices import CacheArgument
 from clinit.cli.console import say
 from clinit.cli.interruption import keeps
+from clinit.cli.options import CacheArgument
 from clinit.words import number_of
 
 
@@ -41,7 +41,7 @@ def group(
     clinit cache group caches/scenes frames.csv --column video
     """
     from clinit.extract.arrays.groups import write_groups
-    from clinit.extract.cache import open_cache
+    from clinit.extract.cache.read import open_cache
 
     split = open_cache(cache).split("train")
     repeating, groups = write_groups(split.path, split.manifest, table, column)

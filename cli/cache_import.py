@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import READ_AS_VAL, ReadSplit
 from clinit.cli.console import note, say, warn
 from clinit.cli.context import command_line
 from clinit.cli.interruption import keeps
+from clinit.cli.options import READ_AS_VAL, ReadSplit
 from clinit.cli.progress import counting, doing
 
 if TYPE_CHECKING:
-    from clinit.extract.head import Head
+    from clinit.extract.cache.head import Head
 
 
 class HeadFit(StrEnum):
@@ -158,7 +158,7 @@ def import_(
 def _fit(cache: Path, by: HeadFit) -> None:
     """Fit a head to the training rows of a cache, store it there and say how good it is."""
     from clinit.extract.arrays.fitted_head import give_head, remove_lost_head
-    from clinit.extract.cache import open_cache
+    from clinit.extract.cache.read import open_cache
     from clinit.headtrain.probe.fit_head import fit_head
     from clinit.headtrain.stream.source import read_source
 

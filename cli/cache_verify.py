@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import CacheArgument, DeviceOption
 from clinit.cli.console import say
 from clinit.cli.network_options import Workers
+from clinit.cli.options import CacheArgument, DeviceOption
 from clinit.cli.progress import counting
 from clinit.words import number_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clinit.extract.recheck import Rechecked
+    from clinit.extract.work.recheck import Rechecked
 
 
 def verify(
@@ -65,8 +65,8 @@ def verify(
 
 def _check_digests(cache: Path, show: Callable[[str, int, int], None]) -> None:
     from clinit.errors import CacheError
-    from clinit.extract.verify import recorded_commands
-    from clinit.extract.verify import verify as check
+    from clinit.extract.cache.verify import recorded_commands
+    from clinit.extract.cache.verify import verify as check
 
     remedies: list[str] = []
     damaged: list[Path | None] = []
@@ -97,9 +97,9 @@ def _check_images(
     show: Callable[[str, int, int], None],
 ) -> None:
     from clinit.errors import CacheError
-    from clinit.extract.cache import open_cache
-    from clinit.extract.recheck import recheck, sample_rows
-    from clinit.extract.recorded import Networks, images_root
+    from clinit.extract.cache.read import open_cache
+    from clinit.extract.work.recheck import recheck, sample_rows
+    from clinit.extract.work.recorded import Networks, images_root
     from clinit.machine import cpu_count
 
     opened = open_cache(cache)

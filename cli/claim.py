@@ -34,7 +34,7 @@ def check_free(path: Path, *, overwrite: bool) -> None:
     Raises:
         HeadError: If there is something that may not be replaced.
     """
-    from clinit.extract.head import foreign_to_head
+    from clinit.extract.cache.head import foreign_to_head
     from clinit.files import paths as occupied
 
     occupied.check_free(path, "head", foreign_to_head, HeadError, overwrite=overwrite)

@@ -66,7 +66,7 @@ def described_datasets(incomplete: str) -> list[str]:
 
 def recipes(incomplete: str) -> list[str]:
     """Propose recipes."""
-    from clinit.cli.recipes import names
+    from clinit.cli.recipe import names
 
     return _beginning(names(), incomplete)
 
@@ -120,7 +120,7 @@ def grid(context: Context, incomplete: str) -> list[str]:
 
 
 def _fields(context: Context) -> Iterable[str]:
-    from clinit.headtrain.sweep.fields import fields
+    from clinit.headtrain.sweep.grid import fields
 
     return fields(top=bool(context.params.get("top")))
 
@@ -129,7 +129,7 @@ def _values(context: Context, name: str, typed: str) -> list[str]:
     """Return lists of words that a field takes and that begin with `typed`; none for numbers."""
     from clinit.errors import ExperimentError
     from clinit.headtrain.study import HEAD_METHODS, TOP_METHODS
-    from clinit.headtrain.sweep.fields import field_named
+    from clinit.headtrain.sweep.grid import field_named
 
     top = bool(context.params.get("top"))
     try:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import (
+from clinit.cli.console import note, out, print_json, say
+from clinit.cli.options import (
     AsJson,
     CacheArgument,
     DeviceOption,
@@ -18,14 +19,13 @@ from clinit.cli.choices import (
     OutputFormat,
     Split,
 )
-from clinit.cli.console import note, out, print_json, say
-from clinit.cli.places import check_caches
 from clinit.cli.progress import doing
+from clinit.cli.run_data import check_caches
 from clinit.words import number_of
 
 if TYPE_CHECKING:
-    from clinit.extract.cache import Cache
-    from clinit.extract.head import Head
+    from clinit.extract.cache.head import Head
+    from clinit.extract.cache.read import Cache
 
 
 STORED = "pretrained"
@@ -61,12 +61,11 @@ def diagnose(
     if not math.isfinite(lam):
         raise typer.BadParameter(f"--lambda takes a finite number, got {lam}")
     check_caches(cache, head=None if head == STORED else Path(head))
-    from clinit.analysis.diagnosis import diagnose_split
-    from clinit.extract.cache import open_cache
-    from clinit.extract.device import choose_device
-    from clinit.headtrain.memory import HostMemory
+    from clinit.analysis.metrics.diagnosis import diagnose_split
+    from clinit.extract.cache.read import open_cache
+    from clinit.headtrain.ram import HostMemory, shard_notes
     from clinit.headtrain.record.format import finite
-    from clinit.headtrain.stream.on_disk import shard_notes
+    from clinit.machine import choose_device
 
     opened = open_cache(cache)
     name = split.value if split else ("train" if "train" in opened.splits else "val")
@@ -107,7 +106,7 @@ def diagnose(
 
 def _head(choice: str, cache: Cache) -> Head:
     from clinit.errors import HeadError
-    from clinit.extract.head import read_head
+    from clinit.extract.cache.head import read_head
 
     if choice != STORED:
         dim = next(iter(cache.splits.values())).dim

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from clinit.cli.console import note, say, warn
 from clinit.cli.progress import progress
-from clinit.extract.part import WHOLE
+from clinit.extract.cache.plan import WHOLE
 from clinit.words import number_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from clinit.extract.cache import CacheSplit
-    from clinit.extract.progress import Progress
-    from clinit.extract.split_run import PartResult, SplitResult
-    from clinit.extract.summary import InvalidRow
+    from clinit.extract.cache.read import CacheSplit
+    from clinit.extract.cache.summary import InvalidRow
+    from clinit.extract.work.split_run import SplitResult
+    from clinit.extract.work.timing import Progress
 
 _BAD_IMAGES_SHOWN = 20
 _LONG_S = 10
@@ -28,30 +28,25 @@ _LONG_S = 10
 def progress_bars() -> Iterator[Callable[[Progress], None]]:
     """Show a bar for the split or view that is being computed."""
     with progress() as shown:
-        waiting: set[str] = set()
 
         def update(now: Progress) -> None:
             line = shown.only(now.split, unit="images", tells_rate=True)
             line.count(now.rows_done, now.rows_total)
-            line.detail = now.waiting or _shares(now.shares, short=True)
-            if now.waiting and now.split not in waiting:
-                waiting.add(now.split)
-                shown.reached(f"{now.split}: {now.waiting}")
+            line.detail = _shares(now.shares, short=True)
 
         yield update
 
 
-def print_results(results: Iterable[SplitResult | PartResult], cache: Path) -> None:
+def print_results(results: Iterable[SplitResult], cache: Path) -> None:
     """Print each result as it comes, and what is left for other parts of a cache."""
-    from clinit.extract.split_run import PartResult
     from clinit.extract.views import view_folders
 
     train: SplitResult | None = None
     plain: list[SplitResult] = []
     views: list[SplitResult] = []
-    parts: list[PartResult] = []
+    parts: list[SplitResult] = []
     for result in results:
-        if isinstance(result, PartResult):
+        if not result.is_complete:
             print_part(result)
             parts.append(result)
         elif result.split.fingerprint.view is None:
@@ -66,7 +61,7 @@ def print_results(results: Iterable[SplitResult | PartResult], cache: Path) -> N
     if parts:
         note(
             "the cache is complete when all parts are there; the same command without --part"
-            " computes what is missing"
+            " computes what is missing, once no part is running"
         )
     if any(map(_gains_by_bfloat16, [*plain, *views])):
         note(
@@ -77,7 +72,7 @@ def print_results(results: Iterable[SplitResult | PartResult], cache: Path) -> N
 
 def _gains_by_bfloat16(result: SplitResult) -> bool:
     """Return whether this machine would have computed a split faster in bfloat16."""
-    from clinit.extract.device import cpu_has_bf16
+    from clinit.machine import cpu_has_bf16
 
     run, arithmetic = result.run, result.split.fingerprint.fields.get("autocast")
     if run is None or run.device != "cpu" or arithmetic != "off":
@@ -86,7 +81,7 @@ def _gains_by_bfloat16(result: SplitResult) -> bool:
     return is_bound and cpu_has_bf16()
 
 
-def print_part(result: PartResult) -> None:
+def print_part(result: SplitResult) -> None:
     """Print how much of a split is there, and what this part has added."""
     plan = result.plan
     say(
@@ -113,8 +108,6 @@ def print_split(result: SplitResult) -> None:
     if result.run is not None:
         run = result.run
         say(f"  {_rate(result)}: {_shares(run.shares)}; the bound is {run.bound}")
-    elif result.shared_rows:
-        say(f"  computed by other workers: {number_of(result.shared_rows, 'image')}")
     elif result.part != WHOLE:
         say(f"  already complete: every shard of part {result.part} verified, nothing to do")
     else:
@@ -169,17 +162,12 @@ def _shares(shares: Mapping[str, float], *, short: bool = False) -> str:
 
 def _rate(result: SplitResult) -> str:
     assert result.run is not None
-    found = result.split.num_rows - result.computed_rows - result.shared_rows
-    others = [
-        *([f"{found:,} found from an earlier run"] if found else []),
-        *([f"{result.shared_rows:,} by other workers"] if result.shared_rows else []),
-    ]
-    rate = result.run.images_per_s or 0
-    more = f" ({', '.join(others)})" if others else ""
+    found, rate = result.split.num_rows - result.computed_rows, result.run.images_per_s or 0
+    more = f" ({found:,} found from an earlier run)" if found else ""
     return f"{number_of(result.computed_rows, 'image')} at {rate:,.0f} images/s{more}"
 
 
-def _print_replaced(result: SplitResult | PartResult) -> None:
+def _print_replaced(result: SplitResult) -> None:
     for reason in result.replaced_shards:
         note(f"computed again: {reason}")
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import READ_AS_VAL, ReadSplit
 from clinit.cli.completion import datasets, described_datasets
 from clinit.cli.console import note, out, say, warn
 from clinit.cli.interruption import keeps
+from clinit.cli.options import READ_AS_VAL, ReadSplit
 from clinit.cli.progress import doing
 from clinit.words import number_of, visible
 
@@ -122,7 +122,7 @@ def show(
 @app.command(name="list")
 def list_() -> None:
     """List the known data sets."""
-    from clinit.analysis.columns import Column, table_of
+    from clinit.analysis.report.table import Column, table_of
     from clinit.extract.dataset.known import (
         FOLDER,
         HUGGINGFACE,

@@ -1,41 +1,34 @@
-"""`clinit predict`: what an exported model sees in photographs."""
+"""`clinit predict`: what an exported model sees in photographs, or a head in features."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from clinit.cli.choices import AsJson, DeviceOption, MaxPixels, Output, OutputFormat
 from clinit.cli.completion import models
 from clinit.cli.console import note, print_json, say
-from clinit.cli.context import Context
+from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
-from clinit.cli.places import check_model
-from clinit.cli.predict_model import (
-    Asked,
-    RejectRule,
-    open_predictor,
-    opens_head,
-    refuse,
-    rejection_asked,
-    rejection_of_head,
-)
-from clinit.cli.predict_table import count_unknown, report_bad, show
+from clinit.cli.options import AsJson, DeviceOption, MaxPixels, Output, OutputFormat
+from clinit.cli.predict_output import count_unknown, json_of, report_bad, show, write_table
 from clinit.cli.progress import counting, doing
+from clinit.cli.run_data import check_model
 from clinit.extract.dataset.decode import MAX_PIXELS
 from clinit.files.paths import check_writable
-from clinit.headtrain.examples import examples
-from clinit.words import number_of
+from clinit.words import examples, number_of
 
-if TYPE_CHECKING:
-    from clinit.headtrain.export.prediction import Prediction
-    from clinit.headtrain.export.rejection import Rejection
+
+class RejectRule(StrEnum):
+    """What tells whether an image is of none of the classes."""
+
+    energy = "energy"
+    max_logit = "max-logit"
 
 
 @keeps("No half of a file is left: it is written whole or not at all.")
@@ -122,95 +115,89 @@ def predict(
     rows of files of features.
     """
     check_model(model, images)
-    as_json = as_json or output is Output.json
-    from clinit.cli.predict_output import json_of, write_csv, write_parquet
-
-    for option, file in (("csv", csv_file), ("parquet", parquet_file)):
-        if file is not None and file.suffix != f".{option}":
-            raise typer.BadParameter(f"--{option} is the file to write, .{option}, got {file}")
-        if file is not None:
-            check_writable(file, f"--{option}")
-    asked = rejection_asked(reject, reject_rate, threshold)
+    tables = {"csv": csv_file, "parquet": parquet_file}
+    written = {kind: file for kind, file in tables.items() if file is not None}
+    for kind, file in written.items():
+        if file.suffix != f".{kind}":
+            raise typer.BadParameter(f"--{kind} is the file to write, .{kind}, got {file}")
+        check_writable(file, f"--{kind}")
+    _check_rejection(reject, reject_rate, threshold)
     with doing("Loading the model …"):
-        is_head = opens_head(model)
+        from clinit.extract.cache.head import read_head
+        from clinit.headtrain.model.head_alone import (
+            caution_of_head,
+            is_head_file,
+            predict_features,
+        )
+        from clinit.headtrain.model.model import Rule, open_predictor
+        from clinit.headtrain.model.predict import find_images
+
+        rate = 0.05 if reject_rate is None else reject_rate
+        rule = None if reject is None else Rule(reject.value, rate, threshold)
+        is_head = is_head_file(model)
+        _refuse_options(context, model, is_head=is_head)
     if is_head:
-        refuse(context, model, "device", "batch_size", "max_pixels")
-        answers = _of_features(model, images, features_name, top, asked)
+        head = read_head(model)
+        rejection, why = (None, "") if rule is None else rule.rejection(model, None)
+        with doing("Naming rows …"):
+            predictions = [
+                each
+                for file in images
+                for each in predict_features(
+                    head, file, top=top, features_name=features_name, reject=rejection
+                )
+            ]
+        warning = caution_of_head(head)
     else:
-        refuse(context, model, "features_name")
-        settings = {"top": top, "batch_size": batch_size, "max_pixels": max_pixels}
-        answers = _of_images(model, images, device, asked, settings)
-    predictions, rejection = answers.predictions, answers.rejection
-    files = {write_csv: csv_file, write_parquet: parquet_file}
-    written = {write: file for write, file in files.items() if file is not None}
-    for write, file in written.items():
-        write(predictions, file, rejection, of_features=is_head)
-    if as_json:
-        told = [json_of(each, rejection) for each in predictions]
-        print_json(json.dumps(told, ensure_ascii=False))
+        with doing("Loading the model …"):
+            predictor, rejection, why = open_predictor(model, rule, device=device)
+            paths = find_images(images, _note_left_out)
+        with counting("images") as count:
+            predictions = predictor.predict(
+                paths,
+                top=top,
+                batch_size=batch_size,
+                max_pixels=max_pixels,
+                reject=rejection,
+                on_images=lambda done: count("Predicting", done, len(paths)),
+            )
+        warning = predictor.facts.caution
+    for file in written.values():
+        write_table(predictions, file, rejection, of_features=is_head)
+    if as_json := as_json or output is Output.json:
+        found = [json_of(each, rejection) for each in predictions]
+        print_json(json.dumps(found, ensure_ascii=False))
     elif written:
         kind = "rows" if is_head else "images"
         say(f"{len(predictions):,} {kind} at {' and '.join(map(str, written.values()))}")
     else:
-        show(predictions, answers.warning)
+        show(predictions, warning)
     if rejection is not None and not as_json:
-        note(f"{count_unknown(predictions)}{rejection.threshold:.6g}{answers.why}")
+        note(f"{count_unknown(predictions)}{rejection.threshold:.6g}{why}")
     report_bad(predictions)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answers:
-    predictions: list[Prediction]
-    rejection: Rejection | None
-    why: str = ""
-    """Where the threshold is from."""
-    warning: str | None = None
-    """What to know of the probabilities."""
+def _check_rejection(
+    reject: RejectRule | None, rate: float | None, threshold: float | None
+) -> None:
+    for option, value in (("--reject-rate", rate), ("--threshold", threshold)):
+        if reject is None and value is not None:
+            raise typer.BadParameter(f"{option} means nothing without --reject")
+    if rate is not None and threshold is not None:
+        raise typer.BadParameter("--reject-rate and --threshold exclude one another")
+    if threshold is not None and not math.isfinite(threshold):
+        raise typer.BadParameter(f"--threshold must be a finite number, got {threshold}")
 
 
-def _of_images(
-    model: Path,
-    images: Sequence[Path],
-    device: str,
-    asked: Asked | None,
-    settings: Mapping[str, int],
-) -> _Answers:
-    from clinit.headtrain.export.image_files import find_images
-    from clinit.headtrain.export.probabilities import caution
-
-    with doing("Loading the model …"):
-        opened = open_predictor(model, device, asked)
-        paths = find_images(images, _note_left_out)
-    with _progress(len(paths)) as on_images:
-        found = opened.predictor.predict(
-            paths, reject=opened.rejection, on_images=on_images, **settings
-        )
-    return _Answers(found, opened.rejection, opened.why, caution(opened.predictor.facts))
+def _refuse_options(context: Context, model: Path, *, is_head: bool) -> None:
+    """Refuse options that mean nothing for this kind of model."""
+    kind = "is a head of features" if is_head else "is a model of images"
+    for name in ("device", "batch_size", "max_pixels") if is_head else ("features_name",):
+        if given(context, name) is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise typer.BadParameter(f"{option} means nothing here: {model} {kind}")
 
 
 def _note_left_out(files: Sequence[str]) -> None:
     left_out = f"{number_of(len(files), 'file')} left out, not images by their names"
     note(f"{left_out} ({examples(files)})")
-
-
-def _of_features(
-    model: Path, files: Sequence[Path], name: str | None, top: int, asked: Asked | None
-) -> _Answers:
-    from clinit.extract.head import read_head
-    from clinit.headtrain.export.feature_prediction import predict_features
-    from clinit.headtrain.export.probabilities import caution_of_head
-
-    head, rejection = read_head(model), rejection_of_head(model, asked)
-    with doing("Naming rows …"):
-        found = [
-            each
-            for file in files
-            for each in predict_features(head, file, top=top, features_name=name, reject=rejection)
-        ]
-    return _Answers(found, rejection, warning=caution_of_head(head))
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    with counting("images") as count:
-        yield lambda done: count("Predicting", done, total)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clinit.cli.choices import AsJson, CacheArgument, Output, OutputFormat, Overwrite
 from clinit.cli.claim import check_free, claimed_file, tell_replaced
 from clinit.cli.console import note, out, print_json, say
 from clinit.cli.interruption import keeps
-from clinit.cli.places import check_caches
+from clinit.cli.options import AsJson, CacheArgument, Output, OutputFormat, Overwrite
 from clinit.cli.progress import counting, doing
+from clinit.cli.run_data import check_caches
 from clinit.cli.study_options import takes
 from clinit.headtrain.probe.settings import ProbeConfig
 
@@ -53,7 +53,7 @@ def probe(
     check_caches(cache)
     from contextlib import nullcontext
 
-    from clinit.extract.head import write_head
+    from clinit.extract.cache.head import write_head
     from clinit.headtrain.stream.source import read_source
 
     with claimed_file(head) if head is not None else nullcontext():
@@ -93,7 +93,7 @@ def _json(found: Probe) -> str:
 
 
 def _show(found: Probe) -> None:
-    from clinit.analysis.probe_table import accuracy_lines, grid_table, grid_title
+    from clinit.analysis.report.probe_table import accuracy_lines, grid_table, grid_title
 
     say(f"{found.facts['cache']['path']}: {found.protocol}")
     for text in found.notes:

@@ -2,13 +2,59 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from clinit.cli import completion
 from clinit.cli.console import out, say
-from clinit.cli.recipes import names, recipe
+from clinit.errors import ConfigFileError
+from clinit.files.text import TextFileError, read_text
+from clinit.words import closest
+
+_FOLDER = files("clinit.cli") / "recipes"
+
+
+def names() -> list[str]:
+    """Return the names of the recipes in alphabetical order: those of tables by their numbers."""
+    return sorted(path.name.removesuffix(".toml") for path in _FOLDER.iterdir())
+
+
+def recipe(name: str) -> str:
+    """Return the text of a recipe.
+
+    Raises:
+        ConfigFileError: If there is none of that name.
+    """
+    if name not in names():
+        raise ConfigFileError(f"there is no recipe {name!r}", remedy=_proposal(name))
+    return (_FOLDER / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def open_text(path: Path) -> tuple[str, str]:
+    """Return how messages call a file and its text; or a recipe's where there is no such file.
+
+    Raises:
+        ConfigFileError: If there is neither.
+    """
+    if not path.is_file() and str(path) in names():
+        return f"the recipe {path}", recipe(str(path))
+    try:
+        return str(path), read_text(path)
+    except TextFileError as error:
+        raise ConfigFileError(
+            f"cannot read the options in {path}: {error}",
+            remedy=_proposal(path.name.removesuffix(".toml")),
+        ) from error
+
+
+def _proposal(name: str) -> str:
+    if (found := closest(name, names())) is not None:
+        return f"Did you mean the recipe {found!r}?"
+    return "Give a TOML file, or a recipe of `clinit recipe list`."
+
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.analysis.figures.names import FigureName
-from clinit.cli.choices import AsJson
 from clinit.cli.console import note, out, print_csv, print_json, say
 from clinit.cli.interruption import keeps
+from clinit.cli.options import AsJson
 from clinit.words import visible
 
 if TYPE_CHECKING:
-    from clinit.analysis.report import Report
+    from clinit.analysis.report.report import Report
 
 WIDEST_PLOT = 120
 """Most columns of a plot: a wider one shows nothing more."""
@@ -155,7 +155,7 @@ def report(
 
     docs/metrics.md has the formulas.
     """
-    from clinit.analysis.report import load_report
+    from clinit.analysis.report.report import load_report
 
     if as_json and format not in (Format.TABLE, Format.JSON):
         raise typer.BadParameter(f"--json does not go with --format {format}")
@@ -203,7 +203,7 @@ def _save(report: Report, figures: Sequence[FigureName], plot: Path) -> None:
         RecordError: If none of them can be drawn.
     """
     from clinit.analysis.figures.save import data_paths_of, paths_of
-    from clinit.analysis.same_data import drawn, headings
+    from clinit.analysis.report.same_data import drawn, headings
     from clinit.errors import RecordError
 
     parts = report.by_data()
@@ -247,7 +247,7 @@ def show(
     """
     from rich.text import Text
 
-    from clinit.analysis.captions import WHERE_COLUMNS_ARE_TOLD
+    from clinit.analysis.report.captions import WHERE_COLUMNS_ARE_TOLD
 
     ranked = means or report.has_several_seeds or report.has_trials
     if ranked:

@@ -14,7 +14,6 @@ from clinit.cli.completion import tables
 from clinit.cli.console import note, out, say
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
-from clinit.cli.places import check_caches
 from clinit.cli.reproduce_cost import count_images
 from clinit.cli.reproduce_runs import Asked, runs_of, show_commands
 from clinit.cli.reproduce_steps import (
@@ -24,6 +23,7 @@ from clinit.cli.reproduce_steps import (
     digits_of,
     steps,
 )
+from clinit.cli.run_data import check_caches
 from clinit.cli.typed import runner
 from clinit.files.paths import check_writable
 from clinit.words import did_you_mean, listed
@@ -219,7 +219,7 @@ def _shown(
     from clinit.analysis.paper.files import FORMATS
     from clinit.analysis.paper.reproduction import reproduction
     from clinit.analysis.paper.terminal import terminal
-    from clinit.extract.cache import open_cache
+    from clinit.extract.cache.read import open_cache
     from clinit.files.commit import commit_file
 
     runs = runs_of(where.runs(table), studies) if table.runs else ()
@@ -249,7 +249,7 @@ def _collapse(table: Table, where: Places) -> Collapse | None:
     """Measure the pretrained head and the aligned one, where the table has such numbers."""
     from clinit.analysis.paper.reproduction import OF_HEAD
     from clinit.api.heads import diagnose
-    from clinit.extract.head import read_head
+    from clinit.extract.cache.head import read_head
 
     if not set(OF_HEAD) & set(table.metrics):
         return None
@@ -268,7 +268,7 @@ def _summary(made: Sequence[Reproduction]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from clinit.analysis.columns import Column, table_of
+    from clinit.analysis.report.table import Column, table_of
 
     lines = []
     for found in made:

@@ -36,7 +36,7 @@ def count_images(caches: tuple[Path, Path] | None, roots: Mapping[str, Path | No
     Raises:
         ClinitError: If a cache is damaged, or a folder does not hold the data set.
     """
-    from clinit.extract.cache import open_cache
+    from clinit.extract.cache.read import open_cache
     from clinit.extract.dataset.scan import available_splits, scan
 
     counts = dict(IMAGES)

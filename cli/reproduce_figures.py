@@ -9,7 +9,7 @@ from clinit.cli.console import note, say
 from clinit.cli.reproduce_runs import Asked, runs_of
 
 if TYPE_CHECKING:
-    from clinit.analysis.run_summary import RunSummary
+    from clinit.analysis.report.run import RunSummary
     from clinit.cli.reproduce_steps import Places
 
 FORMATS = ("png", "pdf", "svg")
@@ -33,7 +33,7 @@ def draw(where: Places, runs: Sequence[RunSummary], asked: Asked) -> None:
         runs: The runs of figure 1.
         asked: What says which runs of tables 2 and 3 figures 2 to 6 are drawn from.
     """
-    from clinit.analysis.report import report_of
+    from clinit.analysis.report.report import report_of
 
     folder = where.out / "figures"
     folder.mkdir(parents=True, exist_ok=True)

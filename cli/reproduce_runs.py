@@ -16,7 +16,7 @@ from clinit.errors import ExperimentError
 
 if TYPE_CHECKING:
     from clinit.analysis.paper.tables import Table
-    from clinit.analysis.run_summary import RunSummary
+    from clinit.analysis.report.run import RunSummary
     from clinit.headtrain.study import Study
 
 _SCALED = {"tasks": "2", "batch_size": "64", "eval_every": "8"}
@@ -90,9 +90,8 @@ class Asked:
         Raises:
             ExperimentError: If a word is wrong, or the runs do not fit the places of the table.
         """
-        from clinit.cli.config_file import commands_with_files
-        from clinit.cli.sweep_grids import grids_of
-        from clinit.headtrain.sweep.run import distinct, runs_of
+        from clinit.cli.config import commands_with_files, grids_of
+        from clinit.headtrain.sweep.plan import distinct, runs_of
 
         if table.runs and table.name not in self.found:
             commands = commands_with_files(self.context.find_root().command)
@@ -105,7 +104,7 @@ class Asked:
 
 def runs_of(folder: Path, studies: Sequence[Study]) -> tuple[RunSummary, ...]:
     """Return the recorded runs of studies; empty where there is none."""
-    from clinit.analysis.report import load_report
+    from clinit.analysis.report.report import load_report
 
     found = recorded(folder, studies)
     return load_report(found).runs if found else ()

@@ -164,7 +164,7 @@ def _extraction(table: Table, places: Places, data: str, folder: Path) -> Step:
 
 
 def _is_whole(folder: Path, views: int) -> bool:
-    from clinit.extract.cache import open_cache
+    from clinit.extract.cache.read import open_cache
 
     try:
         cache = open_cache(folder)
@@ -179,8 +179,8 @@ def _is_aligned(head: Path, base: Path) -> bool:
     Raises:
         ExperimentError: If it was aligned from another head than that of the base cache.
     """
-    from clinit.extract.cache import open_cache
-    from clinit.extract.head import read_head
+    from clinit.extract.cache.head import read_head
+    from clinit.extract.cache.read import open_cache
     from clinit.headtrain.stream.base_head import head_digest
 
     if not head.is_file():

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.choices import MaxPixels, Overwrite
 from clinit.cli.claim import claimed_folder, tell_replaced
 from clinit.cli.completion import runs
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
-from clinit.cli.places import check_run
-from clinit.cli.run_data import read_data
+from clinit.cli.options import MaxPixels, Overwrite
+from clinit.cli.run_data import check_run, read_data
 from clinit.cli.top_inputs import (
     BaseRoot,
     Images,
@@ -43,8 +42,8 @@ _REMEDY = "Give what the run read: --base, --new and --head."
 class _Places:
     """Where the data of a run are, and how its images are read."""
 
-    base: Path
-    new: Path
+    base: list[Path]
+    new: list[Path]
     head: Path | None
     weights: Path | None = None
     base_root: Path | None = None
@@ -168,9 +167,13 @@ def _places(info: RunInfo, base: Path | None, new: Path | None, head: Path | Non
 
     recorded = (info.get("head") or {}).get("path")
     head = head or (Path(recorded) if recorded else None)
-    found = base or Path(info["base"]["path"]), new or Path(info["new"]["path"])
-    for option, path in (("--base", found[0]), ("--new", found[1]), ("--head", head)):
-        if path is not None and not path.exists():
+    found = [
+        [given] if given else [Path(each) for each in (side["path"], *side.get("other_paths", ()))]
+        for given, side in ((base, info["base"]), (new, info["new"]))
+    ]
+    options = [("--base", path) for path in found[0]] + [("--new", path) for path in found[1]]
+    for option, path in [*options, *([("--head", head)] if head else [])]:
+        if not path.exists():
             raise RecordError(
                 f"the run read {path}, which is not there",
                 remedy=f"Say where it is now with {option}.",
@@ -201,8 +204,8 @@ def _train_top(record: RunRecord, study: Study, places: _Places) -> RunRecord:
 
     with tempfile.TemporaryDirectory(prefix="clinit-rerun-") as folder:
         images = Images(
-            base=places.base,
-            new=places.new,
+            base=places.base[0],
+            new=places.new[0],
             base_root=places.base_root,
             new_root=places.new_root,
             weights=places.weights,

@@ -1,7 +1,11 @@
-"""What commands read before they train runs, and what they print before and after it."""
+"""What commands read before they train runs, and what they print before and after it.
+
+What a command reads is there: asked before PyTorch is loaded, which takes seconds.
+"""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,17 +13,78 @@ from typing import TYPE_CHECKING
 from clinit.cli.claim import tell_replaced
 from clinit.cli.console import note, say
 from clinit.cli.progress import doing
-from clinit.errors import ExperimentError
+from clinit.errors import ExperimentError, ModelError, RecordError
+from clinit.extract.cache.folder import split_names
 from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.runs import RunData
 
 
+def check_caches(*paths: Path | None, head: Path | None = None) -> None:
+    """Check that there are caches, and a head file where one is given.
+
+    Raises:
+        CacheError: If there is no cache at one of the paths.
+        HeadError: If there is no file of a head.
+    """
+    for path in paths:
+        if path is not None:
+            split_names(path)
+    if head is not None and not head.is_file():
+        from clinit.extract.cache.head import read_head
+
+        read_head(head)  # says what is wrong with it
+
+
+def check_model(path: Path, images: Sequence[Path] = ()) -> None:
+    """Check that there is something that may be a model, and that it is not among the images.
+
+    Args:
+        path: What is given as the model.
+        images: What is given behind it.
+
+    Raises:
+        ModelError: If there is nothing at `path`, or it is no model and one of the images is.
+    """
+    if not path.exists():
+        raise ModelError(
+            f"no model file at {path}", remedy="Write one with `clinit export RUN --out FILE`."
+        )
+    model = next(filter(_looks_like_model, images), None)
+    if model is not None and not _looks_like_model(path):
+        raise ModelError(
+            f"{path} is not a model, but {model} is one: are they swapped?",
+            remedy=f"Give the model first: {shlex.quote(str(model))} {shlex.quote(str(path))}",
+        )
+
+
+def _looks_like_model(path: Path) -> bool:
+    if path.is_dir():
+        return (path / "model.safetensors").is_file()
+    return path.suffix.lower() in (".safetensors", ".onnx", ".npz") and path.is_file()
+
+
+def check_run(path: Path) -> None:
+    """Check that there is something that may be a run record.
+
+    Raises:
+        RecordError: If there is nothing at `path`.
+    """
+    if not path.exists():
+        raise RecordError(
+            f"no run record at {path}: there is no such folder",
+            remedy="Give a folder that `clinit train-head ... --out FOLDER` has written.",
+        )
+
+
 def read_data(
-    base: Path, new: Path, heads: Mapping[str, Path | None], memory: int | None = None
+    base: Sequence[Path],
+    new: Sequence[Path],
+    heads: Mapping[str, Path | None],
+    memory: int | None = None,
 ) -> RunData:
-    """Open both caches, in memory as far as they fit, and the pretrained heads by loss.
+    """Open the caches of both sides, in memory as far as they fit, and the heads by loss.
 
     Raises:
         ExperimentError: If there is no pretrained head.
@@ -38,7 +103,7 @@ def heads_by_loss(words: Sequence[str]) -> dict[str, Path]:
     Raises:
         ExperimentError: If there are two for the same runs.
     """
-    from clinit.headtrain.losses import LOSSES
+    from clinit.headtrain.train.losses import LOSSES
 
     paths: dict[str, Path] = {}
     for word in words:
@@ -64,7 +129,7 @@ def tell_left(places: Collection[Path], left: Collection[Path], *, overwrite: bo
 
 def show_runs(places: Collection[Path], trained: Collection[Path]) -> None:
     """Print the table of records; notes of those just trained were printed before."""
-    from clinit.analysis.report import load_report
+    from clinit.analysis.report.report import load_report
     from clinit.cli.report import show
 
     report = load_report([*places])
@@ -81,7 +146,7 @@ def show_ranking(records: Sequence[Path]) -> None:
 
     Notes of the records are left out: there may be some of every run.
     """
-    from clinit.analysis.report import load_report
+    from clinit.analysis.report.report import load_report
     from clinit.cli.report import show
 
     report = load_report(records)

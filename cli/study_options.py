@@ -9,19 +9,20 @@ the studies that they describe, resolved.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from clinit.cli.config_file import Defaults
+from clinit.cli.config import Defaults
 from clinit.cli.console import note
 from clinit.cli.context import Context, given, overridden
-from clinit.cli.expand import Command, expand
 from clinit.errors import ExperimentError
 from clinit.headtrain.setting import Field
 from clinit.headtrain.study import (
@@ -156,7 +157,7 @@ def _repeated(field: Field, *, several: bool) -> str:
 
 def _studies(context: Context, values: dict[str, Any], *, top: bool) -> list[Study]:
     """Return the distinct studies of all combinations of starts."""
-    from clinit.headtrain.stream.tasks import read_class_order
+    from clinit.headtrain.stream.scenario import read_class_order
 
     for name, rival in RIVALS.items():
         if overridden(context, name, rival):
@@ -239,3 +240,45 @@ def _number_or_word(field: Field, text: str) -> int | float | str:
         return int(text) if field.is_integer else float(text)
     except ValueError:
         return text
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def expand(
+    name: str,
+    options: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    build: Callable[[Mapping[str, Any]], Any],
+) -> Callable[[Command], Command]:
+    """Replace a parameter with options; `build` makes its value from all that was given."""
+
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+
+        @functools.wraps(command)
+        def wrapper(**values: Any) -> Any:
+            built = build(values)
+            own = {key: value for key, value in values.items() if key not in options}
+            return command(**own, **{name: built})
+
+        parameters: list[inspect.Parameter] = []
+        for parameter in signature.parameters.values():
+            if parameter.name == name:
+                parameters += [
+                    inspect.Parameter(
+                        key,
+                        inspect.Parameter.KEYWORD_ONLY,
+                        default=defaults[key],
+                        annotation=options[key],
+                    )
+                    for key in options
+                ]
+            else:
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+        del wrapper.__wrapped__  # Typer would look through it
+        return wrapper  # type: ignore[return-value]
+
+    return decorate

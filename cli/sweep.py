@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
@@ -11,19 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clinit.cli import completion
-from clinit.cli.choices import BaseCache, Memory, NewCache
 from clinit.cli.claim import claimed_folder
-from clinit.cli.config_file import ConfigOption, commands_with_files
-from clinit.cli.config_section import OF_IMAGES
+from clinit.cli.config import OF_IMAGES, ConfigOption, commands_with_files, grids_of
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
 from clinit.cli.interruption import keeps
-from clinit.cli.places import check_caches
-from clinit.cli.run_data import heads_by_loss, read_data, show_ranking
-from clinit.cli.sweep_grids import grids_of
-from clinit.cli.sweep_progress import progress
+from clinit.cli.options import BaseCaches, Memory, NewCaches
+from clinit.cli.run_data import check_caches, heads_by_loss, read_data, show_ranking
 from clinit.cli.sweep_search import SearchOptions, run_search
 from clinit.cli.top_inputs import CheckpointEvery, Images, takes_images
+from clinit.cli.training_progress import sweep_progress
 from clinit.files.paths import check_writable
 from clinit.words import number_of
 
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from clinit.headtrain.study import Study
     from clinit.headtrain.sweep.folder import SweepFolder
     from clinit.headtrain.sweep.grid import Choice
-    from clinit.headtrain.sweep.runner import SweepPlan
+    from clinit.headtrain.sweep.plan import SweepPlan
 
 
 class Search(StrEnum):
@@ -51,8 +49,8 @@ class Direction(StrEnum):
 @takes_images
 def sweep(
     context: Context,
-    base: BaseCache,
-    new: NewCache,
+    base: BaseCaches,
+    new: NewCaches,
     out: Annotated[
         Path,
         typer.Option(
@@ -193,7 +191,7 @@ def sweep(
         from clinit.cli.sweep_top import sweep_top
 
         runs = _runs(grids_of(config_file, grid or [], commands, top=True), top=True)
-        _check_places(base, new, out)
+        _check_places((*base, *new), out)
         sweep_top(runs, images, head or [], out, checkpoint_every=checkpoint_every, dry_run=dry_run)
         return
     _reject_images(context)
@@ -201,7 +199,7 @@ def sweep(
         asked.reject()
         places = (base, new, head or [])
         grids = grids_of(config_file, grid or [], commands)
-        _check_places(base, new, out)
+        _check_places((*base, *new), out)
         _sweep(grids, places, out, bank_size, memory=memory, ray=ray, dry_run=dry_run)
         return
     if ray is not None:
@@ -215,22 +213,22 @@ def sweep(
             f"--search takes one grid, but there are {len(others) + 1}: of tables [[sweep.grid]],"
             " or of methods with settings of their own"
         )
-    _check_places(base, new, out)
+    _check_places((*base, *new), out)
     with claimed_folder(out):
         run_search(
             chosen, read_data(base, new, heads_by_loss(head or []), memory), out, asked, bank_size
         )
 
 
-def _check_places(base: Path, new: Path, out: Path) -> None:
+def _check_places(caches: Sequence[Path], out: Path) -> None:
     """Check that the caches are there, and that the runs can be written."""
-    check_caches(base, new)
+    check_caches(*caches)
     check_writable(out)
 
 
 def _sweep(
     grids: list[dict[str, Choice]],
-    places: tuple[Path, Path, list[str]],
+    places: tuple[list[Path], list[Path], list[str]],
     out: Path,
     bank_size: int | None,
     *,
@@ -240,7 +238,7 @@ def _sweep(
 ) -> None:
     """Train what is left of the union of grids and print the ranked runs."""
     from clinit.headtrain.sweep.folder import open_folder
-    from clinit.headtrain.sweep.runner import plan_sweep, run_sweep, train_here
+    from clinit.headtrain.sweep.plan import plan_sweep, run_sweep, train_here
 
     runs = _runs(grids, top=False)
     with ExitStack() as stack:
@@ -253,12 +251,12 @@ def _sweep(
         if dry_run:
             _list(plan)
             return
-        observer = stack.enter_context(progress(total=len(runs), done=len(plan.done)))
+        observer = stack.enter_context(sweep_progress(len(runs), len(plan.done)))
         command = ["clinit", *sys.argv[1:]]
         if ray is None or not plan.banks:
             train = train_here(data, observer, command=command)
         else:
-            from clinit.headtrain.sweep.cluster import SHARED, train_on_ray
+            from clinit.headtrain.sweep.on_ray import SHARED, train_on_ray
 
             if not data.is_loaded:
                 note(SHARED)
@@ -271,7 +269,7 @@ def _sweep(
 
 def _runs(grids: list[dict[str, Choice]], *, top: bool) -> list[Study]:
     """Return the distinct runs of grids."""
-    from clinit.headtrain.sweep.run import distinct, runs_of
+    from clinit.headtrain.sweep.plan import distinct, runs_of
 
     combinations = [run for grid in grids for run in runs_of(grid, top=top)]
     runs = distinct(combinations)

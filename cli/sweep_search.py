@@ -13,7 +13,7 @@ import typer
 from clinit.cli.completion import DIRECTIONS
 from clinit.cli.console import say
 from clinit.cli.run_data import show_ranking
-from clinit.cli.sweep_progress import progress
+from clinit.cli.training_progress import sweep_progress
 from clinit.words import number_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class SearchOptions:
         Raises:
             BadParameter: If there is none of that name.
         """
-        from clinit.headtrain.sweep.fields import nearest
+        from clinit.words import nearest
 
         name = self.objective or "acc_all"
         if name not in DIRECTIONS:
@@ -63,11 +63,8 @@ def run_search(
 ) -> None:
     """Search on held-out rows; train the chosen settings on all rows and print both values."""
     from clinit.headtrain.sweep.folder import hold_folder
-    from clinit.headtrain.sweep.held_out import hold_out
-    from clinit.headtrain.sweep.plan import bank_limit
-    from clinit.headtrain.sweep.run import run_of
-    from clinit.headtrain.sweep.runner import train_here
-    from clinit.headtrain.sweep.search import STUDY, SearchConfig, Space, search
+    from clinit.headtrain.sweep.plan import bank_limit, run_of, train_here
+    from clinit.headtrain.sweep.search import STUDY, SearchConfig, Space, hold_out, search
 
     objective = options.checked_objective()
     config = SearchConfig(
@@ -91,7 +88,9 @@ def run_search(
     say(f"Watch it: optuna-dashboard sqlite:///{out / STUDY}")
     with (
         hold_folder(out / "trials", held, space.losses) as folder,
-        progress(total=config.trials * len(space.seeds), done=len(folder.recorded)) as observer,
+        sweep_progress(
+            total=config.trials * len(space.seeds), done=len(folder.recorded)
+        ) as observer,
     ):
         found = search(
             space,
@@ -113,11 +112,11 @@ def _test(
 ) -> list[float | None]:
     """Train the chosen settings on all training rows; return the values on the test rows."""
     from clinit.headtrain.sweep.folder import hold_folder
-    from clinit.headtrain.sweep.runner import plan_sweep, run_sweep, train_here
+    from clinit.headtrain.sweep.plan import plan_sweep, run_sweep, train_here
 
     with hold_folder(out / "chosen", data, {run.training.loss for run in runs}) as folder:
         plan = plan_sweep(runs, folder, data, bank_size=bank_size)
-        with progress(total=len(runs), done=len(plan.done)) as observer:
+        with sweep_progress(len(runs), len(plan.done)) as observer:
             train = train_here(data, observer, command=["clinit", *sys.argv[1:]])
             run_sweep(plan, folder, train, observer)
         paths = [path for run in runs if (path := folder.record_of(run)) is not None]
@@ -126,7 +125,7 @@ def _test(
 
 
 def _measure(path: Path, objective: str) -> float | None:
-    from clinit.analysis.run_summary import RunSummary
+    from clinit.analysis.report.run import RunSummary
     from clinit.headtrain.record.format import read_record
 
     value: float | None = RunSummary.of(read_record(path)).row()[objective]

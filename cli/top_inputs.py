@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.choices import MaxPixels
 from clinit.cli.console import note, say
 from clinit.cli.context import Context, given
-from clinit.cli.expand import Command, expand
+from clinit.cli.options import MaxPixels
 from clinit.cli.progress import doing, progress
+from clinit.cli.study_options import Command, expand
 from clinit.extract.dataset.decode import MAX_PIXELS
 from clinit.words import byte_count
 
 if TYPE_CHECKING:
-    from clinit.extract.progress import Progress
+    from clinit.extract.work.timing import Progress
     from clinit.headtrain.runs import RunData
     from clinit.headtrain.study import Study
     from clinit.headtrain.top.inputs import Side, StoredPart, TopInputs
@@ -145,7 +145,7 @@ def open_data(
 ) -> tuple[tuple[Side, Side], RunData]:
     """Open the two data sets, with their images, and the pretrained heads by loss."""
     from clinit.headtrain.runs import RunData
-    from clinit.headtrain.top.images import open_side
+    from clinit.headtrain.top.inputs import open_side
 
     with doing("Reading the caches …"):
         base = open_side(images.base, images.base_root, option="--base-root")
@@ -159,8 +159,7 @@ def read_inputs(
     """Load the backbone, and compute and store the activations that the runs look at."""
     from clinit.headtrain.study import names_of
     from clinit.headtrain.top.experiment import top_notes
-    from clinit.headtrain.top.images import reload_backbone
-    from clinit.headtrain.top.inputs import Storage, prepare_inputs
+    from clinit.headtrain.top.inputs import Storage, prepare_inputs, reload_backbone
 
     with doing("Reading the weights …"):
         training = studies[0].training

@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clinit.cli.choices import BaseCache, BaseHead, Memory, NewCache, Overwrite, VerboseStarts
 from clinit.cli.claim import claimed_folder
-from clinit.cli.config_file import ConfigOption
+from clinit.cli.config import ConfigOption
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
-from clinit.cli.places import check_caches
-from clinit.cli.run_data import read_data, show_runs, tell_left
+from clinit.cli.options import BaseCaches, BaseHead, Memory, NewCaches, Overwrite, VerboseStarts
+from clinit.cli.run_data import check_caches, read_data, show_runs, tell_left
 from clinit.cli.study_options import takes_studies
 from clinit.cli.training_progress import training_progress
 from clinit.files.paths import check_writable
 from clinit.headtrain.study import Study
 
 if TYPE_CHECKING:
-    from clinit.headtrain.init import Rows
-    from clinit.headtrain.least_squares.statistics import ClassStatistics
+    from clinit.headtrain.rows import Rows
+    from clinit.headtrain.statistics.class_statistics import ClassStatistics
 
 
 _DIAGNOSIS_LAMBDA = 0.05
@@ -39,8 +38,8 @@ _KEPT = (
 @takes_studies(top=False)
 def train_head(
     context: Context,
-    base: BaseCache,
-    new: NewCache,
+    base: BaseCaches,
+    new: NewCaches,
     out: Annotated[
         Path,
         typer.Option(
@@ -72,11 +71,11 @@ def train_head(
     table of their results; what an earlier call with the same command has
     recorded stays as it is, unless --overwrite is given.
     """
-    check_caches(base, new, head=head)
+    check_caches(*base, *new, head=head)
     check_writable(out)
-    from clinit.extract.device import choose_device
     from clinit.headtrain import runs
-    from clinit.headtrain.bank.precision import check_precision
+    from clinit.headtrain.train.heads import check_precision
+    from clinit.machine import choose_device
 
     training = studies[0].training
     check_precision(training.precision, choose_device(training.device))
@@ -99,6 +98,6 @@ def train_head(
 
 
 def _diagnosis(statistics: ClassStatistics, head: Rows) -> dict[str, Any]:
-    from clinit.analysis.diagnosis import diagnose
+    from clinit.analysis.metrics.diagnosis import diagnose
 
     return diagnose(statistics, head.weight, head.bias, lam=_DIAGNOSIS_LAMBDA).content()

@@ -9,13 +9,12 @@ from typing import Annotated
 
 import typer
 
-from clinit.cli.choices import BaseCache, BaseHead, NewCache, Overwrite, VerboseStarts
 from clinit.cli.claim import claimed_folder
-from clinit.cli.config_file import ConfigOption
+from clinit.cli.config import ConfigOption
 from clinit.cli.context import Context
 from clinit.cli.interruption import keeps
-from clinit.cli.places import check_caches
-from clinit.cli.run_data import show_runs, tell_left
+from clinit.cli.options import BaseCache, BaseHead, NewCache, Overwrite, VerboseStarts
+from clinit.cli.run_data import check_caches, show_runs, tell_left
 from clinit.cli.study_options import takes_studies
 from clinit.cli.top_inputs import CheckpointEvery, Images, open_data, read_inputs, takes_images
 from clinit.cli.training_progress import run_progress

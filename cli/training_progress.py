@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 
 from clinit.cli.console import note, say
 from clinit.cli.progress import progress
+from clinit.words import number_of
 
 if TYPE_CHECKING:
     from clinit.headtrain.events import Event, Initialised, Observer
-    from clinit.headtrain.init import LambdaCurve
+    from clinit.headtrain.start.initialise import LambdaCurve
+    from clinit.headtrain.sweep.plan import SweepEvent, SweepObserver
+
 
 _FEW = 4
 """Heads whose losses are shown one by one."""
@@ -118,3 +121,41 @@ def _initialised(event: Initialised) -> str:
         f"{phase} {value:.3f} s" for phase, value in event.seconds.items() if value >= 0.0005
     )
     return f"{line}; {start.library}: {spent}"
+
+
+@contextmanager
+def sweep_progress(total: int, done: int) -> Iterator[SweepObserver]:
+    """Show how many of `total` runs are recorded; within a bank the bar moves with its steps."""
+    from clinit.headtrain import events
+    from clinit.headtrain.sweep import plan as runner
+
+    said: set[str] = set()
+    recorded, share = done, 0.0
+    with progress() as shown:
+        line = shown.line(f"{done:,}/{total:,} runs")
+
+        def observe(event: SweepEvent) -> None:
+            nonlocal recorded, share
+            match event:
+                case events.Noted(text):
+                    if text not in said:
+                        said.add(text)
+                        note(text)
+                case events.BankStarted(runs, recorded=again):
+                    steps = runs[0].stream.tasks * runs[0].stream.iterations
+                    share = (len(runs) - again) / max(1, steps)
+                    line.more = f"bank of {len(runs)}"
+                    line.count(line.done, total - done)
+                case events.Stepped(steps):
+                    line.count(line.done + share * steps, total - done)
+                case runner.RunsRecorded(runs):
+                    recorded += runs
+                    line.title = f"{recorded:,}/{total:,} runs"
+                    line.count(recorded - done, total - done)
+                    shown.reached(f"{recorded:,} of {number_of(total, 'run')} recorded")
+                case runner.BankHalved(runs):
+                    note(
+                        f"a bank of {number_of(runs, 'run')} does not fit into memory: it is halved"
+                    )
+
+        yield observe

@@ -21,8 +21,8 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from clinit.errors import CacheError
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.transform import Transform, resize
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.network.transform import Transform, resize
 
 AREA = (0.08, 1.0)
 """Area of a crop as a share of the image's area."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from clinit.headtrain.init import Initialisation, LambdaCurve
+from clinit.headtrain.start.scale import Initialisation
+from clinit.headtrain.statistics.lambda_curve import LambdaCurve
 from clinit.headtrain.study import Study
 
 
@@ -45,7 +46,7 @@ class Initialised:
     head_id: str
     start: Initialisation
     seconds: Mapping[str, float]
-    """Seconds per part of the work, see `clinit.headtrain.init.task_start`."""
+    """Seconds per part of the work, see `clinit.headtrain.start.task_start`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clinit.errors import RecordError
-from clinit.extract.head import Head
+from clinit.extract.cache.head import Head
 from clinit.headtrain.events import BankStarted, Observer, ignore
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.learner import Diagnose
@@ -335,4 +335,5 @@ def _telling(study: Study) -> dict[str, Any]:
 
 
 def _without_path(description: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in description.items() if name != "path"}
+    places = ("path", "other_paths")
+    return {name: value for name, value in description.items() if name not in places}

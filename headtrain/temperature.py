@@ -31,8 +31,8 @@ from jaxtyping import Bool, Float, Int
 from msgspec import Meta
 from scipy.optimize import brentq
 
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
 from clinit.files.documents import Count
 from clinit.headtrain.rows import never_wins
 

@@ -1,6 +1,9 @@
+import fcntl
 import hashlib
 import json
 import os
+import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,20 +48,49 @@ def _skip_without_gpu(request: pytest.FixtureRequest) -> None:
         pytest.skip("needs a CUDA device")
 
 
+Once = Callable[[str, Callable[[Path], object]], Path]
+
+
 @pytest.fixture(scope="session")
-def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """Make a folder once for all processes of the suite: `once("cache", write_cache)`.
+
+    The first test that asks for it calls the function with the empty folder, the others wait for
+    it. Nobody may change it: a test that must, works on a copy.
+    """
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+
+    def made(name: str, make: Callable[[Path], object]) -> Path:
+        folder, done = root / name, root / f"{name}.made"
+        with (root / f"{name}.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # of one that has failed
+                folder.mkdir()
+                make(folder)
+                done.touch()
+        return folder
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def tiny_weights(once: Once) -> Path:
     """Weights of a ConvNeXtV2 of 12 features and the three classes a, b, c."""
     import timm
     from safetensors.torch import save_file
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(7)
-        network = timm.create_model(TINY_MODEL, num_classes=3, **TINY_ARGS)
-        for parameter in network.parameters():
-            parameter.data += 0.3 * torch.randn_like(parameter)
-    path = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
-    save_file(network.state_dict(), path, metadata={"class_names": '["a", "b", "c"]'})
-    return path
+    def make(folder: Path) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(7)
+            network = timm.create_model(TINY_MODEL, num_classes=3, **TINY_ARGS)
+            for parameter in network.parameters():
+                parameter.data += 0.3 * torch.randn_like(parameter)
+        metadata = {"class_names": '["a", "b", "c"]'}
+        save_file(network.state_dict(), folder / "tiny.safetensors", metadata=metadata)
+
+    return once("weights", make) / "tiny.safetensors"
 
 
 @pytest.fixture(scope="session")
@@ -70,9 +102,9 @@ def make_run() -> Callable[..., Path]:
     import timm
     from safetensors.torch import save_file
 
-    from clinit.extract.backbone import BackboneConfig
     from clinit.extract.dataset.scan import scan
-    from clinit.extract.run import ExtractConfig, extract
+    from clinit.extract.network.backbone import BackboneConfig
+    from clinit.extract.work.run import ExtractConfig, extract
     from clinit.headtrain.experiment import run_experiment
     from clinit.headtrain.record.format import write_record
     from clinit.headtrain.stream.source import read_source
@@ -132,17 +164,29 @@ def _write_images(root: Path, classes: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny_run(make_run: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The record of a run on features of a ConvNeXtV2; not to be changed."""
-    return make_run(tmp_path_factory.mktemp("tiny"))
+def tiny_run(make_run: Callable[..., Path], once: Once) -> Path:
+    """The record of a run on features of a ConvNeXtV2, beside its images and caches."""
+    return once("tiny", make_run) / "run"
 
 
 @pytest.fixture(scope="session")
-def tiny_onnx(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The export of that run as a folder with an ONNX form; not to be changed."""
-    from clinit.headtrain.export.run import export_run
+def tiny_model(tiny_run: Path, once: Once) -> Path:
+    """The export of that run, a folder; it remembers its classes."""
+    from clinit.headtrain.model.export import export_run
 
-    return export_run(tiny_run, tmp_path_factory.mktemp("onnx") / "scenes", onnx=True)
+    return once("exported", lambda folder: export_run(tiny_run, folder / "scenes")) / "scenes"
+
+
+@pytest.fixture(scope="session")
+def tiny_onnx(tiny_run: Path, once: Once) -> Any:
+    """The export of that run as a folder with an ONNX form."""
+    from clinit.headtrain.model.export import export_run
+
+    def make(folder: Path) -> None:
+        export = export_run(tiny_run, folder / "scenes", onnx=True)
+        (folder / "export").write_bytes(pickle.dumps(export))
+
+    return pickle.loads((once("onnx", make) / "export").read_bytes())
 
 
 @pytest.fixture

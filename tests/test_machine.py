@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from clinit.extract.backbone import BackboneConfig
-from clinit.extract.run import ExtractConfig
+from clinit.extract.network.backbone import BackboneConfig
+from clinit.extract.work.run import ExtractConfig
 from clinit.headtrain.top.inputs import Storage
 from clinit.machine import cpu_count, free_memory, visible_cpus
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from clinit.cli.main import app
-from clinit.extract.cache import open_cache
+from clinit.extract.cache.read import open_cache
 
 pytestmark = [
     pytest.mark.realdata,

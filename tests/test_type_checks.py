@@ -9,7 +9,7 @@ from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import Float, TypeCheckError
 
 from clinit.extract.parquet_size import parquet_size
-from clinit.headtrain.losses.interface import pick
+from clinit.headtrain.train.losses import pick
 from tests.type_checks import CALLS, CHECKED, first_calls, names_arrays
 
 

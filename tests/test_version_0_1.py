@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 import clinit
 from clinit.cli.main import app
-from clinit.extract.cache import open_cache, open_split
-from clinit.extract.head import read_head
-from clinit.extract.verify import verify
+from clinit.extract.cache.head import read_head
+from clinit.extract.cache.read import open_cache, open_split
+from clinit.extract.cache.verify import verify
 from clinit.headtrain.record.format import changed_parameters, read_record
 from clinit.headtrain.stream.base_head import read_base_head
-from clinit.headtrain.top.activations.rows import StoredRows
+from clinit.headtrain.top.activations import StoredRows
 
 DATA = Path(__file__).parent / "data" / "v0.1"
 

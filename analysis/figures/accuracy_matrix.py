@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clinit.analysis.accuracy import accuracy_matrix
-from clinit.analysis.accuracy_before import accuracy_before
-from clinit.analysis.figures.starts import Start, starts_of
-from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.figures.line import Start, starts_of
+from clinit.analysis.metrics.accuracy import accuracy_before, accuracy_matrix
+from clinit.analysis.report.run import RunSummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

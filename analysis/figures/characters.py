@@ -14,9 +14,8 @@ from typing import Any
 import plotext
 from rich.text import Text
 
-from clinit.analysis.figures.line import Line, finite_values
-from clinit.analysis.figures.scale import Real, round_ticks, tick_text
-from clinit.analysis.figures.shorten import fitted, shortened
+from clinit.analysis.figures.line import Line, Real, finite_values, round_ticks, tick_text
+from clinit.analysis.figures.style import fitted, shortened
 
 MARKERS = ("o", "x", "+", "#", "*", "%", "@", "&", "=", "~", "s", "z", "v", "n", "$")
 _COLOURS = ("orange+", "blue+", "green+", "magenta+", "cyan+", "red+", "orange", "blue")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clinit.analysis.class_gains import ClassGains, class_gains
-from clinit.analysis.figures.shorten import shortened
-from clinit.analysis.figures.starts import Start, starts_of
-from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.figures.line import Start, starts_of
+from clinit.analysis.figures.style import shortened
+from clinit.analysis.metrics.classes import ClassGains, class_gains
+from clinit.analysis.report.run import RunSummary
 from clinit.errors import RecordError
 from clinit.words import visible
 

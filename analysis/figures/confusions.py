@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clinit.analysis.confusions import confusions, mistakes_of
-from clinit.analysis.figures.shorten import shortened
-from clinit.analysis.figures.starts import Start, seed_of, starts_of
-from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.figures.line import Start, seed_of, starts_of
+from clinit.analysis.figures.style import shortened
+from clinit.analysis.metrics.classes import confusions, mistakes_of
+from clinit.analysis.report.run import RunSummary
 from clinit.words import visible
 
 if TYPE_CHECKING:

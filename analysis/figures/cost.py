@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clinit.analysis.figures.starts import Start, starts_of
-from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.figures.line import Start, starts_of
+from clinit.analysis.report.run import RunSummary
 from clinit.errors import RecordError
 
 if TYPE_CHECKING:

@@ -17,9 +17,16 @@ from typing import TYPE_CHECKING
 import polars as pl
 from rich.text import Text
 
-from clinit.analysis.figures.line import Line, lines_of, log_floor
-from clinit.analysis.figures.starts import Start, best_of, seeds_remark, starts_of
-from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.figures.line import (
+    Line,
+    Start,
+    best_of,
+    lines_of,
+    log_floor,
+    seeds_remark,
+    starts_of,
+)
+from clinit.analysis.report.run import RunSummary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,7 +17,7 @@ from clinit.analysis.figures import (
     loss_spike,
 )
 from clinit.analysis.figures.names import FigureName
-from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.report.run import RunSummary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

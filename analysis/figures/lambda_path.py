@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clinit.analysis.figures.line import Line, finite_values
-from clinit.analysis.figures.starts import seed_of, starts_of
-from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.figures.line import Line, finite_values, seed_of, starts_of
+from clinit.analysis.report.run import RunSummary
 from clinit.errors import RecordError
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
-"""A line of a figure: means over seeds with their range, broken where a value is not finite."""
+"""Lines of figures: runs as starts, means over seeds with their range, scales and ticks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -9,8 +10,14 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float
 
-from clinit.analysis.figures.scale import Real, spans_decades
+from clinit.analysis.metrics.accuracy import mean
+from clinit.analysis.report.run import RunSummary
+from clinit.analysis.report.seeds import alike
+from clinit.analysis.report.settings import labels
+from clinit.words import visible
 
+Real = int | float
+"""For functions that take whole numbers too: where types are checked, an int is no float."""
 Values = Float[np.ndarray, " points"]
 Numbers = Sequence[Real] | np.ndarray
 
@@ -137,3 +144,91 @@ def finite_values(series: Iterable[Iterable[Line]], *, bands: bool = True) -> li
         for values in ((line.mean, line.low, line.high) if bands else (line.mean,))
     ]
     return np.concatenate(arrays).tolist() if arrays else []
+
+
+LOG_RATIO = 20.0
+"""Values that span more than this are drawn on a logarithmic scale."""
+
+
+def spans_decades(values: Sequence[Real]) -> bool:
+    """Return whether values are positive and differ by more than a factor of `LOG_RATIO`."""
+    return bool(values) and min(values) > 0 and max(values) / min(values) > LOG_RATIO
+
+
+def round_ticks(low: Real, high: Real, *, log: bool, count: int = 5) -> list[float]:
+    """Return about `count` round numbers between `low` and `high`."""
+    if log:
+        return _round_powers(low, high, count)
+    if high <= low:
+        return [low]
+    rough = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(index * step, 12) for index in range(first, last + 1)]
+
+
+def _round_powers(low: Real, high: Real, count: int) -> list[float]:
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in ((1, 2, 5), (1, 3), (1,)):
+        ticks = [step * 10.0**power for power in powers for step in steps]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(ticks) <= count + 2:
+            return ticks
+    return ticks[:: math.ceil(len(ticks) / (count + 2))]
+
+
+def tick_text(value: Real) -> str:
+    """Return a tick as printed, in few letters: 0.05, 20, 1e-05, 1e+06."""
+    return f"{value:g}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Start:
+    """A way to start new rows: a run of each seed."""
+
+    name: str
+    """Short and distinct, without control characters."""
+    runs: tuple[RunSummary, ...]
+
+    @property
+    def first(self) -> RunSummary:
+        """The run that stands for the start where only one seed can be drawn."""
+        return self.runs[0]
+
+
+def starts_of(runs: Sequence[RunSummary]) -> list[Start]:
+    """Return the starts of `runs`, in their order.
+
+    A run that was recorded twice with the same seed is a start of its own.
+    """
+    parts = alike(runs)
+    names = labels([part[0] for part in parts], without=("seed",))
+    return [Start(visible(name), part) for name, part in zip(names, parts, strict=True)]
+
+
+def best_of(starts: Sequence[Start], most: int) -> list[Start]:
+    """Return the starts of the best A_all, means over seeds, at most so many, in their order."""
+    if len(starts) <= most:
+        return [*starts]
+    scores = [_score(start) for start in starts]
+    chosen = sorted(range(len(starts)), key=lambda place: -scores[place])[:most]
+    return [starts[place] for place in sorted(chosen)]
+
+
+def _score(start: Start) -> float:
+    known = [value for run in start.runs if (value := mean(run.averaged["acc_all"])) is not None]
+    return sum(known) / len(known) if known else float("-inf")
+
+
+def seeds_remark(starts: Sequence[Start]) -> str:
+    """Return what a line is where there are several seeds; empty where there are not."""
+    counts = sorted({len(start.runs) for start in starts})
+    if counts[-1] == 1:
+        return ""
+    return f"Means over {counts[-1] if len(counts) == 1 else f'up to {counts[-1]}'} seeds."
+
+
+def seed_of(run: RunSummary) -> str:
+    """Return the seed of a run in words: `seed 0`."""
+    return f"seed {visible(str(run.config.get('seed', '-')))}"

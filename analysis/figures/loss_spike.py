@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clinit.analysis.figures.curves import LOSS
-from clinit.analysis.figures.line import Line, lines_of, log_floor
-from clinit.analysis.figures.starts import Start, starts_of
-from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.figures.line import Line, Start, lines_of, log_floor, starts_of
+from clinit.analysis.report.run import RunSummary
 from clinit.errors import RecordError
 
 if TYPE_CHECKING:

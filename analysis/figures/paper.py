@@ -14,9 +14,8 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation, Transform
 
 from clinit.analysis.figures import style
-from clinit.analysis.figures.scale import Real
-from clinit.analysis.figures.shorten import shortened
-from clinit.analysis.figures.style import Look
+from clinit.analysis.figures.line import Real
+from clinit.analysis.figures.style import Look, shortened
 
 _LETTERS_PER_INCH = 15.0
 

@@ -11,7 +11,7 @@ from matplotlib import rc_context
 from matplotlib.font_manager import fontManager
 
 from clinit.analysis.figures.gallery import figure_of
-from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.report.run import RunSummary
 from clinit.errors import RecordError
 from clinit.files.commit import commit_file
 from clinit.files.lock import claim_file

@@ -10,8 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 from clinit.analysis.figures import style
-from clinit.analysis.figures.line import Line, finite_values
-from clinit.analysis.figures.scale import Real, round_ticks, spans_decades, tick_text
+from clinit.analysis.figures.line import (
+    Line,
+    Real,
+    finite_values,
+    round_ticks,
+    spans_decades,
+    tick_text,
+)
 from clinit.analysis.figures.style import Look
 
 MOST_PLAIN = 7

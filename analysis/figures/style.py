@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
+from rich.cells import cell_len, chop_cells, set_cell_size
 
-from clinit.analysis.figures.starts import Start
+from clinit.analysis.figures.line import Start
 
 # M. Okabe, K. Ito, "Color universal design", 2008: told apart with any colour vision; its
 # yellow is left out, which nobody can see on white paper.
@@ -87,3 +88,18 @@ def is_dark(rgba: tuple[float, float, float, float]) -> bool:
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     luminance = float(linear @ (0.2126, 0.7152, 0.0722))
     return 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05
+
+
+def shortened(name: str, width: int) -> str:
+    """Return a name in at most `width` columns, with an ellipsis where something is left out."""
+    if cell_len(name) <= width:
+        return name
+    return chop_cells(name, max(1, width - 1))[0] + "…" if width > 1 else "…"[:width]
+
+
+def fitted(name: str, width: int, *, right: bool = False) -> str:
+    """Return a name in exactly `width` columns: shortened, or filled with blanks."""
+    short = shortened(name, width)
+    if right:
+        return " " * (width - cell_len(short)) + short
+    return set_cell_size(short, width)

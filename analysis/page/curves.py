@@ -16,8 +16,8 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float, Int
 
-from clinit.analysis.figures.scale import LOG_RATIO
-from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.figures.line import LOG_RATIO
+from clinit.analysis.report.run import RunSummary
 
 ACCURACIES = ("acc_new", "acc_old", "acc_all")
 POINTS_OF_PAGE = 10_000

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from clinit.analysis.figures.starts import starts_of
+from clinit.analysis.figures.line import starts_of
 from clinit.analysis.figures.style import COLOURS, looks_of
-from clinit.analysis.run_summary import RunSummary
-from clinit.analysis.settings import NOTHING, differences, shown
+from clinit.analysis.report.run import RunSummary
+from clinit.analysis.report.settings import NOTHING, differences, shown
 
 DASHES: Mapping[str, tuple[int, ...]] = {"-": (), "--": (7, 3), "-.": (9, 3, 2, 3), ":": (2, 3)}
 """Lengths of strokes and gaps, in pixels, of the lines of the figures."""

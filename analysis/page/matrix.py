@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from clinit.analysis.run_summary import Row
+from clinit.analysis.report.run import Row
 
 
 def matrix(row: Row) -> dict[str, Any]:

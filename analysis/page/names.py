@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from clinit.analysis.run_summary import RunSummary
-from clinit.analysis.settings import NOTHING, SHORT, settings, shown
+from clinit.analysis.report.run import RunSummary
+from clinit.analysis.report.settings import NOTHING, SHORT, settings, shown
 
 Cell = list[Any]
 """What is printed, what it is sorted by, and whether it is the best of comparable runs."""

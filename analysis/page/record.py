@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from clinit.analysis.run_summary import RunSummary
-from clinit.analysis.tables import duration
+from clinit.analysis.report.run import RunSummary
+from clinit.analysis.report.tables import duration
 
 _ABOUT = {"device": "device", "started": "started", "git_commit": "commit of clinit"}
 

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clinit.analysis.captions import AT_LEAST, gain_caption, loss_caption
-from clinit.analysis.diagnosis_table import COLUMNS as DIAGNOSES
-from clinit.analysis.efficiency import Reading, bounded_name, value_name
-from clinit.analysis.measures import STANDARD_MEASURES, START_MEASURE
+from clinit.analysis.metrics.efficiency import Reading, bounded_name, value_name
 from clinit.analysis.page.names import Cell, name_cells, name_columns
-from clinit.analysis.run_summary import Row, RunSummary
-from clinit.analysis.same_data import by_data, headings
-from clinit.analysis.seeds import num_seeds, seed_groups
-from clinit.analysis.settings import NOTHING, differences
-from clinit.analysis.tables import Value
+from clinit.analysis.report.captions import AT_LEAST, gain_caption, loss_caption
+from clinit.analysis.report.diagnosis_table import COLUMNS as DIAGNOSES
+from clinit.analysis.report.measures import STANDARD_MEASURES, START_MEASURE
+from clinit.analysis.report.run import Row, RunSummary
+from clinit.analysis.report.same_data import by_data, headings
+from clinit.analysis.report.seeds import num_seeds, seed_groups
+from clinit.analysis.report.settings import NOTHING, differences
+from clinit.analysis.report.tables import Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from typing import Any
 
 import polars as pl
 
-from clinit.analysis import latex_table
 from clinit.analysis.paper import words
 from clinit.analysis.paper.reproduction import Comparison, Line, Reproduction
 from clinit.analysis.paper.settings import Setting
+from clinit.analysis.report import latex as latex_table
 from clinit.headtrain.record.format import finite
 from clinit.words import escaped as escaped_markdown
 from clinit.words import lines_of_table

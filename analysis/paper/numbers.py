@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 
 from clinit.analysis.paper.tables import WITH_ALONE
-from clinit.analysis.run_summary import Row, RunSummary
+from clinit.analysis.report.run import Row, RunSummary
 
 Budget = tuple[int, int | None]
 Values = dict[int, float]

@@ -8,9 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from clinit.analysis.columns import Cells, Column, table_of
 from clinit.analysis.paper import words
 from clinit.analysis.paper.reproduction import Line, Reproduction
+from clinit.analysis.report.table import Cells, Column, table_of
 
 _COLOURS = {"holds": "green", "opposite": "red", "open": "yellow", "-": ""}
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clinit.analysis.paper.effects import Effect
 from clinit.analysis.paper.numbers import Budget, Place
-from clinit.analysis.paper.reproduction import Line, Reproduction
+from clinit.analysis.paper.reproduction import Effect, Line, Reproduction
 from clinit.analysis.paper.settings import Setting
 from clinit.analysis.paper.tables import METHODS
 from clinit.words import number_of

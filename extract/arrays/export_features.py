@@ -20,7 +20,7 @@ from clinit.extract.arrays.array_file import Block, ExportedRows
 from clinit.extract.arrays.numpy_files import write_npy
 from clinit.extract.arrays.parquet_files import write_parquet
 from clinit.extract.arrays.safetensors_files import write_safetensors
-from clinit.extract.cache import CacheSplit
+from clinit.extract.cache.read import CacheSplit
 from clinit.words import number_of
 
 WRITERS: dict[str, Callable[[ExportedRows, Path], None]] = {

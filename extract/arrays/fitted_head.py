@@ -6,12 +6,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from clinit.errors import CacheError, HeadError
-from clinit.extract.cache import HEAD_FILE, CacheSplit, open_split
-from clinit.extract.cache_folder import split_names
+from clinit.extract.cache.folder import split_names
+from clinit.extract.cache.head import Head, read_head, store_head, tensors_sha256
+from clinit.extract.cache.plan import WRITE_AGAIN
+from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split
+from clinit.extract.cache.summary import write_summary
 from clinit.extract.dataset.known import SPLITS
-from clinit.extract.head import Head, read_head, store_head, tensors_sha256
-from clinit.extract.plan import WRITE_AGAIN
-from clinit.extract.summary import write_summary
 from clinit.files.lock import claim_folder
 
 FIT_AGAIN = (

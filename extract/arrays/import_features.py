@@ -21,14 +21,14 @@ from clinit.errors import CacheError, HeadError
 from clinit.extract.arrays.array_file import ArrayFile, StoredFeatures, number_labels
 from clinit.extract.arrays.open import FEATURES, LABELS, find_name, open_array_file
 from clinit.extract.arrays.write_split import SplitWriter, in_list_of, other_classes
-from clinit.extract.cache import HEAD_FILE, CacheSplit
+from clinit.extract.cache.fingerprint import IMPORTED, Fingerprint
+from clinit.extract.cache.head import Head, read_head
+from clinit.extract.cache.plan import Plan
+from clinit.extract.cache.read import HEAD_FILE, CacheSplit
+from clinit.extract.cache.shard import Shard, assemble
+from clinit.extract.cache.summary import UNKNOWN, FileFacts, RunFacts
 from clinit.extract.dataset.class_names import read_class_names
 from clinit.extract.dataset.manifest import Manifest
-from clinit.extract.fingerprint import IMPORTED, Fingerprint
-from clinit.extract.head import Head, read_head
-from clinit.extract.plan import Plan
-from clinit.extract.shard import Shard, assemble
-from clinit.extract.summary import UNKNOWN, FileFacts, RunFacts
 
 SHARD_ROWS = 16_384
 _ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}

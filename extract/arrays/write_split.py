@@ -16,14 +16,14 @@ from jaxtyping import Int
 
 from clinit.errors import CacheError, HeadError
 from clinit.extract.arrays.fitted_head import FIT_AGAIN, judged_heads, readable_head, was_fitted
-from clinit.extract.cache import HEAD_FILE, CacheSplit, open_split, shard_problem, verify_shard
+from clinit.extract.cache.head import Head, read_head, store_head, tensors_sha256
+from clinit.extract.cache.plan import Plan, read_plan, settle_plan, shard_name
+from clinit.extract.cache.read import HEAD_FILE, CacheSplit, open_split, shard_problem, verify_shard
+from clinit.extract.cache.shard import Shard, write_shard
+from clinit.extract.cache.summary import FILE as SUMMARY_FILE
+from clinit.extract.cache.summary import RunFacts, write_summary
 from clinit.extract.dataset.known import SPLITS
 from clinit.extract.dataset.manifest import Manifest, read_manifest, write_manifest
-from clinit.extract.head import Head, read_head, store_head, tensors_sha256
-from clinit.extract.plan import Plan, read_plan, settle_plan, shard_name
-from clinit.extract.shard import Shard, write_shard
-from clinit.extract.summary import FILE as SUMMARY_FILE
-from clinit.extract.summary import RunFacts, write_summary
 from clinit.files.lock import claim_folder
 
 

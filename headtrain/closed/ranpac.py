@@ -11,29 +11,125 @@ its first task changes the backbone, and is left out: features are frozen here.
 
 Source: M. D. McDonnell, D. Gong, A. Parvaneh, E. Abbasnejad, A. van den Hengel, "RanPAC: random
 projections and pre-trained models for continual learning", NeurIPS 2023, Eqs. 4 to 6, Algorithm 1.
+
+Ridge regression without a bias on mapped rows, for many lambdas at once.
+
+    W(lam) = (H^T H + lam I)^-1 H^T Y = H^T (H H^T + lam I)^-1 Y
+
+One eigendecomposition, of H^T H (width x width) or of H H^T (rows x rows), whichever is smaller,
+then gives the answers for other rows at any lambda for O(rows classes) per eigenvalue. Mapped rows
+never exist as a whole: in the first case rows are judged block by block, in the second the product
+is summed over blocks of columns, and rows are fewer than columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from clinit.errors import StatisticsError
-from clinit.headtrain.array import beside, namespace, solve_positive_definite
-from clinit.headtrain.class_draws import in_whole_groups
-from clinit.headtrain.closed.class_moments import ClassMoments, plus_diagonal
-from clinit.headtrain.closed.feature_map import FeatureMap
-from clinit.headtrain.closed.interface import Arrival, Solution, StoredHead
-from clinit.headtrain.closed.linear import linear_scores
-from clinit.headtrain.closed.ridge_path import RidgePath
-from clinit.headtrain.feature_rows import FeatureRows, select, take
-from clinit.headtrain.least_squares.lambda_curve import LambdaCurve
+from clinit.headtrain.array import (
+    FeatureRows,
+    beside,
+    namespace,
+    select,
+    solve_positive_definite,
+    take,
+    to_numpy,
+)
+from clinit.headtrain.closed.interface import Arrival, Solution, StoredHead, linear_scores
+from clinit.headtrain.closed.moments import BLOCK_VALUES, ClassMoments, FeatureMap, plus_diagonal
+from clinit.headtrain.groups import in_whole_groups
 from clinit.headtrain.rows import Rows
+from clinit.headtrain.statistics.lambda_curve import LambdaCurve
+from clinit.headtrain.statistics.moments import symmetric
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.study import RanpacConfig
+
+LAMBDAS = tuple(float(f"1e{decade}") for decade in range(-8, 9))
+"""The grid of RanPAC."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RidgePath:
+    """The answers for some rows are left (right / (eigenvalues + lam))."""
+
+    left: Iterable[Float[Any, "_ rank"]]
+    """Blocks of the rows that are judged, in their order; made as they are asked for."""
+    right: Float[Any, "rank classes"]
+    eigenvalues: Float[Any, " rank"]
+
+    @classmethod
+    def of_moments(
+        cls, moments: ClassMoments, start: int, judged: Iterable[Float[Any, "_ width"]]
+    ) -> RidgePath:
+        """Decompose the Gram matrix, O(width^3).
+
+        Args:
+            moments: Of the rows to fit, each of a class from `start` on.
+            start: First class that is regressed on.
+            judged: Mapped rows to answer for, block by block.
+        """
+        xp = namespace(moments.lower)
+        eigenvalues, basis = xp.linalg.eigh(symmetric(moments.lower))
+        right = (moments.sums[start:, :] @ basis).T
+        left = (xp.astype(block, xp.float64) @ basis for block in judged)
+        return cls(left, right, _not_negative(eigenvalues))
+
+    @classmethod
+    def of_rows(
+        cls,
+        feature_map: FeatureMap,
+        fitted: Float[Any, "rows dim"],
+        targets: Float[Any, "rows classes"],
+        judged: Float[Any, "judged dim"],
+    ) -> RidgePath:
+        """Decompose the products of rows with each other, O(rows^3)."""
+        xp = namespace(fitted)
+        step = max(1, BLOCK_VALUES // (fitted.shape[0] + judged.shape[0]))
+        products, cross = 0.0, 0.0
+        for first in range(0, feature_map.width, step):
+            columns = slice(first, min(first + step, feature_map.width))
+            one, other = (
+                xp.astype(feature_map(rows, columns), xp.float64) for rows in (fitted, judged)
+            )
+            products = products + one @ one.T
+            cross = cross + other @ one.T
+        eigenvalues, basis = xp.linalg.eigh(products)
+        return cls([cross @ basis], basis.T @ targets, _not_negative(eigenvalues))
+
+    def curve(
+        self, columns: Int[np.ndarray, " judged"], lams: Sequence[float] = LAMBDAS
+    ) -> LambdaCurve:
+        """Return half the mean squared error, and the accuracy, at each lambda; this can be once.
+
+        Args:
+            columns: Class of each row that is judged, as a column of the answers.
+            lams: Ascending.
+        """
+        squares, hits, judged = np.zeros(len(lams)), np.zeros(len(lams), dtype=np.int64), 0
+        for left in self.left:
+            here = columns[judged : judged + left.shape[0]]
+            judged += left.shape[0]
+            targets = here[:, None] == np.arange(self.right.shape[1])
+            for index, lam in enumerate(lams):
+                answers = to_numpy(left @ (self.right / (self.eigenvalues + lam)[:, None]))
+                hits[index] += (answers.argmax(axis=1) == here).sum()
+                squares[index] += ((answers - targets) ** 2).sum()
+        errors, accuracies = squares / (2 * judged), hits / judged
+        return LambdaCurve(
+            tuple(lams), tuple(errors.tolist()), accuracies=tuple(accuracies.tolist())
+        )
+
+
+def _not_negative(eigenvalues: Float[Any, " rank"]) -> Float[Any, " rank"]:
+    """Set to zero what rounding has made negative."""
+    return namespace(eigenvalues).maximum(eigenvalues, beside(eigenvalues, 0.0))
+
 
 HELD_OUT = 0.2
 
@@ -41,25 +137,11 @@ HELD_OUT = 0.2
 class Ranpac:
     """The Gram matrix of the random features and their sums by class; memory O(M^2 + C M)."""
 
-    def __init__(
-        self,
-        config: RanpacConfig,
-        zeros: Float[Any, " dim"],
-        *,
-        seed: int,
-        place: Callable[[np.ndarray], Any] = np.asarray,
-    ) -> None:
-        """Draw the features.
-
-        Args:
-            config: Settings.
-            zeros: As wide as a feature; it says the library and the device.
-            seed: Seed of the features and of the rows that are held out.
-            place: Puts arrays where `zeros` are.
-        """
+    def __init__(self, config: RanpacConfig, zeros: Float[Any, " dim"], *, seed: int) -> None:
+        """Draw the features; `zeros` says the library, the device and the width."""
         self._lam = config.lam
         self._seed = seed
-        self._map = FeatureMap.relu(zeros.shape[0], config.width, seed=seed, place=place)
+        self._map = FeatureMap.relu(zeros.shape[0], config.width, seed=seed).beside(zeros)
         self._moments = self._empty(zeros)
         self._rows = Rows(self._moments.sums, zeros[:0])
         self.block_values = config.width
@@ -69,7 +151,7 @@ class Ranpac:
         self._moments.grow(arrival.num_classes)
         if arrival.task == 0 or self._lam != "auto":
             with arrival.watch.phase("statistics"):
-                self._add(self._moments, arrival.features, arrival)
+                self._moments.add(arrival.features, arrival.labels, self._map, arrival.progress)
         curve = None
         if arrival.task > 0 and self._lam == "auto":
             curve = self._add_and_judge(arrival)
@@ -91,19 +173,6 @@ class Ranpac:
 
     def _empty(self, like: Float[Any, ...]) -> ClassMoments:
         return ClassMoments(beside(like, np.zeros(self._map.width)))
-
-    def _add(
-        self,
-        moments: ClassMoments,
-        features: FeatureRows,
-        arrival: Arrival,
-        labels: Int[np.ndarray, " rows"] | None = None,
-    ) -> None:
-        labels = arrival.labels if labels is None else labels
-        moments.add(
-            features, labels, self._map, block_rows=self._map.block_rows,
-            progress=arrival.progress,
-        )  # fmt: skip
 
     def _add_and_judge(self, arrival: Arrival) -> LambdaCurve | None:
         """Add the rows of a task; return what each lambda answers for the last fifth of them.
@@ -127,7 +196,7 @@ class Ranpac:
             if by_gram:  # the statistics of the rows to fit, before those of all others come in
                 part = self._empty(self._moments.sums)
                 part.grow(arrival.num_classes)
-            self._add(part, of_fitted, arrival, labels[fitted])
+            part.add(of_fitted, labels[fitted], self._map, arrival.progress)
         curve = None
         if len(fitted) and len(judged):
             with arrival.watch.phase("lambda"):
@@ -144,7 +213,7 @@ class Ranpac:
         with arrival.watch.phase("statistics"):
             if by_gram:
                 self._moments.merge(part)
-            self._add(self._moments, of_judged, arrival, labels[judged])
+            self._moments.add(of_judged, labels[judged], self._map, arrival.progress)
         return curve
 
     def _mapped(self, features: FeatureRows) -> Iterator[Float[Any, "_ width"]]:

@@ -1,10 +1,9 @@
-"""The linear probe: how well a linear head on frozen features can tell classes apart.
+"""Heads that are trained on a whole cache: linear probes, fitted heads, aligned heads.
 
-settings      how its heads are trained, and what is tried
-protocol      split, grid, choice, refit, measurement: `probe` does all of it
-points        heads of a grid: by AdamW in a bank, or by L-BFGS one after the other
-lbfgs         multinomial logistic regression on rows of any number
-standardise   mean 0 and deviation 1, and heads that do without
-accuracy      top-1, top-5 and the mean over classes
-result        what comes out
+settings   how they are trained, and what is tried
+fit        heads of a grid: by AdamW in a bank, or by L-BFGS one after the other
+protocol   split, grid, choice, refit, measurement: `probe` does all of it
+result     accuracies, and what comes out
+fit_head   the head of a cache that came without one
+align      a base head, trained on with another loss
 """

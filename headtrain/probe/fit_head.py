@@ -3,7 +3,7 @@
     logistic   multinomial logistic regression by L-BFGS on standardised features, its penalty
                chosen by the mean loss on a held-out fifth of the rows of each class
     ridge      W_LS with class-balanced averages, its lambda chosen by the leave-one-out error
-    lda        linear discriminants with shrinkage (`clinit.headtrain.init.lda`)
+    lda        linear discriminants with shrinkage (`clinit.headtrain.start.new_rows`)
 
 New rows start beside the logits of such a head, and training goes on with cross entropy, so that
 their scale counts. The penalty of a logistic regression sets it: many penalties label the held-out
@@ -23,16 +23,15 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from clinit.errors import CacheError
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
-from clinit.headtrain.class_draws import held_out_rows
-from clinit.headtrain.groups import groups_of, repeating
-from clinit.headtrain.init.lda import SHRINKAGE, discriminants
-from clinit.headtrain.least_squares.cross_validation import leave_one_out_curve
-from clinit.headtrain.least_squares.solve import least_squares_head
-from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
+from clinit.headtrain.groups import groups_of, held_out_rows, repeating
 from clinit.headtrain.probe.protocol import present_classes, probe
 from clinit.headtrain.probe.settings import ProbeConfig
+from clinit.headtrain.start.new_rows import SHRINKAGE, discriminants
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.lambda_curve import leave_one_out_curve
+from clinit.headtrain.statistics.solve import least_squares_head
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.temperature import Temperature, fit_temperature, logits_of

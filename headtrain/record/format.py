@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import math
 import os
 import shutil
@@ -34,12 +35,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from clinit.errors import ClinitError, HeadError, RecordError
-from clinit.extract.head import Head, read_head, write_head
+from clinit.extract.cache.head import Head, read_head, write_head
 from clinit.files import paths as occupied
 from clinit.files.commit import draft_of, flush_file, flush_folder, take_place
 from clinit.files.paths import check_readable, obstacle
 from clinit.headtrain.record.info import DOCUMENT, RunInfo, check_info, damaged
-from clinit.headtrain.record.study_file import STUDY, study_toml
 from clinit.headtrain.record.tables import (
     LATER_TABLES,
     TABLES,
@@ -47,7 +47,7 @@ from clinit.headtrain.record.tables import (
     parse_table,
     table_file,
 )
-from clinit.headtrain.study import Study
+from clinit.headtrain.study import Study, settings_of
 
 INFO = "run.json"
 HEAD = "head.safetensors"
@@ -372,3 +372,61 @@ def find_records(path: Path) -> list[Path]:
         elif files.count("evaluations.parquet") and files.count("classes.parquet"):
             raise damaged(folder, f"its {INFO} is gone")
     return sorted(found)
+
+
+STUDY = "study.toml"
+
+
+def study_toml(study: Study) -> str:
+    """Return a resolved study as a file for `--config`; what means nothing to it is left out.
+
+    >>> print(study_toml(Study.of({"method": "ridge", "seed": 3}).resolved()))
+    # The settings of this run. `clinit rerun` with the folder of the run repeats it;
+    # `clinit train-head --config` with this file trains the same on other caches.
+    <BLANKLINE>
+    [train-head]
+    method = "ridge"
+    tasks = 5
+    seed = 3
+    lambda = "auto"
+    weighting = "class"
+    loss = "ce"
+    device = "auto"
+    <BLANKLINE>
+    """
+    top = study.top is not None
+    command = "train-top" if top else "train-head"
+    idle = study.idle("method")
+    lines = [
+        f"{field.key} = {_text(study.value(name))}"
+        for name, field in settings_of(top=top).items()
+        if name not in idle and study.value(name) is not None and not field.setting.file
+    ]
+    return "\n".join(
+        [
+            "# The settings of this run. `clinit rerun` with the folder of the run repeats it;",
+            f"# `clinit {command} --config` with this file trains the same on other caches.",
+            *_order(study),
+            "",
+            f"[{command}]",
+            *lines,
+            "",
+        ]
+    )
+
+
+def _order(study: Study) -> list[str]:
+    """Return the class order as a comment: the option takes a file of its own."""
+    order = study.stream.class_order
+    return [f"# class order: {', '.join(map(_text, order))}"] if order else []
+
+
+def _text(value: Any) -> str:
+    """Return a value as TOML; a JSON string is one, with its control characters escaped."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, float):
+        return repr(value)
+    return str(value)

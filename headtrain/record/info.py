@@ -5,19 +5,25 @@ Fields beyond these are kept as they are: a record says more than the code reads
 
 from __future__ import annotations
 
+import platform
+import re
+import subprocess
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict, cast
 
 from msgspec import Meta
 
 from clinit.errors import RecordError
 from clinit.files.documents import Count, Digest, DocumentKind, Number, Seconds, Share
-from clinit.headtrain.record.provenance import provenance
-from clinit.headtrain.stream.pool import LOSS_SAMPLE_ROWS
+from clinit.headtrain.stream.buffer import LOSS_SAMPLE_ROWS
 from clinit.headtrain.study import PER_HEAD, Study, as_of_today
 
-if TYPE_CHECKING:  # records are read without what reads caches
+if TYPE_CHECKING:
     from clinit.headtrain.stream.source import Source
+
 
 MOST_IN_BANK = 100
 """Heads that each record of a bank names: a larger one would fill its records with them."""
@@ -66,6 +72,8 @@ class SideInfo(TypedDict, total=False):
     """One of the two data sets."""
 
     path: Required[str]
+    other_paths: list[str]
+    """Further caches, if the side is more than one."""
     fingerprint: Required[dict[str, str]]
     manifest_digest: str | None
     val_manifest_digest: str | None
@@ -301,3 +309,96 @@ def study_of_run(info: Mapping[str, Any], origin: str) -> Study:
 def damaged(origin: object, why: str) -> RecordError:
     """Return the error of a record that is not as it was written."""
     return RecordError(f"{origin} is damaged: {why}", remedy=DOCUMENT.remedy)
+
+
+CUPY = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
+LIBRARIES = ("clinit", *CUPY, "numpy", "polars", "scipy", "timm", "torch")
+
+
+class Provenance(TypedDict):
+    """What else but settings and data the bits of a result depend on."""
+
+    versions: dict[str, Any]
+    """Of Python and of the libraries that are installed."""
+    git_commit: str | None
+    cpu: dict[str, Any]
+    """The kernels that PyTorch and BLAS chose for this CPU, and their threads."""
+
+
+def provenance() -> Provenance:
+    """Return which code, libraries and kernels compute in this process."""
+    return {"versions": dict(_versions()), "git_commit": _git_commit(), "cpu": _cpu()}
+
+
+def _cpu() -> dict[str, Any]:
+    """Return the kernels and threads: both decide in which order sums are rounded.
+
+    NumPy and SciPy each bring a BLAS library, usually with the same kernels.
+    """
+    import torch  # records are read without it
+    from threadpoolctl import threadpool_info
+
+    blas = [each for each in threadpool_info() if each["user_api"] == "blas"]
+    kernels = {f"{each['internal_api']} {each.get('architecture', '')}".strip() for each in blas}
+    return {
+        "torch": torch.backends.cpu.get_cpu_capability(),
+        "torch threads": torch.get_num_threads(),
+        "blas": ", ".join(sorted(kernels)),
+        "blas threads": max((each["num_threads"] for each in blas), default=1),
+    }
+
+
+@cache  # a sweep writes thousands of records, and what is installed is read from disk
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def _git_commit() -> str | None:
+    """Return the commit of the checkout that clinit runs from; None outside a checkout.
+
+    A package installed into an environment inside someone else's repository is not tracked by
+    it, so that repository's commit is not taken for ours.
+    """
+    source = Path(__file__).resolve()
+    if _git(source.parent, "ls-files", "--error-unmatch", source.name) is None:
+        return None
+    return _git(source.parent, "rev-parse", "HEAD")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+_HELD_OUT = re.compile(r"held-out:(\d+(?:\.\d+)?(?:e-\d+)?):\d+")
+
+
+def held_out_manifest(share: float, seed: int) -> str:
+    """Return what stands for the digest of the manifest of the test images."""
+    return f"held-out:{share:g}:{seed}"
+
+
+def is_held_out(manifest: str) -> bool:
+    """Return whether what a record says of its test images is such a stand-in, and no digest."""
+    return _HELD_OUT.fullmatch(manifest) is not None
+
+
+def held_out_share(info: Mapping[str, Any]) -> float | None:
+    """Return the share of the training images of each class; None: it was the test images."""
+    for side in ("base", "new"):
+        told = str((info.get(side) or {}).get("val_manifest_digest"))
+        if found := _HELD_OUT.fullmatch(told):
+            return float(found[1])
+    return None

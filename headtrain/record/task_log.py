@@ -10,15 +10,14 @@ import numpy as np
 import polars as pl
 from jaxtyping import Bool, Float, Int
 
-from clinit.extract.head import Head
-from clinit.headtrain.init import Initialisation
+from clinit.extract.cache.head import Head
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.info import RunInfo, TaskInfo
 from clinit.headtrain.record.tables import TABLES
-from clinit.headtrain.stream.batches import Schedule
-from clinit.headtrain.stream.pool import TaskRows
-from clinit.headtrain.stream.scenario import Scenario
-from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.start.scale import Initialisation
+from clinit.headtrain.stream.buffer import TaskRows
+from clinit.headtrain.stream.scenario import Scenario, Task
+from clinit.headtrain.stream.task_plan import Schedule
 from clinit.headtrain.study import Study
 
 

@@ -1,4 +1,4 @@
-"""The rehearsal buffer: a choice of the rows of all classes seen so far.
+"""All rows of an experiment as one table, and the rehearsal buffer: a choice of them.
 
 How many rows of each class it holds is said by its split:
 
@@ -9,56 +9,163 @@ How many rows of each class it holds is said by its split:
 Each class orders its rows once, by seed, and always gives the first ones; its share only falls
 when classes are added, or stays as it is. So the buffer of a later task is a part of what was
 stored before and of the task in between: a learner that sees every row once could keep it.
+
+For bias correction a tenth of each class is held out for good: every tenth row of its order, from
+a place on that is drawn per class. So a tenth of what the buffer holds is held out as well, however
+few rows it holds of each class. A row is held out in all tasks, so that no head has ever been
+trained on it, with all rows that repeat it: they count as one. A new class of a single row is
+trained on: it has to be learnt from something.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Protocol, runtime_checkable
+from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
-from clinit.headtrain.class_draws import water_level
-from clinit.headtrain.stream.pool import Pool
+from clinit.extract.cache.features import StoredRows
+from clinit.headtrain.groups import find_groups, in_whole_groups, repeating, water_level
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.study import Stream
+
+TAKEN_AT_ONCE = 8192
+"""Rows that are read at a time to be copied: 6 MB of 384 numbers in float16."""
+
+
+class Pool:
+    """Rows of several feature arrays under one index, without copying them.
+
+    A label is a head row; -1 marks a row whose class is not part of the experiment.
+    """
+
+    def __init__(
+        self,
+        *parts: tuple[Float[Any, "_ dim"], Int[np.ndarray, " _"]],
+        room: int | None = None,
+        groups: Callable[[], Int[np.ndarray, " rows"]] | None = None,
+    ) -> None:
+        """Take features with their labels, and what a choice of rows may take.
+
+        Args:
+            parts: Arrays or `StoredRows`.
+            room: Most bytes of rows that are copied into memory at once; None: any number.
+            groups: Returns the group of each row, as of `find_groups`; default: no row repeats
+                another.
+        """
+        self._find_groups = groups
+        self._room = room
+        self._dtype = np.result_type(*(features.dtype for features, _ in parts))
+        self._features = [features for features, _ in parts]
+        self._ends = np.cumsum([len(features) for features in self._features])
+        self.labels: Int[np.ndarray, " rows"] = np.concatenate([labels for _, labels in parts])
+        self._order = np.argsort(self.labels, kind="stable")
+        self._sorted = self.labels[self._order]
+
+    def rows_of(self, head_row: int) -> Int[np.ndarray, " rows"]:
+        """Return the rows of one class, in stored order."""
+        return self.rows_between(head_row, head_row + 1)
+
+    def rows_between(self, start: int, stop: int) -> Int[np.ndarray, " rows"]:
+        """Return the rows of the classes `start` to `stop` - 1, class after class."""
+        first, last = np.searchsorted(self._sorted, [start, stop])
+        return self._order[first:last]
+
+    @cached_property
+    def groups(self) -> Int[np.ndarray, " rows"]:
+        """The group of each row; rows of a group repeat each other."""
+        return np.arange(len(self.labels)) if self._find_groups is None else self._find_groups()
+
+    def groups_of(self, rows: Int[np.ndarray, " rows"]) -> Int[np.ndarray, " rows"] | None:
+        """Return the groups of some rows, None if none of them repeats another."""
+        return repeating(self.groups[rows])
+
+    def counts(self, num_classes: int) -> Int[np.ndarray, " classes"]:
+        """Return the number of rows of each class."""
+        return np.bincount(self.labels[self.labels >= 0], minlength=num_classes)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the features of a row."""
+        return int(self._features[0].shape[1]) * self._dtype.itemsize
+
+    def holds(self, rows: int) -> bool:
+        """Return whether so many rows are copied into memory to work with them."""
+        return self._room is None or rows * self.row_bytes <= self._room
+
+    def features(self, rows: Int[np.ndarray, " rows"]) -> Float[Any, "rows dim"]:
+        """Return the features of `rows`: copied, or read on demand where they take too much."""
+        return self.take(rows) if self.holds(len(rows)) else self.stored(rows)
+
+    def stored(self, rows: Int[np.ndarray, " rows"]) -> StoredRows:
+        """Return the features of `rows`, read on demand."""
+        return StoredRows(self.take, rows, self._features[0].shape[1], self._dtype)
+
+    def take(self, rows: Int[np.ndarray, " rows"]) -> Float[np.ndarray, "rows dim"]:
+        """Copy the features of `rows`, in their order and in their stored type."""
+        taken = np.empty((len(rows), self._features[0].shape[1]), dtype=self._dtype)
+        part = np.searchsorted(self._ends, rows, side="right")
+        for index, features in enumerate(self._features):
+            here = np.flatnonzero(part == index)
+            first = self._ends[index] - len(features)
+            # At once, what is read here would be a second copy of all of them.
+            for start in range(0, len(here), TAKEN_AT_ONCE):
+                block = here[start : start + TAKEN_AT_ONCE]
+                taken[block] = features[rows[block] - first]
+        return taken
+
+
+LOSS_SAMPLE_ROWS = 2048
+"""Most rows on which the new-task loss is measured: a plain sample, not class-balanced."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskRows:
+    """Rows of the base classes, of earlier new classes and of the task's classes, in this order."""
+
+    number: int
+    """Number of the task."""
+    rows: Int[np.ndarray, " rows"]
+    """Rows of the pool of training data."""
+    labels: Int[np.ndarray, " rows"]
+    """Their head rows."""
+    num_base: int
+    """Rows of base classes."""
+    num_old: int
+    """Rows of all earlier classes, those of the base included."""
+
+    @property
+    def num_new(self) -> int:
+        """Rows of the new classes."""
+        return len(self.labels) - self.num_old
+
+    def loss_sample(self, seed: int) -> Int[np.ndarray, " sample"]:
+        """Choose the new rows on which the new-task loss is measured, sorted."""
+        random = generator(seed, Draw.LOSS_SAMPLE, self.number)
+        chosen = random.permutation(self.num_new)[:LOSS_SAMPLE_ROWS]
+        return np.sort(chosen) + self.num_old
+
 
 SGM_LARGE = 192_000
 """From this size on, an `sgm` buffer gives 20 % to later classes; below, 22.5 %."""
 
 
-@runtime_checkable
-class Quotas(Protocol):
-    """Decides how many rows of each class are kept."""
-
-    def __call__(
-        self, counts: Int[np.ndarray, " seen"], ranks: Float[np.ndarray, " seen"]
-    ) -> Int[np.ndarray, " seen"]:
-        """Return the rows kept of head rows 0, 1, ..., of which there are `counts`.
-
-        Of classes that are equal, those of the lowest `ranks` get the rows that are left over.
-        """
-        ...
+Counts = Int[np.ndarray, " seen"]
+Quotas = Callable[[Counts, Float[np.ndarray, " seen"]], Counts]
+"""Takes the rows that there are of head rows 0, 1, ..., and a rank of each; returns how many are
+kept. Of classes that are equal, those of the lowest ranks get the rows that are left over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Balanced:
-    """One space for all classes: a full buffer evicts from its largest class."""
-
-    size: int
-
-    def __call__(
-        self, counts: Int[np.ndarray, " seen"], ranks: Float[np.ndarray, " seen"]
-    ) -> Int[np.ndarray, " seen"]:
-        """Share the space equally."""
-        return level(counts, self.size, ranks)
+def balanced(size: int) -> Quotas:
+    """Share one space equally: a full buffer evicts from its largest class."""
+    return lambda counts, ranks: level(counts, size, ranks)
 
 
-@dataclass(frozen=True, slots=True)
-class Sgm:
-    """A space for base classes and one for later ones, as in the authors' related work.
+def sgm(size: int, num_base: int) -> Quotas:
+    """Share a space for base classes and one for later ones, as in the authors' related work.
 
     24K are 18,600 + 5,400 rows (77.5 % + 22.5 %), 192K are 153,600 + 38,400 (80 % + 20 %). Other
     sizes: 22.5 % for later classes below 192,000 rows, 20 % above. What one part cannot fill
@@ -66,40 +173,18 @@ class Sgm:
 
     Source: M. Y. Harun, C. Kanan, "Overcoming the stability gap in continual learning", TMLR 2024.
     """
+    of_later = round(size * (0.2 if size >= SGM_LARGE else 0.225))
 
-    size: int
-    num_base: int
+    def quotas(counts: Counts, ranks: Float[np.ndarray, " seen"]) -> Counts:
+        base = level(counts[:num_base], size - of_later, ranks[:num_base])
+        return np.concatenate([base, level(counts[num_base:], of_later, ranks[num_base:])])
 
-    @property
-    def later_size(self) -> int:
-        """Rows kept for classes that are not of the base."""
-        return round(self.size * (0.2 if self.size >= SGM_LARGE else 0.225))
-
-    def __call__(
-        self, counts: Int[np.ndarray, " seen"], ranks: Float[np.ndarray, " seen"]
-    ) -> Int[np.ndarray, " seen"]:
-        """Share each of the two spaces equally."""
-        base, later = slice(self.num_base), slice(self.num_base, None)
-        return np.concatenate(
-            [
-                level(counts[base], self.size - self.later_size, ranks[base]),
-                level(counts[later], self.later_size, ranks[later]),
-            ]
-        )
+    return quotas
 
 
-@dataclass(frozen=True, slots=True)
-class PerClass:
-    """The same space for every class, however many there are."""
-
-    size: int
-
-    def __call__(
-        self, counts: Int[np.ndarray, " seen"], ranks: Float[np.ndarray, " seen"]
-    ) -> Int[np.ndarray, " seen"]:
-        """Keep `size` rows of each class, or all that there are."""
-        kept: np.ndarray = np.minimum(counts, self.size)
-        return kept
+def per_class(size: int) -> Quotas:
+    """Keep as many rows of every class, however many classes there are."""
+    return lambda counts, ranks: np.asarray(np.minimum(counts, size))
 
 
 def level(
@@ -121,16 +206,15 @@ def level(
 def quotas_of(stream: Stream, num_base: int) -> Quotas:
     """Return how many rows of each class the buffer of a stream holds, after `num_base` classes."""
     if stream.buffer_per_class is not None:
-        return PerClass(stream.buffer_per_class)
+        return per_class(stream.buffer_per_class)
     size = stream.buffer or 0
-    return Sgm(size, num_base) if stream.buffer_split == "sgm" else Balanced(size)
+    return sgm(size, num_base) if stream.buffer_split == "sgm" else balanced(size)
 
 
 class Buffer:
     """Chooses rows of the classes seen so far, as many of each as its quotas say."""
 
     def __init__(self, pool: Pool, quotas: Quotas, *, seed: int) -> None:
-        self._pool = pool
         self._quotas = quotas
         self._ordered = cache(lambda row: _class_order(pool.rows_of(row), row, seed))
 
@@ -154,3 +238,36 @@ def _class_order(
 ) -> tuple[float, Int[np.ndarray, " rows"]]:
     random = generator(seed, Draw.BUFFER, head_row)
     return float(random.random()), random.permutation(rows)
+
+
+EVERY = 10
+"""One row in so many is held out, as in the experiments of BiC (its split of 9:1)."""
+
+
+def correction_rows(
+    train: Pool, buffer: Buffer, num_base: int, num_classes: int, *, seed: int
+) -> Bool[np.ndarray, " rows"]:
+    """Mark the rows that bias correction is fitted to, and that no task trains on.
+
+    Args:
+        train: All training rows.
+        buffer: Which orders the rows of each class.
+        num_base: Rows of the pretrained head.
+        num_classes: Head rows that are planned.
+        seed: Seed of the stream.
+    """
+    groups, base = train.groups.copy(), train.rows_between(0, num_base)
+    if train.groups_of(base) is None:  # of the base those alone are known that are given
+        groups[base] = base[find_groups(train.stored(base), train.labels[base])]
+
+    def choose(firsts: Int[np.ndarray, " firsts"]) -> Int[np.ndarray, " chosen"]:
+        chosen = []
+        for head_row in range(num_classes):
+            order = buffer.order(head_row)
+            order = order[np.isin(order, firsts)]
+            if len(order) > 1 or head_row < num_base:
+                first = int(generator(seed, Draw.CORRECTION, head_row).integers(EVERY))
+                chosen.append(order[first::EVERY])
+        return np.concatenate(chosen)
+
+    return in_whole_groups(groups, choose)

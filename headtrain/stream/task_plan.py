@@ -1,34 +1,126 @@
-"""What each task of a stream looks at: its rows and its batches.
+"""What each task of a stream looks at: its rows and its batches, drawn once for all heads.
 
 It follows from the scenario and the study alone, whatever is trained: heads on stored
 features, or a network on images. So their runs can be compared sample by sample.
+
+A batch of rehearsal is made of, by name of its mix:
+
+    text    half new rows (rounded down), the rest from the buffer: the paper's text
+    sgm     the first task as `text`; later 3/8 new, 1/2 base, 1/8 earlier new classes: of 256 rows
+            96, 128 and 32, as in the authors' related code (SGM)
+
+A batch is all new where the buffer is empty. `sgm` is `text` as long as the buffer lacks base
+rows or rows of earlier new classes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from clinit.errors import ExperimentError
 from clinit.headtrain.groups import thinned
-from clinit.headtrain.stream.batches import Schedule, draw_schedule
-from clinit.headtrain.stream.buffer import Balanced, Buffer, quotas_of
-from clinit.headtrain.stream.kept_aside import kept_aside
-from clinit.headtrain.stream.old_rows import old_rows_of
-from clinit.headtrain.stream.pool import TaskRows
-from clinit.headtrain.stream.scenario import Scenario
+from clinit.headtrain.stream.buffer import (
+    Buffer,
+    TaskRows,
+    balanced,
+    correction_rows,
+    quotas_of,
+)
+from clinit.headtrain.stream.scenario import Scenario, Task
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.stream.tasks import Task
-from clinit.headtrain.study import Study
+from clinit.headtrain.study import CLOSED_METHODS, SOLVED_METHODS, Study
+
+OLD_ROWS: Mapping[str, Literal["buffer", "all", "none"]] = {
+    "rehearsal": "buffer",
+    "derpp": "buffer",
+    "joint": "all",  # the upper bound
+    **dict.fromkeys(SOLVED_METHODS, "all"),
+    "naive": "none",  # the lower bound
+    "ewc": "none",
+    **dict.fromkeys(CLOSED_METHODS, "none"),  # they keep statistics
+}
+"""The rows of earlier classes that training and statistics may look at, by method."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A range of rows, and how many of them are in each batch."""
+
+    start: int
+    stop: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """Batches of a task, as indices into its rows."""
+
+    batches: Int[np.ndarray, "iterations batch"]
+    """In each batch the new rows come first."""
+    num_new: Int[np.ndarray, " iterations"]
+    """New rows in each batch."""
+
+    @property
+    def new_share(self) -> Float[np.ndarray, " iterations"]:
+        """Share of new rows in each batch."""
+        share: np.ndarray = self.num_new / self.batches.shape[1]
+        return share
+
+
+def draw_schedule(
+    random: np.random.Generator, shares: Sequence[Share], *, first_new: int, iterations: int
+) -> Schedule:
+    """Draw batches that take from each range of rows its share.
+
+    Each range is passed over in shuffled order and shuffled anew when it is exhausted: a row
+    comes again only after all others of its range have come. Rows from `first_new` on are new.
+    """
+    batches = np.hstack([_passes(random, share, iterations) for share in shares])
+    is_old = batches < first_new
+    new_first = np.argsort(is_old, axis=1, kind="stable")
+    return Schedule(np.take_along_axis(batches, new_first, axis=1), (~is_old).sum(axis=1))
+
+
+def _passes(
+    random: np.random.Generator, share: Share, iterations: int
+) -> Int[np.ndarray, "iterations share"]:
+    rows, total = share.stop - share.start, iterations * share.count
+    if not total:
+        return np.empty((iterations, share.count), dtype=np.int64)
+    passes = [random.permutation(rows) for _ in range(-(-total // rows))]
+    return np.concatenate(passes)[:total].reshape(iterations, share.count) + share.start
+
+
+def mixed(method: str, mix: str, rows: TaskRows, batch_size: int) -> Sequence[Share]:
+    """Return the shares of a batch, the new rows first.
+
+    Of all rows of all classes each batch is drawn as it comes: how many are new is left to chance.
+    """
+    start, total, half = rows.num_old, len(rows.labels), batch_size // 2
+    if OLD_ROWS[method] == "all":
+        return (Share(0, total, batch_size),)
+    if not start or OLD_ROWS[method] == "none":
+        return (Share(start, total, batch_size),)
+    if mix == "text" or rows.num_base in (0, start):
+        return (Share(start, total, half), Share(0, start, batch_size - half))
+    earlier = batch_size // 8
+    return (
+        Share(start, total, half - earlier),
+        Share(0, rows.num_base, batch_size - half),
+        Share(rows.num_base, start, earlier),
+    )
 
 
 class TaskPlan:
     """The tasks of a scenario as a resolved study wants them learnt."""
 
     def __init__(self, scenario: Scenario, study: Study) -> None:
-        self._old = old_rows_of(study.stream.method, study.stream.mix)
         self._scenario = scenario
         self._study = study
         self._stream = study.stream
@@ -36,15 +128,15 @@ class TaskPlan:
         self._buffer = Buffer(scenario.train, quotas, seed=study.stream.seed)
 
     def rows(self, task: Task) -> TaskRows:
-        """Choose the rows that the task may look at; those that are kept aside are not of them."""
+        """Choose the rows that the task may look at; none that is held out."""
         return self._task_rows(task, self._old_rows(task))
 
-    def rows_aside(self, task: Task) -> TaskRows:
-        """Choose the rows of the task that are kept aside, to correct the head by."""
-        return self._task_rows(task, self._old_rows(task), aside=True)
+    def correction_rows(self, task: Task) -> TaskRows:
+        """Choose the rows that are held out of the task, to correct the head by."""
+        return self._task_rows(task, self._old_rows(task), held_out=True)
 
-    def check_rows_aside(self) -> None:
-        """Check that each task keeps both old and new rows aside, if its head is corrected by them.
+    def check_correction(self) -> None:
+        """Check that old and new rows of each task are held out, if its head is corrected by them.
 
         Raises:
             ExperimentError: If one does not.
@@ -52,37 +144,42 @@ class TaskPlan:
         if self._study.training.correct != "bic":
             return
         for task in self._scenario.learnt:
-            rows = self.rows_aside(task)
+            rows = self.correction_rows(task)
             if not 0 < rows.num_old < len(rows.labels):
                 lacking = "old" if not rows.num_old else "new"
                 raise ExperimentError(
-                    f"bias correction keeps a tenth of the rows aside, and of the {lacking} classes"
+                    f"bias correction holds a tenth of the rows out, and of the {lacking} classes"
                     f" of task {task.number} this is none",
                     remedy="Use --correct wa, or give it more rows: a larger --buffer for old"
                     " classes, more --shots or fewer --tasks for new ones.",
                 )
 
     def _old_rows(self, task: Task) -> Int[np.ndarray, " old"]:
-        return self._old.old_rows(self._scenario.train, self._buffer, task)
+        match OLD_ROWS[self._stream.method]:
+            case "buffer":
+                return self._buffer.rows(task.start)
+            case "all":
+                return self._scenario.train.rows_between(0, task.start)
+        return np.empty(0, dtype=np.int64)
 
     def _task_rows(
-        self, task: Task, old: Int[np.ndarray, " old"], *, aside: bool = False
+        self, task: Task, old: Int[np.ndarray, " old"], *, held_out: bool = False
     ) -> TaskRows:
         train = self._scenario.train
         new = train.rows_between(task.start, task.stop)
-        old, new = (rows[self._aside[rows] == aside] for rows in (old, new))
+        old, new = (rows[self._held_out[rows] == held_out] for rows in (old, new))
         num_base = int((train.labels[old] < self._scenario.num_base).sum())
         rows = np.concatenate([old, new])
         return TaskRows(task.number, rows, train.labels[rows], num_base, len(old))
 
     @cached_property
-    def _aside(self) -> Bool[np.ndarray, " pool"]:
-        """Which rows are kept aside: none unless heads are corrected by them."""
+    def _held_out(self) -> Bool[np.ndarray, " pool"]:
+        """Which rows are held out: none unless heads are corrected by them."""
         train = self._scenario.train
         if self._study.training.correct != "bic":
             return np.zeros(len(train.labels), dtype=bool)
         base, classes = self._scenario.num_base, self._scenario.num_classes
-        return kept_aside(train, self._buffer, base, classes, seed=self._stream.seed)
+        return correction_rows(train, self._buffer, base, classes, seed=self._stream.seed)
 
     def start_rows(self, task: Task, rows: TaskRows) -> TaskRows:
         """Choose the rows that the initialisation may look at; `rows` where it is these.
@@ -132,15 +229,14 @@ class TaskPlan:
 
     def base_sample(self, size: int) -> Int[np.ndarray, " sample"]:
         """Choose at most `size` rows of base classes, class-balanced, as a buffer would."""
-        quotas = Balanced(size)
-        buffer = Buffer(self._scenario.train, quotas, seed=self._stream.seed)
+        buffer = Buffer(self._scenario.train, balanced(size), seed=self._stream.seed)
         return buffer.rows(self._scenario.num_base)
 
     def schedule(self, rows: TaskRows, draw: Draw = Draw.BATCHES) -> Schedule:
         """Draw the batches of a task."""
         return draw_schedule(
             generator(self._stream.seed, draw, rows.number),
-            self._old.shares(rows, self._stream.rows_per_batch),
+            mixed(self._stream.method, self._stream.mix, rows, self._stream.rows_per_batch),
             first_new=rows.num_old,
             iterations=self._stream.iterations,
         )

@@ -13,42 +13,25 @@ nothing to which run: refusals, records, the identity of runs and reports all as
 
 From the ground up:
 
-    words       words that settings take; settings that are the same for several commands
-    stream, start, training, closed, top
-                one part each
-    settings    all of them by name, and their groups; parts: all of them as one value
-    rules       which mean nothing to which run; checks: which exclude each other, and defaults
-    study       one run
-    recorded    the run that recorded settings identify; names: what tells runs apart
-    streams     runs that share a stream
+    methods     what closed forms, top blocks, EWC and DER++ need
+    parts       stream, start, training; all parts as one value
+    rules       settings by name; which mean nothing to which run or exclude each other
+    study       one run, the run that recorded settings identify, what tells runs apart
 """
 
 from __future__ import annotations
 
-from clinit.headtrain.study.checks import DEFAULT_BUFFER, defaults
-from clinit.headtrain.study.closed import Closed, FecamConfig, KldaConfig, RanpacConfig, SldaConfig
-from clinit.headtrain.study.names import names_of, run_name
-from clinit.headtrain.study.recorded import as_of_today, identity_of
-from clinit.headtrain.study.rules import RULES, refusals
-from clinit.headtrain.study.settings import (
-    BUFFER,
-    CLOSED,
-    DERPP,
-    EWC,
-    LOW_RANK,
-    PARTS,
-    PER_HEAD,
-    PLACES,
-    RIVALS,
-    settings_of,
+from clinit.headtrain.study.methods import (
+    Closed,
+    DerppConfig,
+    EwcConfig,
+    FecamConfig,
+    KldaConfig,
+    RanpacConfig,
+    SldaConfig,
+    Top,
 )
-from clinit.headtrain.study.start import Start
-from clinit.headtrain.study.stream import Stream
-from clinit.headtrain.study.streams import by_stream
-from clinit.headtrain.study.study import Study
-from clinit.headtrain.study.top import DerppConfig, EwcConfig, Top
-from clinit.headtrain.study.training import Training
-from clinit.headtrain.study.words import (
+from clinit.headtrain.study.parts import (
     CLOSED_METHODS,
     HEAD_METHODS,
     INITS,
@@ -57,7 +40,34 @@ from clinit.headtrain.study.words import (
     SOLVED_METHODS,
     TOP_METHODS,
     Device,
+    Start,
+    Stream,
+    Training,
     Weighting,
+)
+from clinit.headtrain.study.rules import (
+    BUFFER,
+    CLOSED,
+    DEFAULT_BUFFER,
+    DERPP,
+    EWC,
+    LOW_RANK,
+    PARTS,
+    PER_HEAD,
+    PLACES,
+    RIVALS,
+    RULES,
+    defaults,
+    refusals,
+    settings_of,
+)
+from clinit.headtrain.study.study import (
+    Study,
+    as_of_today,
+    by_stream,
+    identity_of,
+    names_of,
+    run_name,
 )
 
 __all__ = [

@@ -1,16 +1,75 @@
-"""Which settings mean nothing to which run: refusals, records, identities and reports ask it."""
+"""All settings by name, which of them mean nothing to which run, and which exclude each other.
+
+Refusals, records, identities and reports ask the same rules.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from functools import cache
+from typing import Any, Literal, get_args, get_type_hints
 
-from clinit.headtrain.setting import fields_of
-from clinit.headtrain.study.closed import FecamConfig, KldaConfig, RanpacConfig, SldaConfig
-from clinit.headtrain.study.parts import Parts
-from clinit.headtrain.study.settings import BUFFER, DERPP, EWC, LOW_RANK, settings_of
-from clinit.headtrain.study.words import CLOSED_METHODS, SOLVED_METHODS
+from clinit.headtrain.setting import Field, fields_of
+from clinit.headtrain.study.methods import (
+    Closed,
+    DerppConfig,
+    EwcConfig,
+    FecamConfig,
+    KldaConfig,
+    RanpacConfig,
+    SldaConfig,
+)
+from clinit.headtrain.study.parts import (
+    CLOSED_METHODS,
+    HEAD_METHODS,
+    SOLVED_METHODS,
+    TOP_METHODS,
+    Parts,
+    default_init_rows,
+)
+from clinit.words import did_you_mean, listed
+
+PARTS: Mapping[str, type] = {
+    name: kind
+    for name, hint in get_type_hints(Parts).items()
+    for kind in (hint, *get_args(hint))  # Top | None
+    if isinstance(kind, type) and is_dataclass(kind)
+}
+PER_HEAD = (
+    *("init", "scale", "calibration", "lam", "fit_ridge", "weighting", "class_mean", "bias"),
+    *("loss", "lr", "weight_decay"),
+)
+"""Settings in which the heads of one bank may differ; they share all others."""
+PLACES = ("device",)
+"""Settings that say where a run is computed; they are no part of its identity."""
+RIVALS = {"buffer": "buffer_per_class", "buffer_per_class": "buffer"}
+"""Settings that exclude each other: the one that wins leaves the other unset."""
+BUFFER = ("buffer", "buffer_per_class", "buffer_split")
+LOW_RANK = ("rank", "alpha", "a_init")
+EWC = tuple(f"ewc_{name}" for name in fields_of(EwcConfig))
+DERPP = tuple(f"derpp_{name}" for name in fields_of(DerppConfig))
+CLOSED = tuple(fields_of(Closed))
+
+
+@cache
+def settings_of(*, top: bool = False) -> Mapping[str, Field]:
+    """Return the settings of a study by name, those of top blocks included where asked for.
+
+    Their paths start with the part: `("stream", "seed")`.
+    """
+    parts = {name: part for name, part in PARTS.items() if name != ("closed" if top else "top")}
+    return {
+        name: replace(
+            each,
+            path=(part, *each.path),
+            setting=each.setting.of_top if top else each.setting,
+        )
+        for part, owner in parts.items()
+        for name, each in fields_of(owner).items()
+        if not (top and each.setting.of_heads)
+    }
+
 
 _OF_TRAINED_HEADS = (
     *("init", "scale", "calibration", "fit_ridge", "class_mean", "bias", "init_rows", "head_width"),
@@ -206,3 +265,53 @@ def refusals(asked: Iterable[str], studies: Sequence[Parts]) -> list[str]:
         for name in asked
         if all(name in each for each in unread)
     ]
+
+
+DEFAULT_BUFFER = 24_000
+
+
+def defaults(study: Parts) -> dict[str, Any]:
+    """Return the defaults that depend on other settings, by name."""
+    ewc, top = study.stream.method == "ewc", study.top is not None
+    found: dict[str, Any] = {
+        "lr": (8e-4 if ewc else 1.5e-3) if top else 1e-3,
+        "batch_size": 128 if ewc else 256,
+        "init_rows": default_init_rows(study.stream.method),
+    }
+    if study.keeps_buffer and study.stream.buffer_per_class is None:
+        found["buffer"] = DEFAULT_BUFFER
+    return found
+
+
+def check(study: Parts) -> None:
+    """Check that no settings exclude each other.
+
+    Raises:
+        ValueError: If some do.
+    """
+    method, stream = study.stream.method, study.stream
+    methods = HEAD_METHODS if study.top is None else TOP_METHODS
+    if method not in methods:
+        raise ValueError(
+            f"method must be one of {listed(methods, 'or')}, got {method!r}"
+            + did_you_mean(method, methods, lead=". ")
+        )
+    if stream.stop_after is not None and stream.stop_after > stream.tasks:
+        raise ValueError(
+            f"stop_after must be at most the number of tasks, {stream.tasks}, got"
+            f" {stream.stop_after}"
+        )
+    if stream.buffer_per_class is not None:
+        if stream.buffer is not None:
+            raise ValueError("buffer and buffer_per_class exclude each other: give one")
+        if stream.buffer_split != "balanced":
+            raise ValueError(
+                f"buffer_split {stream.buffer_split!r} needs a total buffer, not buffer_per_class"
+            )
+    if study.top is not None and study.training.correct != "none":
+        raise ValueError(f"correct must be none for top blocks, got {study.training.correct!r}")
+    none_kept = 0 in (stream.buffer, stream.buffer_per_class)
+    if study.training.correct == "bic" and study.rehearses and none_kept:
+        raise ValueError("correct 'bic' needs old rows to correct by: keep a buffer")
+    if study.top is not None and study.training.precision == "tf32":
+        raise ValueError("precision must be float32 or bf16 for top blocks, got 'tf32'")

@@ -1,26 +1,31 @@
-"""One run as a frozen value; every setting in it is found by its name."""
+"""One run as a frozen value: its settings by name, its identity, its name next to other runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
-from clinit.headtrain.study.checks import check, defaults
-from clinit.headtrain.study.parts import Parts
-from clinit.headtrain.study.rules import By, idle
-from clinit.headtrain.study.settings import (
+from clinit.headtrain.study.methods import Top
+from clinit.headtrain.study.parts import (
+    Parts,
+)
+from clinit.headtrain.study.rules import (
     CLOSED,
     DERPP,
     EWC,
     LOW_RANK,
     PER_HEAD,
     PLACES,
+    By,
+    check,
+    defaults,
+    idle,
     settings_of,
 )
-from clinit.headtrain.study.top import Top
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,3 +173,75 @@ def identity_text(values: Mapping[str, Any]) -> str:
     """Return settings as a text, without those that do not distinguish runs."""
     kept = {name: value for name, value in values.items() if name not in (*PLACES, "probe")}
     return json.dumps(kept, sort_keys=True, default=str)
+
+
+def names_of(studies: Sequence[Study]) -> list[str]:
+    """Name resolved studies by initialisation and scale, and by what else tells them apart.
+
+    The method comes first where it is not rehearsal; a solved head has no initialisation.
+
+    Raises:
+        ValueError: If there is no study, or two are the same.
+    """
+    if not studies:
+        raise ValueError("a bank needs at least one head")
+    every = [study.settings() for study in studies]
+    if twice := [each for each in every if every.count(each) > 1]:
+        raise ValueError(f"two heads of a bank are the same: {twice[0]}")
+    varied = [
+        name
+        for name in every[0]
+        if name not in ("method", "init", "scale")
+        and len({str(each.get(name)) for each in every}) > 1
+    ]
+    return [run_name(each, varied) for each in every]
+
+
+def run_name(settings: Mapping[str, Any], varied: Iterable[str] = ()) -> str:
+    """Name a run by its method, where it is not rehearsal, its start, and settings `varied`."""
+    words = [] if settings["method"] == "rehearsal" else [settings["method"]]
+    if "init" in settings:
+        words.append(settings["init"])
+        words += [] if settings["init"] == "random" else [settings["scale"]]
+    named = [f"{name.replace('_', '-')}={settings[name]}" for name in varied if name in settings]
+    return "-".join([*words, *named])
+
+
+def identity_of(recorded: Mapping[str, Any]) -> str:
+    """Return the identity of a run by its recorded settings; what is missing has its default."""
+    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in recorded.items()}
+    try:
+        return Study.of(as_of_today(settings), top="top_blocks" in settings).identity
+    except ValueError:  # recorded by another version: equal to no run of this one
+        return identity_text(settings)
+
+
+def as_of_today(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return recorded settings, those of earlier versions with what they meant there.
+
+    Before there was `calibration`, rows were calibrated on their own logits, and `auto` chose
+    lambda by held-out error.
+    """
+    found = dict(recorded)
+    if "init" in found and "calibration" not in found:
+        found["calibration"] = "in-sample"
+        if found.get("lam") == "auto":
+            found["lam"] = "held-out"
+    return found
+
+
+_ONE_HEAD: Mapping[str, str] = MappingProxyType({})
+
+
+def by_stream(runs: Iterable[Study], heads: Mapping[str, str] = _ONE_HEAD) -> list[list[Study]]:
+    """Group runs that differ at most in their heads, in the order in which they come.
+
+    Args:
+        runs: Resolved studies.
+        heads: By loss, which pretrained head its runs start from, where there are several: the
+            runs of a group start from one.
+    """
+    groups: dict[tuple[Study, str], list[Study]] = {}
+    for run in runs:
+        groups.setdefault((run.shared, heads.get(run.training.loss, "")), []).append(run)
+    return list(groups.values())

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Required, TypedDict
 
 from clinit.errors import CacheError, RecordError
-from clinit.extract.fingerprint import Fingerprint
+from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.files.documents import DocumentKind
 from clinit.files.lock import claim_folder
 from clinit.headtrain.record.format import find_records, read_info

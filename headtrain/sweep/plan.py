@@ -1,15 +1,100 @@
-"""Runs under unique names, in banks that fit into memory."""
+"""The runs of a grid, under unique names, in banks that fit into memory; and their training."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
-from clinit.extract.device import choose_device
-from clinit.headtrain.bank.precision import check_precision
-from clinit.headtrain.study import PLACES, Study, by_stream, run_name
-from clinit.machine import free_memory
+import torch
+
+from clinit.errors import ExperimentError
+from clinit.headtrain.events import BankStarted, Event
+from clinit.headtrain.record.format import RunRecord, check_free, write_records
+from clinit.headtrain.runs import RunData, train_bank
+from clinit.headtrain.study import PLACES, Study, by_stream, refusals, run_name
+from clinit.headtrain.sweep.folder import SweepFolder, run_digest
+from clinit.headtrain.sweep.grid import Grid, Interval, Together, Value, values_in
+from clinit.headtrain.train.heads import check_precision
+from clinit.machine import choose_device, free_memory
+
+
+def run_of(settings: Mapping[str, Any], *, top: bool = False) -> Study:
+    """Return the run with these settings; all others, and those without effect, have defaults.
+
+    Raises:
+        ExperimentError: If a value is not one that its setting takes, or settings exclude each
+            other.
+    """
+    try:
+        return Study.of(settings, top=top).reduced()
+    except ValueError as error:
+        command = "train-top" if top else "train-head"
+        raise ExperimentError(
+            str(error), remedy=f"See `clinit {command} --help` for what each option takes."
+        ) from error
+
+
+def runs_of(grid: Grid, *, top: bool = False) -> Iterator[Study]:
+    """Yield the run of every combination of values, the last field varying fastest.
+
+    Raises:
+        ExperimentError: If a field takes a range without a count, or a value is not one that
+            its field takes.
+    """
+    for settings in _combinations(grid):
+        yield run_of(settings, top=top)
+
+
+def _combinations(grid: Grid) -> Iterator[dict[str, Value]]:
+    choices: list[list[dict[str, Value]]] = []
+    for name, choice in grid.items():
+        if isinstance(choice, Interval):
+            raise ExperimentError(
+                f"{name}={choice} does not say how many values",
+                remedy=f"Write {name}={choice}5 for five values, or search with --search optuna.",
+            )
+        if isinstance(choice, Together):
+            rows = [dict(zip(choice.names, row, strict=True)) for row in choice.rows]
+            choices.append(rows)
+        else:
+            choices.append([{name: value} for value in choice])
+    for parts in product(*choices):
+        yield {name: value for part in parts for name, value in part.items()}
+
+
+def refuse_idle(grids: Iterable[Grid], asked: Iterable[str], *, top: bool = False) -> None:
+    """Check that some run of some grid reads each of the fields.
+
+    Args:
+        grids: With the fields that decide what is read: method, init_rows, full_rank.
+        asked: Names of the fields to check.
+        top: Whether the runs are of top blocks.
+
+    Raises:
+        ExperimentError: If the method of every run ignores one of them.
+    """
+    studies: list[Study] = []
+    try:
+        for grid in grids:
+            deciding = {
+                name: values
+                for name in ("method", "init_rows", "full_rank", "ewc_mode")
+                if (values := values_in(grid, name)) is not None
+            }
+            studies += [Study.of(settings, top=top) for settings in _combinations(deciding)]
+        found = refusals(asked, studies)
+    except ValueError:  # a wrong value, which is refused when its run is made
+        return
+    if found:
+        raise ExperimentError(found[0], remedy="Leave it out of the grid.")
+
+
+def distinct(runs: Iterable[Study]) -> list[Study]:
+    """Return the runs without those that are the same as an earlier one."""
+    return list({run.identity: run for run in reversed(list(runs))}.values())[::-1]
+
 
 MEMORY_SHARE = 0.5
 """Share of the free memory that the heads of a bank may take; the rest is for the data."""
@@ -153,3 +238,124 @@ def _name(run: Study, varied: Sequence[str]) -> str:
     idle = run.idle()
     told = [name for name in varied if name not in idle and run.value(name) is not None]
     return run_name(run.settings(), told).replace("/", "_")
+
+
+@dataclass(frozen=True, slots=True)
+class RunsRecorded:
+    """`runs` more runs are recorded."""
+
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class BankHalved:
+    """A bank did not fit into the memory of the device: its halves are trained in turn."""
+
+    runs: int
+
+
+SweepEvent = Event | RunsRecorded | BankHalved
+SweepObserver = Callable[[SweepEvent], None]
+Trained = Iterator[tuple[BankPlan, list[RunRecord]]]
+Train = Callable[[Sequence[BankPlan]], Trained]
+"""Trains banks and yields each with its records, in any order."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SweepPlan:
+    """Which runs of a sweep are done and which are left."""
+
+    names: dict[str, str]
+    """Name of each run that is left, by its identity."""
+    done: tuple[Study, ...]
+    banks: tuple[BankPlan, ...]
+
+    @property
+    def num_left(self) -> int:
+        """Number of runs that are not recorded."""
+        return len(self.names)
+
+
+def plan_sweep(
+    runs: Sequence[Study], folder: SweepFolder, data: RunData, *, bank_size: int | None = None
+) -> SweepPlan:
+    """Compile what the folder does not hold into banks; those of an earlier call stay."""
+    by_digest = {run_digest(run): run for run in runs}
+    recorded = {digest for digest, run in by_digest.items() if folder.record_of(run) is not None}
+    again = banks_again(folder.banks, by_digest, recorded, asked=bank_size, key=data.by_head)
+    taken = recorded.union(run_digest(run) for bank in again for run in bank.runs)
+    banks = again + compile_banks(
+        [run for digest, run in by_digest.items() if digest not in taken],
+        num_classes=data.num_classes,
+        dim=data.base.train.dim,
+        asked=bank_size,
+        key=data.by_head,
+    )
+    names = run_names(runs, folder.configs)
+    return SweepPlan(
+        names={
+            run.identity: name
+            for run, name in zip(runs, names, strict=True)
+            if folder.record_of(run) is None
+        },
+        done=tuple(run for run in runs if folder.record_of(run) is not None),
+        banks=tuple(banks),
+    )
+
+
+def run_sweep(plan: SweepPlan, folder: SweepFolder, train: Train, observer: SweepObserver) -> None:
+    """Train the banks of `plan`; record each run as soon as its bank is trained.
+
+    Raises:
+        RecordError: If a record cannot be written. Those before it are kept, and so are those
+            of the same bank that can be written.
+        ClinitError: If a bank cannot be trained; the runs before it are recorded.
+    """
+    check_free(folder.path / name for name in plan.names.values())
+    folder.remember(bank.runs for bank in plan.banks)
+    for bank, records in train(plan.banks):
+        observer(RunsRecorded(_write(plan, folder, bank, records)))
+
+
+def train_here(data: RunData, observer: SweepObserver, *, command: Sequence[str] = ()) -> Train:
+    """Return the function that trains banks one after another in this process."""
+
+    def train(banks: Sequence[BankPlan]) -> Trained:
+        for number, bank in enumerate(banks, start=1):
+            observer(BankStarted(bank.runs, number, len(banks), bank.recorded))
+            yield from _train_or_halve(bank)
+
+    def _train_or_halve(bank: BankPlan) -> Trained:
+        try:
+            records = train_bank(data, bank.runs, observer=observer, command=command)
+        except (torch.OutOfMemoryError, MemoryError):  # CuPy raises the latter
+            if len(bank.runs) == 1:
+                raise
+            records = None
+        if records is not None:
+            yield bank, records
+            return
+        # Outside of the handler: the exception would keep the tensors of the bank alive.
+        torch.cuda.empty_cache()
+        observer(BankHalved(len(bank.runs)))
+        for half in bank.halves():
+            yield from _train_or_halve(half)
+
+    return train
+
+
+def _write(
+    plan: SweepPlan, folder: SweepFolder, bank: BankPlan, records: Sequence[RunRecord]
+) -> int:
+    """Record the runs of a bank that were left; return how many."""
+    trained = zip(bank.runs, records, strict=True)
+    fresh = {run: record for run, record in trained if folder.record_of(run) is None}
+    places = {run: folder.path / plan.names[run.identity] for run in fresh}
+    named = [
+        replace(record, info={**record.info, "id": places[run].name})
+        for run, record in fresh.items()
+    ]
+    write_records(named, list(places.values()))
+    for run, place in places.items():
+        folder.add(run, place)
+    return len(places)

@@ -21,24 +21,34 @@ import sqlite3
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clinit.errors import ClinitError, ExperimentError, RecordError
 from clinit.files.documents import content_sha256
+from clinit.headtrain.groups import groups_of, held_out_rows
+from clinit.headtrain.record.info import held_out_manifest
 from clinit.headtrain.runs import RunData
+from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study, Training
-from clinit.headtrain.sweep.fields import Value, field_named
 from clinit.headtrain.sweep.folder import SweepFolder
-from clinit.headtrain.sweep.grid import Grid, Interval, Together
-from clinit.headtrain.sweep.run import distinct, run_of
-from clinit.headtrain.sweep.runner import SweepObserver, Train, plan_sweep, run_sweep
+from clinit.headtrain.sweep.grid import Grid, Interval, Together, Value, field_named
+from clinit.headtrain.sweep.plan import (
+    SweepObserver,
+    Train,
+    distinct,
+    plan_sweep,
+    run_of,
+    run_sweep,
+)
 
 if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
+
 
 STUDY = "study.db"
 NAME = "clinit"
@@ -402,3 +412,28 @@ def _records(folder: SweepFolder, space: Space, trial: FrozenTrial) -> list[Path
 
 def _rounded(value: Value) -> Value:
     return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+
+
+def hold_out(data: RunData, fraction: float, *, seed: int) -> RunData:
+    """Return the data with a part of the training rows in place of the test rows.
+
+    Raises:
+        ValueError: If `fraction` is not between 0 and 1.
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"the held-out fraction must lie between 0 and 1, got {fraction}")
+    sides = [
+        _hold_out(side, fraction, seed, index) for index, side in enumerate((data.base, data.new))
+    ]
+    return replace(data, base=sides[0], new=sides[1])
+
+
+def _hold_out(side: Source, fraction: float, seed: int, index: int) -> Source:
+    random = generator(seed, Draw.HELD_OUT, index)
+    held = held_out_rows(side.train.labels, groups_of(side.train), fraction, random)
+    return replace(
+        side,
+        train=side.train.part(~held),
+        val=side.train.part(held),
+        val_manifest=held_out_manifest(fraction, seed),
+    )

@@ -22,14 +22,14 @@ from safetensors.torch import save
 from torch import Tensor
 
 from clinit.errors import CheckpointError
-from clinit.extract.backbone import state_sha256
+from clinit.extract.network.backbone import state_sha256
 from clinit.files.commit import commit_file
 from clinit.files.documents import Count, Digest, DocumentKind, Number, Seconds
 from clinit.files.paths import check_readable
-from clinit.headtrain.init import Initialisation, LambdaCurve
-from clinit.headtrain.least_squares.lambda_curve import Measure
 from clinit.headtrain.record.task_log import Point, TaskEntry
 from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.scale import Initialisation
+from clinit.headtrain.statistics.lambda_curve import LambdaCurve, Measure
 
 FINISHED = -1
 """The iteration of a checkpoint between two tasks."""

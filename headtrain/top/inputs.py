@@ -13,21 +13,22 @@ import numpy as np
 import torch
 from torch import nn
 
-from clinit.extract.backbone import Backbone
-from clinit.extract.cache import Cache
+from clinit.errors import ExperimentError
+from clinit.extract.cache.head import Head
+from clinit.extract.cache.read import Cache, open_cache
 from clinit.extract.dataset.decode import MAX_PIXELS
-from clinit.extract.head import Head
-from clinit.extract.progress import Progress
-from clinit.extract.transform import Transform
+from clinit.extract.network.backbone import Backbone
+from clinit.extract.network.reload import reload
+from clinit.extract.network.transform import Transform
+from clinit.extract.work.timing import Progress
 from clinit.headtrain.stream.base_head import head_digest
 from clinit.headtrain.stream.scenario import Scenario, build_scenario
-from clinit.headtrain.stream.source import Source
+from clinit.headtrain.stream.source import Source, read_source
 from clinit.headtrain.stream.task_plan import TaskPlan
 from clinit.headtrain.study import Study, Top
-from clinit.headtrain.top.activations.rows import ActivationRows, NoRows, PoolActivations
-from clinit.headtrain.top.activations.trunk import Trunk
-from clinit.headtrain.top.activations.trunk_cache import Part, TrunkCache
-from clinit.headtrain.top.network.cut import check_cut, cut
+from clinit.headtrain.top.activations import ActivationRows, NoRows, PoolActivations, Trunk
+from clinit.headtrain.top.network import check_cut, cut_network
+from clinit.headtrain.top.trunk_cache import Part, TrunkCache
 from clinit.machine import cpu_count
 
 
@@ -155,7 +156,7 @@ def prepare_inputs(
     assert study.top is not None
     scenario = build_scenario(base.source, new.source, head, study.stream)
     task_plan = TaskPlan(scenario, study)
-    halves = cut(backbone.network, study.top.top_blocks)
+    halves = cut_network(backbone.network, study.top.top_blocks)
     trunk = Trunk(backbone.config, halves, transform)
     noise = torch.rand((2, 3, *transform.crop), generator=torch.Generator().manual_seed(0))
     with backbone.config.arithmetic():
@@ -238,3 +239,51 @@ def _parts(
 
 def _used(rows: Sequence[np.ndarray]) -> np.ndarray:
     return np.unique(np.concatenate(rows))
+
+
+def open_side(cache: Path, root: Path | None, *, option: str) -> Side:
+    """Open a feature cache and find its images.
+
+    Args:
+        cache: The feature cache.
+        root: The folder of its images; default: where they were at extraction.
+        option: The option that gives `root`, for the message.
+
+    Raises:
+        CacheError: If the cache cannot be read.
+        ExperimentError: If its images are not there.
+    """
+    opened = open_cache(cache)
+    train = opened.split("train")
+    stored = train.summary.run.root
+    if root is None and stored is None:
+        raise ExperimentError(
+            f"no images are known for the features in {cache}: they were imported",
+            remedy="Extract the images with `clinit extract`; imported features are"
+            " for `clinit train-head` alone.",
+        )
+    if root is None and not Path(stored or "").is_absolute():
+        raise ExperimentError(
+            f"the images of {cache} were in {stored}, seen from a folder that an earlier version of"
+            " clinit has not recorded",
+            remedy=f"Say where they are with {option}, or run the `clinit extract` command of this"
+            " cache again: it records it and computes nothing.",
+        )
+    found = root if root is not None else Path(stored or "")
+    # Not simply the first image: a bad image may have been missing from the start.
+    first = found / train.manifest.file_of(int(train.valid.argmax()))
+    if not first.is_file():
+        raise ExperimentError(
+            f"the images of {cache} are not in {found}: there is no {first}",
+            remedy=f"Say where they are with {option}.",
+        )
+    return Side(read_source(cache), opened, found)
+
+
+def reload_backbone(base: Side, weights: Path | None, device: str) -> tuple[Backbone, Transform]:
+    """Return the network that computed the features, and the transform of its images.
+
+    Raises:
+        ClinitError: If the weights cannot be loaded, or differ from those of the extraction.
+    """
+    return reload(base.cache.split("train"), weights=weights, device=device)

@@ -12,23 +12,23 @@ reads the records of runs, and `cli` is the only part that talks to the terminal
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clinit.analysis.runs import Runs as Runs
-    from clinit.analysis.runs import load_runs as load_runs
+    from clinit.analysis.report.report import Runs as Runs
+    from clinit.analysis.report.report import load_runs as load_runs
     from clinit.api.caches import extract_features as extract_features
     from clinit.api.caches import load_cache as load_cache
     from clinit.api.heads import diagnose as diagnose
     from clinit.api.heads import load_head as load_head
     from clinit.api.heads import probe as probe
     from clinit.api.heads import save_head as save_head
-    from clinit.api.models import add_classes as add_classes
     from clinit.api.training import train_heads as train_heads
     from clinit.api.training import train_top as train_top
-    from clinit.headtrain.export.classifier import load_model as load_model
-    from clinit.headtrain.export.feature_prediction import predict_features as predict_features
-    from clinit.headtrain.least_squares.api import least_squares as least_squares
-    from clinit.headtrain.least_squares.classifier import (
+    from clinit.headtrain.model.add import add_classes as add_classes
+    from clinit.headtrain.model.head_alone import predict_features as predict_features
+    from clinit.headtrain.model.predict import load_model as load_model
+    from clinit.headtrain.statistics.classifier import (
         LeastSquaresClassifier as LeastSquaresClassifier,
     )
+    from clinit.headtrain.statistics.classifier import least_squares as least_squares
     from clinit.headtrain.study import DerppConfig as DerppConfig
     from clinit.headtrain.study import EwcConfig as EwcConfig
     from clinit.headtrain.study import Start as Start
@@ -69,14 +69,13 @@ _PLACES = {
     "clinit.headtrain.study": (
         *("DerppConfig", "EwcConfig", "Start", "Stream", "Study", "Top", "Training"),
     ),
-    "clinit.headtrain.export.classifier": ("load_model",),
-    "clinit.headtrain.export.feature_prediction": ("predict_features",),
-    "clinit.headtrain.least_squares.api": ("least_squares",),
-    "clinit.headtrain.least_squares.classifier": ("LeastSquaresClassifier",),
-    "clinit.analysis.runs": ("Runs", "load_runs"),
+    "clinit.headtrain.model.predict": ("load_model",),
+    "clinit.headtrain.model.head_alone": ("predict_features",),
+    "clinit.headtrain.statistics.classifier": ("LeastSquaresClassifier", "least_squares"),
+    "clinit.analysis.report.report": ("Runs", "load_runs"),
     "clinit.api.caches": ("extract_features", "load_cache"),
     "clinit.api.heads": ("diagnose", "load_head", "probe", "save_head"),
-    "clinit.api.models": ("add_classes",),
+    "clinit.headtrain.model.add": ("add_classes",),
     "clinit.api.training": ("train_heads", "train_top"),
 }
 """The public names, by the module that defines them."""

@@ -20,6 +20,11 @@
 Wrong arguments of library functions raise `ValueError`; what cannot happen is asserted.
 """
 
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
 
 class ClinitError(Exception):
     """Base of every error that the command line prints without a traceback.
@@ -30,6 +35,10 @@ class ClinitError(Exception):
     def __init__(self, message: str, *, remedy: str) -> None:
         super().__init__(message)
         self.remedy = remedy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle, on the way from another process."""
+        return partial(type(self), remedy=self.remedy), (str(self),)
 
 
 LOOK_AT_STORAGE = (

@@ -3,13 +3,15 @@
 Names of files, classes and runs and the messages of libraries may contain control characters, and
 a terminal obeys them: it changes its title, hides lines, moves the cursor over what was printed.
 `visible` writes them out, `escaped` also those that Markdown obeys.
+
+A few of many names, for a message.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
 
@@ -135,6 +137,12 @@ def did_you_mean(word: str, known: Iterable[str], *, lead: str = "") -> str:
     return "" if found is None else f"{lead}Did you mean {found}?"
 
 
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the question after the word that is most like it, or all words that are known."""
+    names = list(known)
+    return did_you_mean(word, names) or f"Known are: {', '.join(names)}."
+
+
 def _plain(word: str) -> str:
     return word.lower().replace("_", "-").lstrip("-")
 
@@ -169,3 +177,15 @@ def listed(words: Iterable[str], last: str = "and") -> str:
 def printable(path: str | os.PathLike[str]) -> str:
     r"""Return `path` with the bytes that are not UTF-8 written as \xff."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+SHOWN = 3
+
+
+def examples(names: Sequence[str]) -> str:
+    """Return the first few names, and an ellipsis if there are more.
+
+    >>> examples(["a", "b", "c", "d"])
+    'a, b, c, ...'
+    """
+    return ", ".join([*names[:SHOWN], *(["..."] if len(names) > SHOWN else [])])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import polars as pl
 import pytest
 
-from clinit.analysis.accuracy import (
+from clinit.analysis.metrics.accuracy import (
     accuracy_matrix,
     accuracy_points,
     at_end,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clinit.analysis.accuracy_in_task import IN_TASK, points_in_task
-from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.metrics.accuracy import IN_TASK, points_in_task
+from clinit.analysis.report.run import RunSummary
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]

@@ -7,8 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clinit.analysis.accuracy import accuracy_matrix, accuracy_points, last_accuracy
-from clinit.analysis.backward_transfer import backward_transfer
+from clinit.analysis.metrics.accuracy import (
+    accuracy_matrix,
+    accuracy_points,
+    backward_transfer,
+    last_accuracy,
+)
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]

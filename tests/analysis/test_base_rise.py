@@ -7,8 +7,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from clinit.analysis.base_rise import rises
-from clinit.analysis.report import report_of
+from clinit.analysis.report.notes import rises
+from clinit.analysis.report.report import report_of
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from clinit.analysis.class_gains import class_gains, own_task_accuracies
+from clinit.analysis.metrics.classes import class_gains, own_task_accuracies
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]

@@ -5,7 +5,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clinit.analysis.columns import Column, Kind, table_of, width_of
+from clinit.analysis.report.table import Column, Kind, table_of, width_of
 
 
 def printed(table: Table, width: int = 40) -> list[str]:

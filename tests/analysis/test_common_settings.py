@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from clinit.analysis.report import Report, report_of
+from clinit.analysis.report.report import Report, report_of
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]

@@ -4,8 +4,8 @@ import dataclasses
 import statistics
 from collections.abc import Callable
 
-from clinit.analysis.conclusion import conclusion, conclusions, listed
-from clinit.analysis.report import report_of
+from clinit.analysis.report.conclusion import conclusion, conclusions, listed
+from clinit.analysis.report.report import report_of
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from clinit.analysis.confusions import COLUMNS, confusions, mistakes_of
+from clinit.analysis.metrics.classes import COLUMNS, confusions, mistakes_of
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clinit.analysis.report import load_report
+from clinit.analysis.report.report import load_report
 from clinit.errors import RecordError
 from clinit.files.documents import content_sha256
 from clinit.headtrain.record.format import RunRecord

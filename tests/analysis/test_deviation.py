@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clinit.analysis.deviation import deviation
-from clinit.headtrain.least_squares.solve import least_squares_head
-from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
+from clinit.analysis.metrics.collapse import deviation
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
+from clinit.headtrain.statistics.solve import least_squares_head
 
 CLASSES, DIM = 5, 7
 Sample = tuple[np.ndarray, np.ndarray]

@@ -13,17 +13,16 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from clinit.analysis import diagnosis
-from clinit.analysis.deviation import deviation
-from clinit.analysis.diagnosis import diagnose_split
-from clinit.analysis.neural_collapse import neural_collapse
+from clinit.analysis.metrics import diagnosis
+from clinit.analysis.metrics.collapse import deviation, neural_collapse
+from clinit.analysis.metrics.diagnosis import diagnose_split
 from clinit.cli.cache_import import import_
 from clinit.cli.diagnose import diagnose
 from clinit.errors import HeadError
 from clinit.extract.arrays.import_features import ImportConfig, import_features
-from clinit.extract.cache import CacheSplit, open_cache
-from clinit.extract.head import Head, write_head
-from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.extract.cache.head import Head, write_head
+from clinit.extract.cache.read import CacheSplit, open_cache
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
 
 NAMES = ("ant", "bee", "cat", "dog", "eel")
 DIM = 8

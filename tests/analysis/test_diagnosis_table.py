@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from clinit.analysis.report import load_report
+from clinit.analysis.report.report import load_report
 from clinit.headtrain.record.format import RunRecord
 
 VALUES = {

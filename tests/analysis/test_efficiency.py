@@ -6,7 +6,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from clinit.analysis.efficiency import READINGS, NoLevel, Reading, comparison_key, gain, value_name
+from clinit.analysis.metrics.efficiency import (
+    READINGS,
+    NoLevel,
+    Reading,
+    comparison_key,
+    gain,
+    value_name,
+)
 from clinit.headtrain.record.format import RunRecord
 
 

@@ -6,10 +6,17 @@ from collections.abc import Callable, Sequence
 import pytest
 from rich.console import Console
 
-from clinit.analysis.columns import Column
-from clinit.analysis.fitted_table import FEWEST, NARROWEST, Columns, Fitted, Line, fitted_table
-from clinit.analysis.report import report_of
-from clinit.analysis.run_names import RunNames
+from clinit.analysis.report.report import report_of
+from clinit.analysis.report.settings import RunNames
+from clinit.analysis.report.table import (
+    FEWEST,
+    NARROWEST,
+    Column,
+    Columns,
+    Fitted,
+    Line,
+    fitted_table,
+)
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]

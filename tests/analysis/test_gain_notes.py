@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 import polars as pl
 import pytest
 
-from clinit.analysis.efficiency import gain
-from clinit.analysis.gain_notes import bounded_gains
-from clinit.analysis.report import report_of
+from clinit.analysis.metrics.efficiency import gain
+from clinit.analysis.report.notes import bounded_gains
+from clinit.analysis.report.report import report_of
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clinit.analysis.loss_spike import Spike, spikes
-from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.metrics.cost import Spike, spikes
+from clinit.analysis.report.run import RunSummary
 from clinit.headtrain.record.format import RunRecord
 from clinit.headtrain.record.tables import TABLES
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from clinit.analysis.efficiency import READINGS
-from clinit.analysis.measures import by_need, ranked_measures
+from clinit.analysis.metrics.efficiency import READINGS
+from clinit.analysis.report.measures import by_need, ranked_measures
 
 
 @pytest.mark.parametrize("reading", READINGS)

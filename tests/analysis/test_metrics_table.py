@@ -11,9 +11,9 @@ import typer
 from rich.console import Console, RenderableType
 from typer.testing import CliRunner
 
-from clinit.analysis.fitted_table import NARROWEST
-from clinit.analysis.measures import FURTHER_MEASURES
-from clinit.analysis.report import Report, report_of
+from clinit.analysis.report.measures import FURTHER_MEASURES
+from clinit.analysis.report.report import Report, report_of
+from clinit.analysis.report.table import NARROWEST
 from clinit.cli.report import report
 from clinit.headtrain.record.format import RunRecord
 

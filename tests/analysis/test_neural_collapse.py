@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from clinit.analysis.neural_collapse import class_nc1, etf_floor, neural_collapse
-from clinit.headtrain.least_squares.statistics import ClassStatistics
+from clinit.analysis.metrics.collapse import class_nc1, etf_floor, neural_collapse
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
 
 Sample = tuple[np.ndarray, np.ndarray]
 

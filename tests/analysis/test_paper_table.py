@@ -21,10 +21,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from clinit.analysis import latex_table
-from clinit.analysis.measures import MEANS
-from clinit.analysis.paper_table import Entry
-from clinit.analysis.report import Report, report_of
+from clinit.analysis.report import latex as latex_table
+from clinit.analysis.report.measures import MEANS
+from clinit.analysis.report.paper_table import Entry
+from clinit.analysis.report.report import Report, report_of
 from clinit.cli.report import report
 from clinit.headtrain.record.format import RunRecord
 from clinit.words import escaped as escaped_markdown

@@ -11,9 +11,9 @@ import typer
 from rich.console import Console, RenderableType
 from typer.testing import CliRunner
 
-from clinit.analysis.efficiency import READINGS
-from clinit.analysis.report import load_report
-from clinit.analysis.seeds import Spread, seed_groups
+from clinit.analysis.metrics.efficiency import READINGS
+from clinit.analysis.report.report import load_report
+from clinit.analysis.report.seeds import Spread, seed_groups
 from clinit.cli.console import out
 from clinit.cli.report import report
 from clinit.headtrain.record.format import RunRecord

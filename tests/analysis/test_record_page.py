@@ -12,12 +12,11 @@ from typing import Any, get_type_hints
 import polars as pl
 import pytest
 
-from clinit.analysis.run_summary import RunSummary
-from clinit.headtrain.init.task_start import PHASES
-from clinit.headtrain.record.format import HEAD, INFO, TOP, RunRecord
+from clinit.analysis.report.run import RunSummary
+from clinit.headtrain.record.format import HEAD, INFO, STUDY, TOP, RunRecord
 from clinit.headtrain.record.info import DOCUMENT, RunInfo, StartInfo, TaskInfo
-from clinit.headtrain.record.study_file import STUDY
 from clinit.headtrain.record.tables import LATER_COLUMNS, TABLES, table_file
+from clinit.headtrain.start.task_start import PHASES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "record.md").read_text(encoding="utf-8")
 MakeRun = Callable[..., RunRecord]

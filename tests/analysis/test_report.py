@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from clinit.analysis.fitted_table import NARROWEST
-from clinit.analysis.report import load_report, report_of
-from clinit.analysis.runs import load_runs
-from clinit.analysis.tables import duration
+from clinit.analysis.report.report import load_report, load_runs, report_of
+from clinit.analysis.report.table import NARROWEST
+from clinit.analysis.report.tables import duration
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 from tests.cli.made_cache import write_cache

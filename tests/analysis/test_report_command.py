@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from clinit.analysis.figures.names import FigureName
-from clinit.analysis.report import report_of
+from clinit.analysis.report.report import report_of
 from clinit.cli.report import report
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord

@@ -10,13 +10,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from clinit.analysis.common_settings import common
-from clinit.analysis.forward_transfer import mean_transfer, transfer_into
-from clinit.analysis.initialisation_cost import initialisation_seconds, initialisation_share
-from clinit.analysis.measures import FURTHER_MEASURES, MEANS
-from clinit.analysis.report import load_report, report_of
-from clinit.analysis.run_summary import RunSummary
-from clinit.analysis.runs import runs_of
+from clinit.analysis.metrics.accuracy import mean_transfer, transfer_into
+from clinit.analysis.metrics.cost import initialisation_seconds, initialisation_share
+from clinit.analysis.report.measures import FURTHER_MEASURES, MEANS
+from clinit.analysis.report.report import load_report, report_of, runs_of
+from clinit.analysis.report.run import RunSummary
+from clinit.analysis.report.settings import common
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from clinit.analysis.figures.accuracy_matrix import matrix_of
-from clinit.analysis.figures.starts import starts_of
-from clinit.analysis.report import Report, load_report, report_of
-from clinit.analysis.settings import labels
+from clinit.analysis.figures.line import starts_of
+from clinit.analysis.report.report import Report, load_report, report_of
+from clinit.analysis.report.settings import labels
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]

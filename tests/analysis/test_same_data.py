@@ -12,12 +12,12 @@ from rich.console import Console, RenderableType
 from typer.testing import CliRunner
 
 from clinit.analysis.page.data import page_data
-from clinit.analysis.report import Report, report_of
-from clinit.analysis.same_data import by_data, headings
+from clinit.analysis.report.report import Report, report_of
+from clinit.analysis.report.same_data import by_data, headings
 from clinit.cli.report import report
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
-from clinit.headtrain.record.measured_on import held_out_manifest, held_out_share
+from clinit.headtrain.record.info import held_out_manifest, held_out_share
 
 MakeRun = Callable[..., RunRecord]
 WriteRuns = Callable[..., Path]

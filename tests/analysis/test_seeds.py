@@ -7,9 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clinit.analysis.measures import FURTHER_MEASURES, MEANS, Measure, number, ranked_measures
-from clinit.analysis.report import report_of
-from clinit.analysis.seeds import Spread, best_of_groups, seed_groups
+from clinit.analysis.report.measures import (
+    FURTHER_MEASURES,
+    MEANS,
+    Measure,
+    number,
+    ranked_measures,
+)
+from clinit.analysis.report.report import report_of
+from clinit.analysis.report.seeds import Spread, best_of_groups, seed_groups
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clinit.analysis.report import load_report, report_of
-from clinit.analysis.time_to_accuracy import (
+from clinit.analysis.metrics.efficiency import (
     LEVELS,
     MeanTime,
     Reached,
     mean_times,
     times_to_levels,
 )
+from clinit.analysis.report.report import load_report, report_of
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head, write_head
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head, write_head
 from tests.headtrain.stream.made_caches import write_split
 
 DIM, CLASSES = 8, 4

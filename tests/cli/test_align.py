@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError
-from clinit.extract.head import read_head
+from clinit.extract.cache.head import read_head
 from clinit.headtrain.stream.base_head import read_base_head
 
 NETWORK = [

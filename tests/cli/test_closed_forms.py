@@ -8,8 +8,8 @@ from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
 from clinit.errors import ExperimentError, HeadError, MachineError
-from clinit.headtrain.closed import memory
-from clinit.headtrain.export.classifier import load_model
+from clinit.headtrain.closed import methods as memory
+from clinit.headtrain.model.predict import load_model
 from clinit.headtrain.record.format import read_record
 
 SMALL = {

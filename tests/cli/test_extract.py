@@ -103,7 +103,7 @@ def test_as_many_threads_decode_as_the_process_may_use(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("clinit.cli.extract.cpu_count", lambda: 3)
+    monkeypatch.setattr("clinit.extract.work.options.cpu_count", lambda: 3)
     root = make_tree()
     extract("--dataset", "folder", "--root", root)
     extract("--dataset", "folder", "--root", root, "--workers", 1, out="told")
@@ -420,17 +420,6 @@ def test_parts_say_what_is_there_and_the_last_one_completes_the_cache(
     assert "--part" not in last.output
 
 
-def test_a_part_is_taken_from_the_environment(
-    extract: Callable[..., Result],
-    make_tree: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
-    monkeypatch.setenv("SLURM_ARRAY_TASK_COUNT", "2")
-    shown = extract("--dataset", "folder", "--root", make_tree(), "--part", "auto")
-    assert "train, part 2/2: 1 of 2 shards are there" in shown.output
-
-
 def test_a_part_and_a_cluster_exclude_each_other(
     extract: Callable[..., Result], make_tree: Callable[..., Path]
 ) -> None:
@@ -462,8 +451,8 @@ def bound_by_bf16(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Let an extraction be as if the forward pass had bounded it, on a given CPU."""
 
     def pretend(*, has_bf16: bool = True, bound: str = "forward", long_s: float = 0.0) -> None:
-        monkeypatch.setattr("clinit.extract.device.cpu_has_bf16", lambda: has_bf16)
-        monkeypatch.setattr("clinit.extract.timing.Timing.bound", bound)
+        monkeypatch.setattr("clinit.machine.cpu_has_bf16", lambda: has_bf16)
+        monkeypatch.setattr("clinit.extract.work.timing.Timing.bound", bound)
         monkeypatch.setattr("clinit.cli.extract_output._LONG_S", long_s)
 
     return pretend
@@ -505,34 +494,3 @@ def test_bfloat16_is_not_named_where_it_is_used(
     shown = extract("--dataset=folder", "--root", make_tree(), "--autocast=bfloat16")
     assert shown.exit_code == 0, shown.output
     assert "multiplies bfloat16" not in shown.output
-
-
-def test_a_log_says_once_who_is_waited_for_and_what_other_workers_did(
-    extract: Callable[..., Result],
-    make_tree: Callable[..., Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("clinit.extract.claims.POLL_S", 0.001)
-    images = ["--dataset", "folder", "--root", make_tree()]
-    assert extract(*images, out="whole").exit_code == 0
-    folder = tmp_path / "cache" / "train"
-    assert extract(*images, "--part=2/2").exit_code == 0
-    claim = folder / ".shard-00000.h5.claim"
-    holder = {"host": "[/far]\x1b[2J", "processes": "there", "pid": 7, "begun": "1", "token": "t"}
-    claim.write_text(json.dumps(holder))
-    waits = iter(range(100))
-
-    def sleep(seconds: float) -> None:
-        if next(waits) == 3:
-            whole = tmp_path / "whole" / "train" / "shard-00000.h5"
-            (folder / "shard-00000.h5").write_bytes(whole.read_bytes())
-            claim.unlink()
-
-    monkeypatch.setattr("clinit.extract.claims.time.sleep", sleep)
-    shown = extract(*images)
-    assert shown.exit_code == 0, shown.output
-    assert shown.output.count("train: waiting for process 7 on [/far]\\x1b[2J") == 1
-    assert "  computed by other workers: 8 images" in shown.output
-    again = extract(*images, "--part", "1/2")
-    assert "  already complete: every shard of part 1/2 verified, nothing to do" in again.output

@@ -19,9 +19,9 @@ from clinit.api.heads import save_head
 from clinit.cli.main import app
 from clinit.errors import CacheError, ClinitError, ExperimentError, HeadError, ModelError
 from clinit.extract.arrays import fitted_head as judge_head
-from clinit.extract.cache import open_cache
-from clinit.extract.head import read_head
-from clinit.headtrain.export.feature_prediction import predict_features
+from clinit.extract.cache.head import read_head
+from clinit.extract.cache.read import open_cache
+from clinit.headtrain.model.head_alone import predict_features
 
 BASE, NEW = ("ant", "bee", "cat"), ("dog", "elk")
 TRAIN = ("--init", "least-square", "--tasks", "2", "--iterations", "3", "--buffer", "30")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 import clinit
 from clinit.cli.main import app
 from clinit.errors import MachineError
-from clinit.extract.head import read_head
+from clinit.extract.cache.head import read_head
 from clinit.headtrain.record.compare import differences
 from clinit.headtrain.record.format import find_records, read_record
 from tests.headtrain.stream.made_caches import write_base, write_new

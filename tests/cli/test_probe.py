@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 import clinit
 from clinit.cli.main import app
 from clinit.errors import ClinitError
-from clinit.extract.head import read_head
+from clinit.extract.cache.head import read_head
 from tests.headtrain.probe.digits import NAMES, digits
 
 QUICK = ["--lr", 0.003, "--lr", 0.03, "--weight-decay", 0, "--epochs", 5, "--device", "cpu"]

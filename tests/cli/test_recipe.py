@@ -19,10 +19,10 @@ from clinit.cli import sweep as sweep_module
 from clinit.cli import train_head as train_head_module
 from clinit.cli import train_top as train_top_module
 from clinit.cli.main import app
-from clinit.cli.recipes import names, recipe
+from clinit.cli.recipe import names, recipe
 from clinit.errors import ConfigFileError
 from clinit.headtrain.study import Study
-from clinit.headtrain.sweep.run import distinct, runs_of
+from clinit.headtrain.sweep.plan import distinct, runs_of
 
 INITS = {"random", "class-mean", "least-square"}
 ORDER = [
@@ -70,14 +70,15 @@ def everything_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     for command in ("align", "sweep", "train_head", "train_top"):
         module = importlib.import_module(f"clinit.cli.{command}")
         monkeypatch.setattr(module, "check_caches", lambda *_, **__: None)
-    monkeypatch.setattr("clinit.cli.extract._check_images", lambda *_: None)
+    monkeypatch.setattr("clinit.extract.work.options.ExtractOptions.check", lambda _: None)
 
 
 def extract_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) -> Any:
     monkeypatch.setattr("clinit.extract.dataset.scan.available_splits", lambda *_: ())
-    monkeypatch.setattr("clinit.cli.extract._manifests", lambda *_, **__: {})
+    monkeypatch.setattr("clinit.extract.work.options.ExtractOptions.manifests", lambda *_, **__: {})
     monkeypatch.setattr(
-        "clinit.extract.run.extract_part", lambda _, __, ___, config, *____, **_____: stop(config)
+        "clinit.extract.work.run.extract",
+        lambda _, __, ___, config, *____, **_____: stop(config),
     )
     places = ["--root=r", "--out=o", "--dataset=places365", "--device=cpu"]
     return invoke("extract", f"--config={name}", *places, *words)[0]
@@ -85,8 +86,8 @@ def extract_settings(monkeypatch: pytest.MonkeyPatch, name: str, *words: str) ->
 
 def align_settings(monkeypatch: pytest.MonkeyPatch, name: str) -> dict[str, Any]:
     nothing = types.SimpleNamespace(notes=(), memory=None)
-    monkeypatch.setattr("clinit.extract.cache.open_cache", lambda _: None)
-    monkeypatch.setattr("clinit.headtrain.align.alignment.choose_views", lambda *_: ())
+    monkeypatch.setattr("clinit.extract.cache.read.open_cache", lambda _: None)
+    monkeypatch.setattr("clinit.headtrain.probe.align.choose_views", lambda *_: ())
     monkeypatch.setattr("clinit.headtrain.stream.source.read_sources", lambda *_, **__: [nothing])
     monkeypatch.setattr(align_module, "_start", lambda *_: None)
     monkeypatch.setattr(align_module, "_align", lambda _, __, config, ___: stop(asdict(config)))
@@ -382,9 +383,9 @@ def test_a_file_of_the_name_of_a_recipe_comes_first_and_a_folder_does_not(
 
 
 def test_errors_in_a_recipe_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clinit.cli.recipes.recipe", lambda name: "[align]\nepoch = 1\n")
+    monkeypatch.setattr("clinit.cli.recipe.recipe", lambda name: "[align]\nepoch = 1\n")
     result = CliRunner().invoke(app, ["align", "cache", "--out=o", f"--config={ORDER[1]}"])
-    message = f"the recipe {ORDER[1]} sets 'epoch' in [align], which is not an option of align"
+    message = f"the recipe {ORDER[1]} sets 'epoch', which is no option or method in [align]"
     assert str(result.exception) == message
 
 

@@ -19,8 +19,8 @@ from clinit.analysis.paper.tables import TABLES, table_named
 from clinit.cli.main import app
 from clinit.cli.reproduce_runs import overlay
 from clinit.errors import ClinitError, ExperimentError
-from clinit.extract.cache import open_cache
-from clinit.extract.head import read_head, write_head
+from clinit.extract.cache.head import read_head, write_head
+from clinit.extract.cache.read import open_cache
 from clinit.headtrain.record.format import find_records
 
 SCALED = ["tasks=2", "batch_size=64", "eval_every=8"]

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from clinit.cli import top_inputs
 from clinit.cli.main import app
 from clinit.headtrain.record.format import read_info, read_record
-from clinit.headtrain.top.activations.trunk import Trunk
+from clinit.headtrain.top.activations import Trunk
 
 
 def rerun(run: Path, *words: str | Path) -> Result:

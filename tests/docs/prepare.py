@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import clinit
-from clinit.headtrain.export.run import export_run
+from clinit.headtrain.model.export import export_run
 
 MODEL = "convnextv2_atto"
 ARGUMENTS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}

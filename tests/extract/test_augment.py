@@ -10,7 +10,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as pil_functional
 from torchvision.transforms.v2 import RandomResizedCrop
 
-from clinit.extract.transform import make_transform
+from clinit.extract.network.transform import make_transform
 from clinit.extract.views import Box, View, crop_box
 
 CONFIG: dict[str, Any] = {

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from clinit.errors import ExperimentError, ImageError, ManifestError
-from clinit.extract.backbone import BackboneConfig
-from clinit.extract.cache import CacheSplit, open_cache
+from clinit.extract.cache.read import CacheSplit, open_cache
 from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.scan import available_splits, scan
-from clinit.extract.run import ExtractConfig, extract
-from clinit.headtrain.top.images import open_side
+from clinit.extract.network.backbone import BackboneConfig
+from clinit.extract.work.run import ExtractConfig, extract
+from clinit.headtrain.top.inputs import open_side
 from tests.extract.dataset.made import make_parquet, make_tar
 
 MODEL = "convnextv2_atto"

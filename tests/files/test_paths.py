@@ -13,12 +13,12 @@ import pytest
 
 from clinit.errors import CacheError, ClinitError, HeadError, StorageError
 from clinit.extract.arrays.import_features import ImportConfig, import_features
+from clinit.extract.cache.head import Head, foreign_to_head, read_head, write_head
 from clinit.extract.dataset.manifest import read_manifest
-from clinit.extract.head import Head, foreign_to_head, read_head, write_head
 from clinit.files.commit import commit_folder
 from clinit.files.lock import claim_folder
 from clinit.files.paths import check_free, check_readable, check_writable, obstacle
-from clinit.headtrain.export.model_file import read_facts
+from clinit.headtrain.model.model_file import read_facts
 
 
 def test_what_can_be_made_has_no_obstacle_and_is_not_made(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from clinit.errors import CacheError, ExperimentError
 from clinit.extract.dataset.class_names import read_class_names
 from clinit.files.text import LIMIT_BYTES, TextFileError, read_text
-from clinit.headtrain.stream.tasks import read_class_order
+from clinit.headtrain.stream.scenario import read_class_order
 
 
 def test_a_text_is_read_whole(tmp_path: Path) -> None:

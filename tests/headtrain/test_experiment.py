@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,17 +10,17 @@ import pytest
 import torch
 
 from clinit.errors import DeviceError
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
 from clinit.headtrain import events
-from clinit.headtrain import memory as residency
-from clinit.headtrain.bank import precision
-from clinit.headtrain.bank.rows import LabelledRows
+from clinit.headtrain import ram as residency
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord, final_head, read_record, write_record
 from clinit.headtrain.record.tables import TABLES
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study
+from clinit.headtrain.train import heads as precision
+from clinit.headtrain.train.rows import LabelledRows
 
 DIM, BASE, NEW = 24, 8, 7
 CONFIG = {
@@ -326,16 +327,15 @@ def test_data_without_validation_rows_gives_losses_and_no_evaluations() -> None:
 
 def test_the_observer_is_told_of_notes_tasks_starts_steps_and_evaluations() -> None:
     seen: list[events.Event] = []
-    run_experiment(
-        make_base(), make_new(), make_head(), studies(CONFIG, HEADS), observer=seen.append
-    )
+    base = replace(make_base(), notes=("2 bad images",))
+    run_experiment(base, make_new(), make_head(), studies(CONFIG, HEADS), observer=seen.append)
     kinds = [type(event) for event in seen]
     assert kinds.count(events.TaskStarted) == 3
     assert kinds.count(events.Initialised) == 9
     assert kinds.count(events.Evaluated) == 9
     assert sum(event.steps for event in seen if isinstance(event, events.Stepped)) == 90
     notes = [event.note for event in seen if isinstance(event, events.Noted)]
-    assert notes == ["7 new classes do not divide into 3 equal tasks: they have 3, 2, 2 classes"]
+    assert notes == ["2 bad images"]
 
 
 def test_a_head_that_diverges_is_noted_and_the_others_go_on() -> None:

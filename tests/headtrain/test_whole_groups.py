@@ -7,24 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
-from clinit.headtrain.class_draws import held_out_rows
-from clinit.headtrain.closed.ranpac import HELD_OUT
-from clinit.headtrain.closed.ridge_path import RidgePath
-from clinit.headtrain.deployed.images import measured
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
+from clinit.headtrain.closed.ranpac import HELD_OUT, RidgePath
 from clinit.headtrain.experiment import run_experiment
-from clinit.headtrain.least_squares.cross_validation import leave_one_out_curve
-from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
+from clinit.headtrain.groups import held_out_rows
+from clinit.headtrain.model.images import measured
 from clinit.headtrain.probe import fit_head, protocol
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.runs import RunData
-from clinit.headtrain.stream.buffer import Balanced, Buffer
-from clinit.headtrain.stream.kept_aside import kept_aside
-from clinit.headtrain.stream.pool import Pool
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
+from clinit.headtrain.statistics.lambda_curve import leave_one_out_curve
+from clinit.headtrain.stream.buffer import Buffer, Pool, balanced, correction_rows
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study
-from clinit.headtrain.sweep.held_out import hold_out
+from clinit.headtrain.sweep.search import hold_out
 
 CLASSES, PHOTOGRAPHS, COPIES, DIM = 4, 12, 3, 16
 IMAGES = np.random.default_rng(1).permutation(np.repeat(np.arange(CLASSES * PHOTOGRAPHS), COPIES))
@@ -87,7 +84,7 @@ def test_what_bias_correction_looks_at_is_repeated_in_no_other_row() -> None:
         (np.append(ROWS.features, ROWS.features[:1], axis=0), labels),
         groups=lambda: np.where(labels < 2, np.arange(len(labels)), np.append(IMAGES, -1) + 1000),
     )
-    aside = kept_aside(pool, Buffer(pool, Balanced(50), seed=0), 2, CLASSES, seed=0)
+    aside = correction_rows(pool, Buffer(pool, balanced(50), seed=0), 2, CLASSES, seed=0)
     assert share(aside[:-1]) == pytest.approx(0.1, abs=0.05)
     assert not aside[-1]
 

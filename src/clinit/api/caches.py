@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clinit.extract.backbone import BackboneConfig
 from clinit.extract.dataset.scan import available_splits, scan
-from clinit.extract.device import choose_device
-from clinit.extract.run import ExtractConfig
-from clinit.extract.run import extract as extract_splits
+from clinit.extract.network.backbone import BackboneConfig
+from clinit.extract.work.run import ExtractConfig
+from clinit.extract.work.run import extract as extract_splits
 from clinit.headtrain.stream.source import Source, read_source, read_sources
+from clinit.machine import choose_device
 from clinit.words import byte_count
 
 Cache = Source | str | Path
 """A feature cache: loaded, or its folder."""
+Caches = Cache | Sequence[str | Path]
+"""One cache, or the folders of several of one backbone."""
 
 
 def extract_features(
@@ -46,7 +48,7 @@ def extract_features(
         device: `auto`, `cuda` or `cpu`.
         weights: File of the weights; default: those that timm downloads.
         model_args: Further arguments of `timm.create_model`.
-        options: Further settings of `clinit.extract.run.ExtractConfig`.
+        options: Further settings of `clinit.extract.work.run.ExtractConfig`.
 
     Raises:
         ClinitError: If the images or the weights cannot be read, or the cache was made from
@@ -89,9 +91,13 @@ def load_cache(path: str | Path, *, memory: int | str | None = None) -> Source:
     return source
 
 
-def opened(base: Cache, new: Cache, memory: int | str | None) -> tuple[Source, Source]:
+def opened(base: Caches, new: Caches, memory: int | str | None) -> tuple[Source, Source]:
     """Open the caches that are given by their folders, all of them within the memory."""
-    folders = [Path(each) for each in (base, new) if not isinstance(each, Source)]
+    folders = [
+        [Path(path) for path in ([each] if isinstance(each, str | Path) else each)]
+        for each in (base, new)
+        if not isinstance(each, Source)
+    ]
     if memory is not None and not folders:
         raise ValueError(
             "both caches are loaded already: give their folders, or load them with memory="

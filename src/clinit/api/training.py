@@ -2,25 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
-from clinit.analysis.runs import Runs, load_runs, runs_of
-from clinit.api.caches import Cache, opened
-from clinit.api.studies import Studies, studies_of
-from clinit.extract.head import Head
+from clinit.analysis.report.report import Runs, load_runs, runs_of
+from clinit.api.caches import Caches, opened
+from clinit.extract.cache.head import Head
 from clinit.files.lock import claim_folder
 from clinit.headtrain import runs
 from clinit.headtrain.events import Observer, ignore
-from clinit.headtrain.study import Study
-from clinit.headtrain.top.images import open_side, reload_backbone
-from clinit.headtrain.top.inputs import Side, Storage, TopInputs, prepare_inputs
+from clinit.headtrain.study import PAPER_INITS, Study, refusals
+from clinit.headtrain.top.inputs import (
+    Side,
+    Storage,
+    TopInputs,
+    open_side,
+    prepare_inputs,
+    reload_backbone,
+)
+
+Studies = Study | Mapping[str, Any] | Sequence[Study | Mapping[str, Any]]
+"""One run or several; a mapping holds settings by name."""
+
+
+def studies_of(asked: Studies | None, *, top: bool) -> list[Study]:
+    """Return the studies that are asked for, resolved.
+
+    Where nothing is: random, class-mean and least-square rows.
+
+    Raises:
+        ValueError: If a setting is wrong or means nothing, there is no study, or one has a part
+            `top` where it should not, or lacks it.
+    """
+    if asked is None:
+        asked = [{"init": init} for init in PAPER_INITS]
+    several = [asked] if isinstance(asked, Study | Mapping) else asked
+    found = []
+    for each in several:
+        if isinstance(each, Mapping):
+            study = Study.of(each, top=top)
+            if idle := refusals([*each], [study]):
+                raise ValueError(idle[0])
+            found.append(study)
+        else:
+            found.append(each)
+    if not found:
+        raise ValueError("there is no study: give at least one")
+    for study in found:
+        if (study.top is not None) != top:
+            raise ValueError(
+                "the study has no settings of top blocks. Give it a part `top`."
+                if top
+                else "the study has settings of top blocks. Call `clinit.train_top` for them."
+            )
+    return list(dict.fromkeys(study.resolved() for study in found))
 
 
 def train_heads(
-    base: Cache,
-    new: Cache,
+    base: Caches,
+    new: Caches,
     study: Studies | None = None,
     *,
     out: str | Path | None = None,

@@ -16,7 +16,7 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,12 +104,14 @@ def make_folder(folder: Path, *, within: Path | None = None) -> None:
 def claim_file(
     path: Path,
     *,
+    drafts_of: Iterable[str] = (),
     on_busy: Callable[[], None] | None = None,
     on_unlocked: Callable[[str], None] = lambda note: None,
 ) -> Iterator[None]:
     """Be the only process that writes the file `path`; remove the drafts of killed ones.
 
     Its folder is made where it does not exist; arguments and errors as in `claim_folder`.
+    `drafts_of` names more files of this folder that nobody else writes meanwhile.
     """
     lock = path.with_name(f".{hidden_stem(path.name)}.lock")
     try:
@@ -118,12 +120,20 @@ def claim_file(
         raise _cannot_write(path, error) from error
     with _claim(lock, path, on_busy=on_busy, on_unlocked=on_unlocked) as claim:
         if claim.locked:
-            _sweep(path.parent, hidden_stem(path.name))
+            _sweep(path.parent, {hidden_stem(name) for name in (path.name, *drafts_of)})
         try:
             yield
         finally:
             # While it is held: who waits for it sees that the name is gone, and begins anew.
             lock.unlink(missing_ok=True)
+
+
+def claimed_names(folder: Path, pattern: str) -> list[str]:
+    """Return the names of claimed files in a folder, those of this process too."""
+    locks = folder.glob(f".{pattern}.lock")
+    return [
+        lock.name.removeprefix(".").removesuffix(".lock") for lock in locks if _is_claimed(lock)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,14 +221,14 @@ def _names(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _sweep(folder: Path, stem: str | None = None) -> None:
-    """Remove drafts in a claimed folder, or those of one claimed file in it."""
+def _sweep(folder: Path, stems: Collection[str] | None = None) -> None:
+    """Remove drafts in a claimed folder, or those of claimed files in it."""
     with os.scandir(folder) as entries:
         found = [(entry, match) for entry in entries if (match := DRAFT.fullmatch(entry.name))]
     for entry, match in found:
-        if stem is None and _is_claimed(folder / f".{match['stem']}.lock"):
+        if stems is None and _is_claimed(folder / f".{match['stem']}.lock"):
             continue  # by the writer of that file
-        if stem in (None, match["stem"]):
+        if stems is None or match["stem"] in stems:
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
             else:
@@ -241,8 +251,8 @@ def _is_claimed(lock: Path) -> bool:
         return True
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
+    except OSError as error:
+        return error.errno not in _CANNOT_LOCK
     finally:
         os.close(descriptor)
     return False

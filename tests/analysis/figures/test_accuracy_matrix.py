@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 from clinit.analysis.figures.accuracy_matrix import draw, matrix_of
-from clinit.analysis.figures.starts import starts_of
+from clinit.analysis.figures.line import starts_of
 from clinit.analysis.figures.style import is_dark
-from clinit.analysis.report import load_report, report_of
+from clinit.analysis.report.report import load_report, report_of
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clinit.analysis.figures.class_gains import duel
-from clinit.analysis.report import load_report
+from clinit.analysis.report.report import load_report
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 

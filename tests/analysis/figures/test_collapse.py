@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from clinit.analysis.figures.collapse import MEASURES, floor_of, line_of
-from clinit.analysis.figures.starts import starts_of
-from clinit.analysis.report import load_report
+from clinit.analysis.figures.line import starts_of
+from clinit.analysis.report.report import load_report
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 

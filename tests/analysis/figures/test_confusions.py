@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from clinit.analysis.confusions import confusions
 from clinit.analysis.figures.confusions import TOP, Class, worst_pairs
-from clinit.analysis.report import load_report, report_of
+from clinit.analysis.metrics.classes import confusions
+from clinit.analysis.report.report import load_report, report_of
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 

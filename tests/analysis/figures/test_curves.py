@@ -21,9 +21,9 @@ from clinit.analysis.figures.curves import (
     loss_lines,
     switches,
 )
-from clinit.analysis.figures.starts import starts_of
+from clinit.analysis.figures.line import starts_of
 from clinit.analysis.figures.style import COLOURS, looks_of
-from clinit.analysis.report import Report, load_report, report_of
+from clinit.analysis.report.report import Report, load_report, report_of
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 
@@ -161,7 +161,7 @@ def test_the_figure_is_written_in_the_format_of_its_suffix(
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from clinit.analysis.report import Report, load_report, report_of
+from clinit.analysis.report.report import Report, load_report, report_of
 from clinit.errors import ClinitError
 report = load_report([Path(sys.argv[1])])
 sys.dont_write_bytecode = True  # a bytecode file that is cut short breaks every later import

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clinit.analysis.figures.lambda_path import paths_of
-from clinit.analysis.report import load_report
+from clinit.analysis.report.report import load_report
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from clinit.analysis.figures.line import starts_of
 from clinit.analysis.figures.loss_spike import STEPS, first_steps
-from clinit.analysis.figures.starts import starts_of
-from clinit.analysis.report import load_report
+from clinit.analysis.report.report import load_report
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 

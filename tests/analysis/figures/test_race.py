@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from clinit.analysis.figures.race import races
-from clinit.analysis.report import load_report
+from clinit.analysis.figures.efficiency import races
+from clinit.analysis.report.report import load_report
 from clinit.errors import RecordError
 from clinit.headtrain.record.format import RunRecord
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from clinit.analysis.figures.scale import round_ticks, spans_decades
+from clinit.analysis.figures.line import round_ticks, spans_decades
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
-from clinit.analysis.figures.shorten import fitted, shortened
+from clinit.analysis.figures.style import fitted, shortened
 
 
 @pytest.mark.parametrize(

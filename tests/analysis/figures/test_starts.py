@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from clinit.analysis.figures.starts import seeds_remark, starts_of
-from clinit.analysis.report import load_report
+from clinit.analysis.figures.line import seeds_remark, starts_of
+from clinit.analysis.report.report import load_report
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clinit.analysis.page.curves import curves, thin
-from clinit.analysis.report import load_report
-from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.report.report import load_report
+from clinit.analysis.report.run import RunSummary
 from clinit.headtrain.record.format import RunRecord
 
 MakeRun = Callable[..., RunRecord]

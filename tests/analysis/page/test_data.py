@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from clinit.analysis.efficiency import READINGS, Reading, value_name
 from clinit.analysis.figures.style import COLOURS
+from clinit.analysis.metrics.efficiency import READINGS, Reading, value_name
 from clinit.analysis.page.data import page_data
-from clinit.analysis.report import Report, load_report, report_of
+from clinit.analysis.report.report import Report, load_report, report_of
 from clinit.headtrain.record.format import RunRecord
 from clinit.words import visible
 

@@ -19,9 +19,8 @@ import numpy as np
 import pytest
 
 from clinit.analysis.page.data import page_data
-from clinit.analysis.page.page import escaped_json
-from clinit.analysis.page.picture import svg
-from clinit.analysis.report import load_report, report_of
+from clinit.analysis.page.page import escaped_json, svg
+from clinit.analysis.report.report import load_report, report_of
 from clinit.errors import ClinitError, RecordError
 from clinit.headtrain.record.format import RunRecord
 
@@ -186,7 +185,7 @@ def test_a_page_that_is_there_is_replaced(three_inits: Path, tmp_path: Path) -> 
 
 def test_a_report_without_a_page_loads_no_matplotlib() -> None:
     code = (
-        "import sys, clinit.analysis.report, clinit.cli.report\n"
+        "import sys, clinit.analysis.report.report, clinit.cli.report\n"
         "assert not any(name.split('.')[0] == 'matplotlib' for name in sys.modules)\n"
         "assert 'clinit.analysis.page.page' not in sys.modules"
     )

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from clinit.analysis.report import report_of
-from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.report.report import report_of
+from clinit.analysis.report.run import RunSummary
 
 SCALES = {"random": "none", "class-mean": "norm", "least-square": "norm"}
 

@@ -8,14 +8,14 @@ import polars as pl
 import pytest
 from scipy.stats import ttest_rel
 
-from clinit.analysis.paper.effects import (
+from clinit.analysis.paper.reproduction import (
     Effect,
     adjusted_by_holm,
     ordering,
     over_images,
     over_seeds,
 )
-from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.report.run import RunSummary
 
 Make = Callable[..., tuple[RunSummary, ...]]
 

@@ -16,10 +16,10 @@ from clinit.analysis.paper.files import FORMATS
 from clinit.analysis.paper.reproduction import Reproduction, reproduction
 from clinit.analysis.paper.tables import TABLES, table_named
 from clinit.analysis.paper.terminal import terminal
-from clinit.analysis.run_summary import RunSummary
+from clinit.analysis.report.run import RunSummary
 from clinit.cli.main import app
 from clinit.cli.reproduce_runs import Asked
-from clinit.headtrain.study.settings import settings_of
+from clinit.headtrain.study.rules import settings_of
 
 Make = Callable[..., tuple[RunSummary, ...]]
 LOSSES = ("ce", "sqen", "mse")

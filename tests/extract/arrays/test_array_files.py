@@ -21,7 +21,7 @@ from clinit.errors import CacheError
 from clinit.extract.arrays import import_features as module
 from clinit.extract.arrays import parquet_files as parquet_module
 from clinit.extract.arrays.import_features import ImportConfig, import_features
-from clinit.extract.cache import CacheSplit
+from clinit.extract.cache.read import CacheSplit
 
 ROWS, DIM = 23, 5
 RNG = np.random.default_rng(0)

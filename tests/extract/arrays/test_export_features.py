@@ -18,12 +18,12 @@ from clinit.extract.arrays import import_features as import_module
 from clinit.extract.arrays.export_features import Exported, export_features
 from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.arrays.write_split import SplitWriter
-from clinit.extract.cache import Cache, CacheSplit, open_cache
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.plan import Plan
+from clinit.extract.cache.read import Cache, CacheSplit, open_cache
+from clinit.extract.cache.shard import assemble
+from clinit.extract.cache.summary import RunFacts
 from clinit.extract.dataset.manifest import Manifest
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.plan import Plan
-from clinit.extract.shard import assemble
-from clinit.extract.summary import RunFacts
 
 NAMES = ("zebra", "ant", "no row", "bée")
 LABELS = np.sort(np.arange(23) % 4 * np.array([1, 1, 0, 1])[np.arange(23) % 4])

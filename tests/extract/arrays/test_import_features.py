@@ -13,10 +13,10 @@ import pytest
 from clinit.errors import CacheError, ClinitError, HeadError
 from clinit.extract.arrays import import_features as module
 from clinit.extract.arrays.import_features import ImportConfig, import_features
-from clinit.extract.cache import CacheSplit, open_cache
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head, write_head
-from clinit.extract.plan import Plan, settle_plan
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head, write_head
+from clinit.extract.cache.plan import Plan, settle_plan
+from clinit.extract.cache.read import CacheSplit, open_cache
 from clinit.files.lock import claim_folder
 from clinit.headtrain.stream.source import check_same_backbone, read_source
 

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.headtrain.correction import bias_corrected
-from clinit.headtrain.correction.bias_correction import class_weights
-from clinit.headtrain.init.calibrate import PRIOR
-from clinit.headtrain.init.new_classes import NewClasses
+from clinit.headtrain.correction import bias_corrected, class_weights
 from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.calibrate import PRIOR
+from clinit.headtrain.start.new_rows import NewClasses
 
 OLD, NEW, DIM = 6, 3, 5
 STOP = OLD + NEW

@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord, read_record, write_record
 from clinit.headtrain.record.tables import TABLES

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
-from clinit.headtrain import memory as residency
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
+from clinit.headtrain import ram as residency
 from clinit.headtrain.array import as_array, as_tensor, library, to_numpy, torch_stream
 from clinit.headtrain.experiment import run_experiment
 from clinit.headtrain.record.format import RunRecord

@@ -6,11 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clinit.headtrain.feature_rows import StreamedRows
-from clinit.headtrain.init.running_statistics import RunningStatistics
-from clinit.headtrain.least_squares.moments import MomentSums
-from clinit.headtrain.least_squares.statistics import ClassStatistics, Weighting
-from clinit.headtrain.stream.pool import TaskRows
+from clinit.headtrain.array import StreamedRows
+from clinit.headtrain.statistics.class_statistics import (
+    ClassStatistics,
+    RunningStatistics,
+    Weighting,
+)
+from clinit.headtrain.statistics.moments import MomentSums
+from clinit.headtrain.stream.buffer import TaskRows
 
 DIM, BASE, NEW, TASKS = 6, 4, 2, 3
 CLASSES = BASE + NEW * TASKS
@@ -103,14 +106,6 @@ def test_rows_that_differ_are_summed_anew(change: str, summed: list[int]) -> Non
         FEATURES[second.rows], second.labels, num_classes=stop(2), weighting="class"
     )
     assert_same(found, expected)
-
-
-def test_averages_over_classes_and_over_rows_are_kept_apart() -> None:
-    rows = task(1, rows_of(range(BASE)))
-    running = RunningStatistics()
-    for weighting in ("class", "sample", "class"):
-        found = running.of(rows, FEATURES[rows.rows], stop(1), weighting)
-        assert found.weighting == weighting
 
 
 def test_more_rows_of_a_class_are_another_set() -> None:

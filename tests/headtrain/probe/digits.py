@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 from sklearn.datasets import load_digits
 
-from clinit.extract.features import FeatureSet
+from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.stream.source import Source
 
 NAMES = tuple(map(str, range(10)))

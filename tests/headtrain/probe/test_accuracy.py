@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.headtrain.bank.rows import LabelledRows
-from clinit.headtrain.probe.accuracy import bank_of, count_in_top, measure
+from clinit.headtrain.probe.result import bank_of, count_in_top, measure
 from clinit.headtrain.rows import Rows
+from clinit.headtrain.train.rows import LabelledRows
 
 CLASSES, DIM = 8, 3
 RNG = np.random.default_rng(0)
@@ -59,10 +59,6 @@ def test_rows_of_a_class_that_the_head_does_not_know_count_as_wrong() -> None:
     assert found.top1 == pytest.approx(100 * right.mean())
     by_class = [right[c == LABELS].mean() for c in range(CLASSES)]
     assert found.per_class == pytest.approx(100 * np.mean(by_class))
-
-
-def test_without_a_row_there_is_no_accuracy() -> None:
-    assert measure(HEAD, rows(LABELS[:0]), np.arange(CLASSES)) is None
 
 
 def test_classes_without_rows_do_not_count_in_the_mean_and_five_classes_have_no_top_5() -> None:

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from clinit.errors import RecordError
-from clinit.extract.head import Head
+from clinit.extract.cache.head import Head
 from clinit.headtrain.record import format as record_module
 from clinit.headtrain.record.format import (
     RunRecord,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clinit.headtrain.record.study_file import study_toml
+from clinit.headtrain.record.format import study_toml
 from clinit.headtrain.study import Study, settings_of
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head, write_head
+from clinit.extract.cache.plan import Plan, settle_plan, shard_name
+from clinit.extract.cache.shard import assemble, write_shard
+from clinit.extract.cache.summary import RunFacts, write_summary
 from clinit.extract.dataset.manifest import Manifest, write_manifest
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head, write_head
-from clinit.extract.plan import Plan, settle_plan, shard_name
-from clinit.extract.shard import assemble, write_shard
-from clinit.extract.summary import RunFacts, write_summary
 
 DIM, CLASSES = 64, 5
 FINGERPRINT = Fingerprint({"backbone": "made", "weights": "1"})

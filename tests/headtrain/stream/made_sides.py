@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from clinit.extract.features import FeatureSet
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Head
 from clinit.headtrain.stream.source import Source
 
 DIM = 4

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
-from clinit.headtrain.align.settings import AlignConfig
+from clinit.headtrain.probe.settings import AlignConfig
 from clinit.headtrain.setting import fields_of
 from clinit.headtrain.study import (
     CLOSED,

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from clinit.extract.features import FeatureSet
-from clinit.extract.fingerprint import Fingerprint
-from clinit.extract.head import Head
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Head
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.stream.source import Source
 from clinit.headtrain.study import Study
 from clinit.headtrain.sweep.grid import parse_grid
-from clinit.headtrain.sweep.run import distinct, runs_of
+from clinit.headtrain.sweep.plan import distinct, runs_of
 
 DIM, BASE, NEW = 12, 8, 6
 

@@ -7,13 +7,13 @@ import pytest
 
 from clinit.errors import ExperimentError
 from clinit.headtrain.study import settings_of
-from clinit.headtrain.sweep.fields import fields
 from clinit.headtrain.sweep.grid import (
     LIMIT,
     Choice,
     Interval,
     Together,
     check_size,
+    fields,
     grid_of,
     merge,
     names_in,
@@ -21,7 +21,7 @@ from clinit.headtrain.sweep.grid import (
     parse_grid,
     values_in,
 )
-from clinit.headtrain.sweep.run import refuse_idle, runs_of
+from clinit.headtrain.sweep.plan import refuse_idle, runs_of
 
 
 @pytest.mark.parametrize("top", [False, True])

@@ -12,10 +12,11 @@ from clinit.headtrain.sweep.plan import (
     BankPlan,
     bank_limit,
     compile_banks,
+    distinct,
     head_bytes,
     run_names,
+    runs_of,
 )
-from clinit.headtrain.sweep.run import distinct, runs_of
 
 
 def runs(*words: str) -> list[Study]:

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from clinit.errors import CacheError, ClinitError, RecordError
-from clinit.extract.fingerprint import Fingerprint
+from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.headtrain.events import BankStarted
 from clinit.headtrain.record import format as record_module
 from clinit.headtrain.record.format import RunRecord, find_records, read_record
 from clinit.headtrain.runs import RunData, train_bank
 from clinit.headtrain.study import Study
-from clinit.headtrain.sweep import runner
+from clinit.headtrain.sweep import plan as runner
 from clinit.headtrain.sweep.folder import hold_folder, run_digest
-from clinit.headtrain.sweep.runner import (
+from clinit.headtrain.sweep.plan import (
     BankHalved,
     RunsRecorded,
     SweepEvent,

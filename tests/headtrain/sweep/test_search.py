@@ -15,10 +15,8 @@ from clinit.headtrain.record.format import find_records, read_info
 from clinit.headtrain.runs import RunData
 from clinit.headtrain.sweep.folder import hold_folder
 from clinit.headtrain.sweep.grid import Interval, parse_grid
-from clinit.headtrain.sweep.held_out import hold_out
-from clinit.headtrain.sweep.plan import BankPlan
-from clinit.headtrain.sweep.runner import Trained, train_here
-from clinit.headtrain.sweep.search import STUDY, Found, SearchConfig, Space, search
+from clinit.headtrain.sweep.plan import BankPlan, Trained, train_here
+from clinit.headtrain.sweep.search import STUDY, Found, SearchConfig, Space, hold_out, search
 
 needs_optuna = pytest.mark.skipif(
     importlib.util.find_spec("optuna") is None, reason="Optuna is not installed"

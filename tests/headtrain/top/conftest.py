@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clinit.headtrain.top.activations.batches import Batch
-from clinit.headtrain.top.methods.interface import TopModel
+from clinit.headtrain.top.activations import Batch
+from clinit.headtrain.top.method import TopModel
 
 SHAPE, HIDDEN, DIM = (2, 3), 5, 4
 

@@ -10,7 +10,7 @@ import pytest
 
 from clinit.errors import ExperimentError
 from clinit.extract.arrays.import_features import ImportConfig, import_features
-from clinit.headtrain.top.images import open_side
+from clinit.headtrain.top.inputs import open_side
 
 
 def test_a_relative_folder_of_an_earlier_version_is_asked_for(

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from clinit.headtrain.bank.rows import LabelledRows
-from clinit.headtrain.init import random_rows
-from clinit.headtrain.stream.batches import Share, draw_schedule
+from clinit.headtrain.start.new_rows import random_rows
 from clinit.headtrain.stream.seeds import Draw, generator
-from clinit.headtrain.top.probe import linear_probe
+from clinit.headtrain.stream.task_plan import Share, draw_schedule
+from clinit.headtrain.top.evaluate import linear_probe
+from clinit.headtrain.train.rows import LabelledRows
 
 DIM, CLASSES = 12, 5
 

@@ -13,14 +13,13 @@ import torch
 from PIL import Image
 
 from clinit.errors import CacheError, ImageError, ManifestError
+from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.dataset.tar import index_tar
-from clinit.extract.fingerprint import Fingerprint
 from clinit.files.lock import claim_folder
-from clinit.headtrain.top.activations.rows import ActivationRows, ImageRows, StoredRows
-from clinit.headtrain.top.activations.trunk import Trunk
-from clinit.headtrain.top.activations.trunk_cache import Part, StoredActivations, TrunkCache
-from clinit.headtrain.top.images import open_side, reload_backbone
-from clinit.headtrain.top.network.cut import cut
+from clinit.headtrain.top.activations import ActivationRows, ImageRows, StoredRows, Trunk
+from clinit.headtrain.top.inputs import open_side, reload_backbone
+from clinit.headtrain.top.network import cut_network
+from clinit.headtrain.top.trunk_cache import Part, StoredActivations, TrunkCache
 from tests.extract.dataset.made import make_tar
 
 ROWS = np.array([1, 3, 4, 7, 11])
@@ -38,7 +37,7 @@ def part(tiny_run: Path) -> Part:
 def trunk(tiny_run: Path) -> Trunk:
     side = open_side(tiny_run.parent / "caches" / "base", None, option="--base-root")
     backbone, transform = reload_backbone(side, None, "cpu")
-    return Trunk(backbone.config, cut(backbone.network, 2), transform)
+    return Trunk(backbone.config, cut_network(backbone.network, 2), transform)
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def make_cache(
     trunk: Trunk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., TrunkCache]:
     # Two rows a shard: more than one is read.
-    monkeypatch.setattr("clinit.headtrain.top.activations.trunk_cache.SHARD_BYTES", 1)
+    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.SHARD_BYTES", 1)
 
     def make(folder: str = "trunk", budget: int = 10**9) -> TrunkCache:
         return TrunkCache(tmp_path / folder, trunk, budget=budget, workers=1, batch_size=2)
@@ -99,7 +98,7 @@ def test_rows_in_memory_in_files_and_from_images_are_the_same(
     make_cache: Callable[..., TrunkCache], part: Part, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_memory = store(make_cache(), part)
-    monkeypatch.setattr("clinit.headtrain.top.activations.trunk_cache.MEMORY_SHARE", 0.0)
+    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.MEMORY_SHARE", 0.0)
     in_files = store(make_cache(), part)
     np.testing.assert_array_equal(in_memory, in_files)
     assert in_memory.dtype == np.float16
@@ -115,7 +114,7 @@ def test_rows_for_a_cuda_device_are_written_into_pinned_memory(
     monkeypatch: pytest.MonkeyPatch,
     share: float,
 ) -> None:
-    monkeypatch.setattr("clinit.headtrain.top.activations.trunk_cache.MEMORY_SHARE", share)
+    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.MEMORY_SHARE", share)
     cache = make_cache()
     plain = store(cache, part)
     config = replace(cache.trunk.config, device="cuda:0")
@@ -149,8 +148,8 @@ def test_activations_are_held_in_memory_where_the_process_may_take_that_much(
             opened.append(in_memory)
             super().__init__(*arguments, in_memory=in_memory, **others)
 
-    monkeypatch.setattr("clinit.headtrain.top.activations.trunk_cache.StoredRows", Spy)
-    monkeypatch.setattr("clinit.headtrain.top.activations.trunk_cache.free_memory", lambda: free)
+    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.StoredRows", Spy)
+    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.free_memory", lambda: free)
     store(make_cache(), part)
     assert opened == [in_memory]
 
@@ -159,13 +158,11 @@ def test_activations_that_float16_cannot_hold_are_kept_in_float32(
     make_cache: Callable[..., TrunkCache], part: Part, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = store(make_cache(), part).astype(np.float32)
-    monkeypatch.setattr(
-        "clinit.headtrain.top.activations.trunk_cache.check_images", lambda *_: None
-    )
+    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.check_images", lambda *_: None)
     run = Trunk.features
     monkeypatch.setattr(Trunk, "features", lambda self, batch: 1e6 * run(self, batch))
     for share in (0.4, 0.0):
-        monkeypatch.setattr("clinit.headtrain.top.activations.trunk_cache.MEMORY_SHARE", share)
+        monkeypatch.setattr("clinit.headtrain.top.trunk_cache.MEMORY_SHARE", share)
         large = store(make_cache("large"), part)
         np.testing.assert_allclose(large, 1e6 * plain, rtol=2e-3, atol=1e3)
     np.testing.assert_allclose(
@@ -208,9 +205,7 @@ def test_activations_that_float16_would_round_to_zeros_are_kept_in_float32(
 ) -> None:
     features = Trunk.features
     monkeypatch.setattr(Trunk, "features", lambda self, batch: 1e-9 * features(self, batch))
-    monkeypatch.setattr(
-        "clinit.headtrain.top.activations.trunk_cache.check_images", lambda *args: None
-    )
+    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.check_images", lambda *args: None)
     kept = store(make_cache(), part)
     assert kept.dtype == np.float32
     assert kept.any(axis=(1, 2, 3)).all()
@@ -322,7 +317,7 @@ def test_a_damaged_shard_is_computed_again(
     monkeypatch: pytest.MonkeyPatch,
     share: float,
 ) -> None:
-    monkeypatch.setattr("clinit.headtrain.top.activations.trunk_cache.MEMORY_SHARE", share)
+    monkeypatch.setattr("clinit.headtrain.top.trunk_cache.MEMORY_SHARE", share)
     cache = make_cache()
     first = store(cache, part)
     shards = sorted(cache.path(cache.plan(part)).glob("shard-*.h5"))
@@ -378,7 +373,9 @@ def test_another_network_transform_or_cut_is_another_folder(
     plan = cache.plan(part)
     side = open_side(tiny_run.parent / "caches" / "base", None, option="--base-root")
     backbone, transform = reload_backbone(side, None, "cpu")
-    lower = replace(cache, trunk=Trunk(backbone.config, cut(backbone.network, 3), transform))
+    lower = replace(
+        cache, trunk=Trunk(backbone.config, cut_network(backbone.network, 3), transform)
+    )
     fewer = replace(part, rows=ROWS[:-1])
     folders = {cache.path(plan), lower.path(lower.plan(part)), cache.path(cache.plan(fewer))}
     for name in ("weights", "transform", "backbone"):

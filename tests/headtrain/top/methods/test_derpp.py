@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from clinit.headtrain.losses import LOSSES
-from clinit.headtrain.stream.tasks import Task
+from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study import DerppConfig
-from clinit.headtrain.top.methods.derpp import Derpp
-from clinit.headtrain.top.methods.interface import TopMethod
-from clinit.headtrain.top.methods.rehearsal import Rehearsal
+from clinit.headtrain.top.derpp import Derpp
+from clinit.headtrain.top.method import Rehearsal, TopMethod
+from clinit.headtrain.train.losses import LOSSES
 
 Make = Callable[..., Any]
 BASE, STEP, EACH = 4, 2, 20
@@ -329,7 +328,7 @@ def test_the_teacher_is_not_trained(make_top: Make, make_images: Make) -> None:
 def test_it_keeps_the_protocol_and_says_how_many_draws_it_wants() -> None:
     snapshot, stored = (Derpp(DerppConfig(teacher=teacher)) for teacher in TEACHERS)
     assert isinstance(snapshot, TopMethod)
-    assert (snapshot.data_method, snapshot.draws, stored.draws) == ("rehearsal", 1, 2)
+    assert (snapshot.draws, stored.draws) == (1, 2)
 
 
 def test_stored_logits_without_a_second_draw_are_refused(make_top: Make, make_images: Make) -> None:

@@ -9,9 +9,9 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from clinit.headtrain.losses import LOSSES
-from clinit.headtrain.top.methods import fisher
-from clinit.headtrain.top.methods.fisher import chunk_size, diagonal_fisher
+from clinit.headtrain.top import ewc as fisher
+from clinit.headtrain.top.ewc import chunk_size, diagonal_fisher
+from clinit.headtrain.train.losses import LOSSES
 
 NAMES = ["ce", "mse", "sqen"]
 WAYS: list[Literal["vmap", "loop"]] = ["vmap", "loop"]

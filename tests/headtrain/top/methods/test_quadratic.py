@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clinit.headtrain.top.methods.quadratic import Quadratic
+from clinit.headtrain.top.ewc import Quadratic
 
 
 def draw(seed: int, rows: int = 5) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from clinit.headtrain.losses import LOSSES
-from clinit.headtrain.top.activations.batches import Batch
-from clinit.headtrain.top.methods.interface import TopMethod, TopModel
-from clinit.headtrain.top.methods.rehearsal import Rehearsal
+from clinit.headtrain.top.activations import Batch
+from clinit.headtrain.top.method import Rehearsal, TopMethod, TopModel
+from clinit.headtrain.train.losses import LOSSES
 
 CLASSES, ROWS = 7, 12
 Make = Callable[..., Any]
@@ -64,11 +63,6 @@ def test_it_leaves_nothing_behind() -> None:
 
 def test_a_batch_counts_its_old_rows(batch: Batch) -> None:
     assert (len(batch), batch.num_old) == (ROWS, 7)
-
-
-def test_rows_of_a_method_that_is_not_trained_are_refused() -> None:
-    with pytest.raises(ValueError, match="data_method is 'ncm', expected one of"):
-        Rehearsal(data_method="ncm")
 
 
 def test_an_unknown_loss_is_refused() -> None:

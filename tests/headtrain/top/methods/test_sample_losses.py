@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from clinit.headtrain.losses import LOSSES
-from clinit.headtrain.top.methods.sample_losses import sample_losses
+from clinit.headtrain.top.method import sample_losses
+from clinit.headtrain.train.losses import LOSSES
 
 NAMES = ["ce", "mse", "sqen"]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from clinit.headtrain.top.methods.stored_logits import StoredLogits
+from clinit.headtrain.top.derpp import StoredLogits
 
 
 def stored() -> StoredLogits:

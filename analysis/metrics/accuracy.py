@@ -1,0 +1,239 @@
+"""Continual-learning accuracies, forgetting and transfer as queries over a run record.
+
+The record holds correct counts (of the test images of each class, at each evaluation); every
+accuracy here pools test images, in percent:
+
+    acc_pre         classes of the base data set
+    acc_new         classes of the current task
+    acc_old         base classes and those of earlier tasks
+    acc_all         all classes seen so far
+    acc_pre_alone   base images, predicted among the base classes alone
+    acc_in_task     images of all classes seen, each predicted within its own task
+
+The last two come from `correct_in_task` of the record. `acc_pre` competes with the new rows of the
+widened head, `acc_pre_alone` does not: their difference is what base images lose to new classes,
+apart from what they lose because old rows change. An accuracy is null where its classes have no
+test image, or the record lacks the counts. Reported values are means over evaluation points
+("average accuracy"), the point before the first step included.
+
+With a(t, s) the accuracy on the classes of task s after task t, among all classes seen by then, and
+T the last task, backward transfer in percentage points is
+
+    BWT = mean over s = 1 ... T - 1 of a(T, s) - a(s, s).
+
+Forgetting measures from the best accuracy of a task, this from the one at its own end. Tasks
+without a test image are left out, and so are the base classes, whose accuracy before new classes
+came is not among all classes. In the source the task of an image is given; here it is not, so that
+new classes cost old ones something by competition alone.
+
+Forward transfer is the best top-1 of a linear probe on the classes of the next task
+(`clinit train-top --probe`), an upper estimate. `forward_transfer` is read at the task that was
+just learnt, `forward_transfer_into` at the one that was probed, as in the paper's Table 7.
+
+Sources: H. Koh, D. Kim, J.-W. Ha, J. Choi, "Online continual learning on class incremental
+blurry task configuration with anytime inference", ICLR 2022 (average accuracy);
+A. Chaudhry, P. Dokania, T. Ajanthan, P. Torr, "Riemannian walk for incremental learning",
+ECCV 2018 (forgetting); S.-A. Rebuffi, A. Kolesnikov, G. Sperl, C. Lampert, "iCaRL", CVPR
+2017 (average incremental accuracy); G. M. van de Ven, A. S. Tolias, "Three scenarios for continual
+learning", 2019 (accuracy within tasks); D. Lopez-Paz, M. Ranzato, "Gradient episodic memory for
+continual learning", NeurIPS 2017 (backward transfer); the paper's appendix on linear probing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import polars as pl
+
+from clinit.errors import RecordError
+from clinit.headtrain.record.format import RunRecord
+from clinit.headtrain.record.info import settings_of
+
+ACCURACIES = ("acc_pre", "acc_new", "acc_old", "acc_all")
+
+
+def accuracy_points(evaluations: pl.DataFrame, classes: pl.DataFrame) -> pl.DataFrame:
+    """Return the four accuracies at each evaluation: task, iteration, acc_*; sorted."""
+    origin, task = pl.col("origin"), pl.col("task")
+    return (
+        with_origin(evaluations, classes)
+        .filter(origin <= task)
+        .group_by("task", "iteration")
+        .agg(
+            acc_pre=_pooled(origin == 0),
+            acc_new=_pooled(origin == task),
+            acc_old=_pooled(origin < task),
+            acc_all=_pooled(pl.lit(True)),
+        )
+        .sort("task", "iteration")
+    )
+
+
+def accuracy_matrix(evaluations: pl.DataFrame, classes: pl.DataFrame) -> pl.DataFrame:
+    """Return the accuracy on the classes of each task at the end of each task.
+
+    Columns: after_task, on_task (0 = base classes), accuracy; among all classes seen so far.
+    """
+    last = pl.col("iteration") == pl.col("iteration").max().over("task")
+    return (
+        with_origin(evaluations, classes)
+        .filter(last & (pl.col("origin") <= pl.col("task")))
+        .group_by(after_task="task", on_task="origin")
+        .agg(accuracy=_pooled(pl.lit(True)))
+        .sort("after_task", "on_task")
+    )
+
+
+def forgetting(matrix: pl.DataFrame) -> float | None:
+    """Return the mean drop of earlier tasks from their best to their final accuracy.
+
+    Over the tasks learnt before the last one, the base classes left out (the record does
+    not know what they were before new classes came). None where there is no earlier task.
+    """
+    final_task = matrix["after_task"].max()
+    if final_task is None:  # no test image
+        return None
+    earlier = matrix.filter((pl.col("on_task") > 0) & (pl.col("on_task") < final_task))
+    final = pl.col("after_task") == final_task
+    drops = earlier.group_by("on_task").agg(
+        drop=pl.col("accuracy").filter(~final).max() - pl.col("accuracy").filter(final).first()
+    )
+    return mean(drops["drop"])
+
+
+def last_accuracy(points: pl.DataFrame) -> float | None:
+    """Return the accuracy on all seen classes at the end of the last task; None if unknown.
+
+    The last task is the last one that was learnt: a run that was asked to stop early has seen
+    fewer classes than its stream holds.
+    """
+    last: float | None = at_end(points)["acc_all"].last()  # type: ignore[assignment]
+    return last
+
+
+def average_incremental_accuracy(points: pl.DataFrame) -> float | None:
+    """Return the mean over tasks of the accuracy on all seen classes at the task's end."""
+    return mean(at_end(points)["acc_all"])
+
+
+def mean_at_start(points: pl.DataFrame, name: str) -> float | None:
+    """Return the mean over tasks of a value before the first step, such as `acc_new`."""
+    return mean(at_start(points)[name])
+
+
+def at_start(points: pl.DataFrame) -> pl.DataFrame:
+    """Return the evaluation before the first step of each task."""
+    return points.filter(pl.col("iteration") == 0)
+
+
+def at_end(points: pl.DataFrame) -> pl.DataFrame:
+    """Return the last evaluation of each task."""
+    return points.filter(pl.col("iteration") == pl.col("iteration").max().over("task"))
+
+
+def mean(values: pl.Series) -> float | None:
+    """Return the mean of the values that are there; None where there is none."""
+    average = values.cast(pl.Float64).mean()
+    assert average is None or isinstance(average, float)
+    return average
+
+
+def with_origin(evaluations: pl.DataFrame, classes: pl.DataFrame) -> pl.DataFrame:
+    """Add `origin`, the task in which each class arrived.
+
+    Raises:
+        RecordError: If a row is evaluated that is not among the classes.
+    """
+    origins = classes.select("row", origin="task")
+    joined = evaluations.join(origins, on="row", how="left", validate="m:1")
+    if joined["origin"].null_count():
+        unknown = joined.filter(pl.col("origin").is_null())["row"].n_unique()
+        raise RecordError(
+            f"the record evaluates {unknown:,} head rows that its list of classes does not hold",
+            remedy="The record is damaged: run `clinit train-head` again with another --out.",
+        )
+    return joined
+
+
+def _pooled(chosen: pl.Expr) -> pl.Expr:
+    # int64: a sum of int32 stays int32 in polars.
+    correct = pl.col("correct").cast(pl.Int64).filter(chosen).sum()
+    total = pl.col("total").cast(pl.Int64).filter(chosen).sum()
+    return pl.when(total > 0).then(100.0 * correct / total)
+
+
+def accuracy_before(record: RunRecord, points: pl.DataFrame) -> float | None:
+    """Return the accuracy of the base head on the base classes, in percent.
+
+    None where the record does not hold it: no base class is tested, the record is of an earlier
+    version, or the head is solved as a whole, the rows of base classes too.
+
+    Args:
+        record: That of the run.
+        points: Its evaluation points, with `acc_pre_alone`.
+    """
+    if "init" not in settings_of(record.info):
+        return None
+    start = points.filter((pl.col("task") == 1) & (pl.col("iteration") == 0))
+    return next(iter(start["acc_pre_alone"]), None)
+
+
+IN_TASK = ("acc_pre_alone", "acc_in_task")
+COUNTS = "correct_in_task"
+
+
+def points_in_task(evaluations: pl.DataFrame, classes: pl.DataFrame) -> pl.DataFrame:
+    """Return both accuracies at each evaluation: task, iteration, acc_*; sorted."""
+    if COUNTS not in evaluations.columns:  # a record of an earlier version
+        evaluations = evaluations.with_columns(pl.lit(None, pl.Int32).alias(COUNTS))
+    origin, task = pl.col("origin"), pl.col("task")
+    return (
+        with_origin(evaluations, classes)
+        .filter(origin <= task)
+        .group_by("task", "iteration")
+        .agg(acc_pre_alone=_pooled_in_task(origin == 0), acc_in_task=_pooled_in_task(pl.lit(True)))
+        .sort("task", "iteration")
+    )
+
+
+def _pooled_in_task(chosen: pl.Expr) -> pl.Expr:
+    counts = pl.col(COUNTS).cast(pl.Int64).filter(chosen)
+    total = pl.col("total").cast(pl.Int64).filter(chosen).sum()
+    known = (total > 0) & (counts.null_count() == 0)
+    return pl.when(known).then(100.0 * counts.sum() / total)
+
+
+def backward_transfer(matrix: pl.DataFrame) -> float | None:
+    """Return the backward transfer of an accuracy matrix; None where there is no earlier task."""
+    after, on = pl.col("after_task"), pl.col("on_task")
+    last = matrix["after_task"].max()
+    if last is None:  # no test image
+        return None
+    own = matrix.filter((on > 0) & (on == after) & (after < last))
+    final = matrix.filter(after == last).select("on_task", final="accuracy")
+    joined = own.join(final, on="on_task", how="inner")
+    return mean(joined["final"] - joined["accuracy"])
+
+
+def mean_transfer(tasks: Iterable[Mapping[str, Any]]) -> float | None:
+    """Return the mean top-1 (percent) of the linear probes after `tasks`, each on the next one.
+
+    None where nothing was probed: in runs of `clinit train-head`, and after the last task.
+    """
+    probed = [_top1(task) for task in tasks if "forward_transfer" in task]
+    return sum(probed) / len(probed) if probed else None
+
+
+def transfer_into(tasks: Iterable[Mapping[str, Any]], probed: int) -> float | None:
+    """Return the top-1 (percent) of the probe on the classes of task number `probed`."""
+    for task in tasks:
+        if "forward_transfer" in task:
+            target = task["forward_transfer"].get("task", task["task"] + 1)
+            if target == probed:
+                return _top1(task)
+    return None
+
+
+def _top1(task: Mapping[str, Any]) -> float:
+    return 100 * float(task["forward_transfer"]["top1"])

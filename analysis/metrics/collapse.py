@@ -1,0 +1,233 @@
+"""Neural collapse, and D_LS: how much more a head loses than the least-square head.
+
+With class means mu_c, their mean mu_G, Z the matrix of mu_c - mu_G, Sigma_W the within-class
+and Sigma_B = Z Z^T / C the between-class covariance, all class-balanced, W and b the head,
+and E = (I - 1 1^T / C) / sqrt(C - 1) the Gram matrix of a simplex ETF, of Frobenius norm one:
+
+    NC1 = tr(Sigma_W pinv(Sigma_B)) / C         NC3 = | W Z / |W Z| - E |
+    NC2 = | W W^T / |W W^T| - E |               NC4 = | b + W mu_G |
+
+Sources: V. Papyan, X. Y. Han, D. L. Donoho, "Prevalence of neural collapse during the terminal
+phase of deep learning training", PNAS 117(40), 2020; Z. Zhu et al., "A geometric analysis of
+neural collapse with unconstrained features", NeurIPS 2021; and the paper's Appendix.
+
+NC1 comes from the singular values of Z: Sigma_B has rank C - 1 at most, and less where the
+features have a null direction (those of a LayerNorm do). A pseudo-inverse with a cut-off at
+rounding level keeps such directions, with eigenvalues of either sign, and can make NC1
+negative. NC2 and NC3 take W as it is, not centred.
+
+    D_LS(W) = 1/2 tr[(W - W_LS) S (W - W_LS)^T],    S = Ave[z z^T] + lam I,    z = (h, 1)
+
+is the paper's Eq. 4 and, exactly, L(W) - L(W_LS) for the loss L of its Eq. 1 (X. Y. Han,
+V. Papyan, D. L. Donoho, "Neural collapse under MSE loss", ICLR 2022). It grows with the square
+of the scale of W, so heads of different losses are compared by the relative value
+
+    D_LS(W) / (1/2 tr[W S W^T]).
+
+With d = W - W_LS = (v, a), computed about the mean mu of h:
+
+    tr[d S d^T] = tr[v Sigma_T v^T] + |v mu + a|^2 + lam (|v|^2 + |a|^2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from clinit.headtrain.array import beside, namespace, to_numpy, widen
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.moments import Block
+from clinit.headtrain.statistics.solve import least_squares_head
+
+RANK_TOLERANCE = 1e-4
+"""Directions in which the class means spread less, relative to the widest, are taken for
+rounding of the stored features: float16 leaves 1e-5 along a null direction."""
+
+LARGEST = 1e70
+"""Entries of a head beyond this are taken for infinite: NC2 needs their fourth power."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeuralCollapse:
+    """The four metrics over the classes that have rows; 0 is full collapse."""
+
+    nc1: float
+    """NaN where all class means are the same; the others where the head is not finite,
+    or so large that its squares are not."""
+    nc2: float
+    nc3: float
+    nc4: float
+    nc2_floor: float
+    """The least that NC2 can be at this width and number of classes."""
+    nc3_floor: float
+    classes: int
+    dim: int
+    rank: int
+    """Directions that the class means span, of at most min(dim, classes - 1)."""
+
+
+def neural_collapse(
+    statistics: ClassStatistics,
+    weight: Float[Any, "classes dim"],
+    bias: Float[Any, " classes"],
+) -> NeuralCollapse:
+    """Return the metrics of a head on features; classes without rows are left out.
+
+    Args:
+        statistics: Class-balanced, over at least two classes.
+        weight: A row for each class of `statistics`, an array of its library.
+        bias: The same.
+    """
+    xp, present = namespace(statistics.gram), _present(statistics)
+    rows = beside(statistics.gram, present)
+    weight, bias = xp.take(weight, rows, axis=0), xp.take(bias, rows)
+    weight, bias = xp.astype(weight, xp.float64), xp.astype(bias, xp.float64)
+    centred = xp.take(statistics.centred_class_means, rows, axis=0)
+    basis, singular = mean_directions(statistics)
+    spread = xp.sum(basis * (statistics.within_covariance @ basis), axis=0)  # by direction
+    floor = etf_floor(len(present), statistics.dim)
+    if not (xp.max(xp.abs(weight)) < LARGEST and xp.max(xp.abs(bias)) < LARGEST):
+        weight, bias = xp.full_like(weight, math.nan), xp.full_like(bias, math.nan)
+    return NeuralCollapse(
+        # C of Sigma_B cancels 1 / C. Class means that are all the same separate nothing.
+        nc1=float(xp.sum(spread / singular**2)) if singular.shape[0] else math.nan,
+        nc2=distance_to_etf(weight @ weight.T),
+        nc3=distance_to_etf(weight @ centred.T),
+        nc4=float(xp.linalg.vector_norm(bias + weight @ statistics.mean)),
+        nc2_floor=floor,
+        nc3_floor=floor,
+        classes=len(present),
+        dim=statistics.dim,
+        rank=singular.shape[0],
+    )
+
+
+def mean_directions(
+    statistics: ClassStatistics,
+) -> tuple[Float[Any, "dim rank"], Float[Any, " rank"]]:
+    """Return the left singular vectors and singular values of Z that are above rounding."""
+    xp, present = namespace(statistics.gram), _present(statistics)
+    rows = beside(statistics.gram, present)
+    centred = xp.take(statistics.centred_class_means, rows, axis=0)
+    basis, singular, _ = xp.linalg.svd(centred.T, full_matrices=False)
+    values = to_numpy(singular)[: len(present) - 1]  # the largest first
+    rank = int((values > RANK_TOLERANCE * values[0]).sum())
+    return basis[:, :rank], singular[:rank]
+
+
+def class_nc1(
+    statistics: ClassStatistics,
+    blocks: Iterable[Block],
+) -> Float[np.ndarray, " classes"]:
+    """Return NC1 by class, tr(Sigma_{W,c} pinv(Sigma_B)) / C, in a second pass; NC1 is its mean.
+
+    `blocks` are pairs of features (rows, dim) and labels (rows,), each of its own length.
+    NaN for a class without rows, and for all where all class means are the same.
+    """
+    basis, singular = mean_directions(statistics)
+    if not singular.shape[0]:
+        return np.full(statistics.num_classes, np.nan)
+    xp = namespace(basis)
+    projection = basis / singular
+    means = statistics.class_means @ projection
+    sums = np.zeros(statistics.num_classes)
+    for features, labels in blocks:
+        of_class = xp.take(means, beside(means, labels), axis=0)
+        distances = xp.astype(widen(features), xp.float64) @ projection - of_class
+        squares = to_numpy(xp.sum(distances**2, axis=1))
+        sums += np.bincount(labels, squares, minlength=len(sums))
+    counts = statistics.totals
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def distance_to_etf(gram: Float[Any, "classes classes"]) -> float:
+    """Return | gram / |gram| - E |; 1 for a matrix of zeros, NaN where one is not finite."""
+    xp, classes = namespace(gram), gram.shape[0]
+    if not xp.all(xp.isfinite(gram)):
+        return math.nan
+    norm = float(xp.linalg.matrix_norm(gram))
+    etf = (np.eye(classes) - 1 / classes) / math.sqrt(classes - 1)
+    normalised = gram / norm if norm > 0 else gram
+    return float(xp.linalg.matrix_norm(normalised - beside(gram, etf)))
+
+
+def etf_floor(classes: int, dim: int) -> float:
+    """Return the distance from E of the closest matrix of rank `dim`, normalised.
+
+    E has C - 1 equal eigenvalues; a matrix of rank d < C - 1 can match d of them.
+    """
+    return math.sqrt(max(0.0, 2 - 2 * math.sqrt(min(1.0, dim / (classes - 1)))))
+
+
+def _present(statistics: ClassStatistics) -> Int[np.ndarray, " present"]:
+    present = np.flatnonzero(statistics.totals)
+    if len(present) < 2:
+        raise ValueError(f"neural collapse needs two classes with rows, got {len(present)}")
+    if statistics.weighting != "class":
+        raise ValueError("neural collapse needs class-balanced statistics")
+    return present
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deviation:
+    """Deviation of a head from W_LS over the classes that have rows."""
+
+    per_class: Float[np.ndarray, " classes"]
+    """D_LS by head row; NaN for a class without rows."""
+    size: float
+    """1/2 tr[W S W^T]."""
+    lam: float
+
+    @property
+    def d_ls(self) -> float:
+        """D_LS, as in the paper."""
+        return float(np.nansum(self.per_class))
+
+    @property
+    def relative(self) -> float:
+        """D_LS relative to the size of the head; NaN for a head of zeros."""
+        return self.d_ls / self.size if self.size > 0 else float("nan")
+
+
+def deviation(
+    statistics: ClassStatistics,
+    weight: Float[Any, "classes dim"],
+    bias: Float[Any, " classes"],
+    *,
+    lam: float,
+) -> Deviation:
+    """Return the deviation of (weight, bias), a row for each class of `statistics`.
+
+    They are arrays of the library of `statistics`.
+
+    Raises:
+        StatisticsError: If lam = 0 and the least squares are singular.
+    """
+    best = least_squares_head(statistics, lam)
+    xp = namespace(statistics.gram)
+    weight, bias = xp.astype(weight, xp.float64), xp.astype(bias, xp.float64)
+    difference = weight - best.weight, bias - best.bias
+    absent = statistics.totals == 0
+    per_class = np.where(absent, np.nan, half_square(statistics, *difference, lam=lam))
+    size = half_square(statistics, weight, bias, lam=lam)[~absent].sum()
+    return Deviation(per_class, float(size), lam)
+
+
+def half_square(
+    statistics: ClassStatistics,
+    weight: Float[Any, "classes dim"],
+    bias: Float[Any, " classes"],
+    *,
+    lam: float,
+) -> Float[np.ndarray, " classes"]:
+    """Return 1/2 w S w^T for each row w = (weight, bias)."""
+    xp = namespace(statistics.gram)
+    at_mean = weight @ statistics.mean + bias
+    ridge = lam * (xp.sum(weight**2, axis=1) + bias**2)
+    spread = xp.sum((weight @ statistics.total_covariance) * weight, axis=1)
+    return to_numpy(spread + at_mean**2 + ridge) / 2

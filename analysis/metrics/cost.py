@@ -1,0 +1,87 @@
+"""What learning the tasks costs: the spike of the training loss, and seconds of initialisation.
+
+New rows begin with a loss that training takes down again. With l(i) the loss of the batch before
+update i = 0 ... n - 1 of a task, and `settled` the mean of the last max(1, n // 10) of them:
+
+    area    sum over i of max(0, l(i) - settled)    in loss x iterations
+    height  max over i of l(i) - settled
+
+`l` is the loss of the whole batch (`loss` of the steps), without weight decay and what a method
+adds: it is what the curve of the paper's Figure 1 shows, and the spike is in both parts, as old
+images are taken for new classes. Both values are relative to the level that the same run settles
+at: one that does not settle within the task has a small area, so read it next to `loss_new`.
+
+A task without an update, or with a loss that is not a finite number, has neither value. A run has
+the mean over its tasks, and none if one has none, so that means of different runs are over the same
+tasks. The definition is ours.
+
+The seconds of initialisation are the sum over tasks of `initialisation.seconds`: features,
+statistics, the choice of lambda, the solve and the calibration; not the reading of caches. What
+several heads that were trained side by side share is counted in full for each that needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from jaxtyping import Float
+
+SETTLED_SHARE = 10
+"""The last 1 / SETTLED_SHARE of the steps of a task say where its loss settles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spike:
+    """The spike of one task, or the mean over tasks."""
+
+    height: float
+    area: float
+
+    @classmethod
+    def of(cls, losses: Float[np.ndarray, " iterations"]) -> Spike | None:
+        """Measure the spike in the losses of a task; None without steps or a finite loss."""
+        if not len(losses) or not np.isfinite(losses).all():
+            return None
+        settled = losses[-max(1, len(losses) // SETTLED_SHARE) :].mean()
+        above = losses - settled
+        return cls(float(above.max()), float(above.clip(min=0).sum()))
+
+    @classmethod
+    def mean(cls, spikes: Sequence[Spike | None]) -> Spike | None:
+        """Return the mean over tasks; None where one has no spike, or there is no task."""
+        known = [spike for spike in spikes if spike is not None]
+        if not known or len(known) < len(spikes):
+            return None
+        return cls(
+            sum(spike.height for spike in known) / len(known),
+            sum(spike.area for spike in known) / len(known),
+        )
+
+
+def spikes(steps: pl.DataFrame, tasks: Sequence[int]) -> Mapping[int, Spike | None]:
+    """Return the spike of each of `tasks` from the steps of a record."""
+    parts = steps.sort("task", "iteration").partition_by("task", as_dict=True)
+    empty = steps.clear()
+    return {task: Spike.of(_losses(parts.get((task,), empty))) for task in tasks}
+
+
+def _losses(steps: pl.DataFrame) -> Float[np.ndarray, " iterations"]:
+    # float64: a sum over 10,000 steps in float32 loses digits. A missing loss is no number.
+    return steps["loss"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+
+
+def initialisation_seconds(tasks: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the seconds of initialisation over all tasks of run.json."""
+    found = [(task.get("initialisation") or {}).get("seconds") for task in tasks]
+    known = [seconds for seconds in found if seconds is not None]
+    return float(sum(known)) if known and len(known) == len(found) else None
+
+
+def initialisation_share(tasks: Sequence[Mapping[str, Any]], run: float | None) -> float | None:
+    """Return the share, 0 to 1, of initialisation in the `run` seconds of a run."""
+    seconds = initialisation_seconds(tasks)
+    return None if seconds is None or not run else seconds / run

@@ -1,0 +1,1 @@
+"""From numbers to tables, notes and conclusions: the report of runs."""

@@ -1,0 +1,168 @@
+"""The measures of a run that tables show: where they are in a row, their heading and meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from clinit.analysis.metrics.efficiency import LEVELS, READINGS, Reading, value_name
+
+Better = Literal["high", "low", "neither"]
+ARROWS: dict[Better, str] = {"high": "↑", "low": "↓", "neither": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One number of a run."""
+
+    name: str
+    """In the rows of the report."""
+    heading: str
+    unit: str
+    better: Better
+    digits: int
+    """After the decimal point."""
+    latex: str
+    """The heading in LaTeX."""
+    meaning: str = ""
+    """For a caption, behind the heading; empty where a caption of its own says it."""
+    share_of_tasks: str | None = None
+    """Name of the share of tasks that the number is a mean over."""
+    factor: float = 1.0
+    """From the value in the row to the unit that is printed."""
+
+    @property
+    def column(self) -> str:
+        """The heading in a terminal: unit and direction in a second line."""
+        return f"{self.heading}\n{self.unit}{ARROWS[self.better]}"
+
+    @property
+    def is_gain(self) -> bool:
+        """Whether it is an efficiency gain, by one of its readings."""
+        return self.name in map(value_name, READINGS)
+
+    def text(self, value: float) -> str:
+        """Return a value of a row as printed, without its unit."""
+        return number(self.factor * value, self.digits)
+
+
+def number(value: float, digits: int) -> str:
+    """Return a number with `digits` after the point, with fewer where it is large."""
+    if abs(value) >= 1e6:
+        return f"{value:.3g}"
+    rounded = round(value, 0 if abs(value) >= 1000 else digits) + 0.0  # no -0.00
+    return f"{rounded:,.0f}" if abs(value) >= 1000 else f"{rounded:.{digits}f}"
+
+
+def ranked_measures(reading: Reading) -> tuple[Measure, ...]:
+    """Return what the ranking shows; `by_need` says what is left out where it does not fit."""
+    return (
+        Measure("acc_all", "A_all", "%", "high", 2, r"$A_\mathrm{all}$"),
+        *STANDARD_MEASURES,
+        START_MEASURE,
+        Measure("acc_new", "A_new", "%", "high", 2, r"$A_\mathrm{new}$"),
+        Measure("acc_old", "A_old", "%", "high", 2, r"$A_\mathrm{old}$"),
+        Measure("acc_pre", "A_pre", "%", "high", 2, r"$A_\mathrm{pre}$"),
+        Measure("loss_new", "L_new", "", "low", 3, r"$L_\mathrm{new}$"),
+        Measure(value_name(reading), "gain", "×", "high", 2, "gain", share_of_tasks="gain_share"),
+    )
+
+
+STANDARD_MEASURES = (
+    Measure(
+        *("last_accuracy", "A_last", "%", "high", 2, r"$A_\mathrm{last}$"),
+        meaning="A_all at the end of the last task",
+    ),
+    Measure(
+        *("average_incremental_accuracy", "A_inc", "%", "high", 2, r"$A_\mathrm{inc}$"),
+        meaning="A_all at the end of each task, mean over tasks",
+    ),
+    Measure(
+        *("forgetting", "forg.", "%", "low", 2, "forg."),
+        meaning="forgetting, drop of earlier tasks from their best accuracy to the last",
+    ),
+)
+"""What papers on continual learning report."""
+
+START_MEASURE = Measure(
+    *("acc_new_start", "A_0", "%", "high", 2, r"$A_0$"),
+    meaning="A_new before the first step of each task, mean over tasks",
+)
+"""What the rows of new classes are worth before any training."""
+
+_MOST_NEEDED = (
+    *("acc_all", *map(value_name, READINGS), "acc_new", "acc_new_start", "last_accuracy"),
+    *("forward_transfer", "acc_pre", "acc_old", "loss_new", "seconds"),
+    *("forgetting", "average_incremental_accuracy"),
+)
+"""What the default tables hold: where the width has no room, the last gives way first."""
+
+
+def by_need(names: Sequence[str]) -> list[int]:
+    """Return the places of the columns `names` of a default table, the most needed first."""
+    return sorted(range(len(names)), key=lambda place: _MOST_NEEDED.index(names[place]))
+
+
+FURTHER_MEASURES = (
+    Measure(
+        *("backward_transfer", "BWT", "%", "high", 2, "BWT"),
+        meaning="backward transfer, change of earlier tasks since their own end",
+    ),
+    Measure(
+        *("acc_in_task", "A_task", "%", "high", 2, r"$A_\mathrm{task}$"),
+        meaning="predicted within the task of the image",
+    ),
+    Measure(
+        *("spike_area", "spike", "L·it", "low", 1, "spike"),
+        meaning="area of the batch loss above the level it settles at, loss × iterations, mean over"
+        " tasks",
+    ),
+    *(
+        Measure(
+            *(f"iterations_to_{level}", f"to {level}", "it", "low", 1, rf"to {level}\,\%"),
+            meaning="iterations to that percentage of random's best new-task accuracy, mean over"
+            " tasks",
+            share_of_tasks=f"share_reaching_{level}",
+        )
+        for level in LEVELS
+    ),
+    Measure(
+        *("initialisation_seconds", "init", "s", "neither", 2, "init"),
+        meaning="seconds of initialisation, all tasks",
+    ),
+    Measure(
+        *("initialisation_share", "share", "%", "neither", 1, "share"),
+        meaning="their share of the run",
+        factor=100.0,
+    ),
+    Measure(
+        *("acc_pre_alone", "A_base", "%", "high", 2, r"$A_\mathrm{base}$"),
+        meaning="base images predicted among the base classes alone",
+    ),
+)
+"""What the table of further metrics shows, the most asked for first."""
+
+OTHERS = (
+    *("loss_new_start", "spike_height", "seconds", "d_ls", "d_ls_relative", "forward_transfer"),
+    *(f"{name}_{level}" for name in ("seconds_to", "share_reaching") for level in LEVELS),
+)
+MEANS = tuple(
+    dict.fromkeys(
+        (
+            *(measure.name for reading in READINGS for measure in ranked_measures(reading)),
+            *(measure.name for measure in FURTHER_MEASURES),
+            *OTHERS,
+        )
+    )
+)
+"""What is averaged over seeds, by its name in the rows of the report."""
+
+
+def meanings(measures: Sequence[Measure]) -> str:
+    """Return what measures mean, for a caption; what several have in common once."""
+    told: dict[str, list[str]] = {}
+    for each in measures:
+        if each.meaning:
+            told.setdefault(each.meaning, []).append(each.heading)
+    return " ".join(f"{', '.join(headings)}: {words}." for words, headings in told.items())

@@ -1,0 +1,359 @@
+"""The report of runs: computed from their records alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from clinit.analysis.metrics.efficiency import Reading, gain, times_to_levels
+from clinit.analysis.report.notes import notes_of
+from clinit.analysis.report.run import Row, RunSummary, frame_of
+from clinit.analysis.report.same_data import by_data, stacked
+from clinit.analysis.report.seeds import legend, numbered
+from clinit.errors import RecordError
+from clinit.extract.cache.folder import caches_in
+from clinit.headtrain.record.format import RunRecord, find_records, finite, read_record
+from clinit.words import number_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import RenderableType
+
+
+SCALE_ORDER = ("none", "norm", "row-norm", "calibrated")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Report:
+    """Runs side by side: comparable runs together, the random run of each group first."""
+
+    runs: tuple[RunSummary, ...]
+    notes: tuple[str, ...]
+    """What the records and the comparison want said, each once."""
+
+    def __repr__(self) -> str:
+        return f"<Report: {number_of(len(self.runs), 'run')}, {len(self.notes)} notes>"
+
+    def by_data(self) -> list[Report]:
+        """Return a report for each data: base and new classes, and images measured on."""
+        return [Report(runs, self.notes) for runs in by_data(self.runs)]
+
+    @property
+    def legend(self) -> list[str]:
+        """Where the runs lie that tables, figures and notes name by a number, a line for each."""
+        return legend(self.runs)
+
+    def rows(self) -> list[Row]:
+        """Return one row per run, with its tasks; plain values."""
+        return [run.row() for run in self.runs]
+
+    def json(self) -> str:
+        """Return the rows as JSON."""
+        return json.dumps(finite(self.rows()), indent=2, ensure_ascii=False, allow_nan=False)
+
+    def csv(self, *, per_task: bool = False) -> str:
+        """Return one line per run, or per run and task, as CSV with a header."""
+        lines = []
+        for row in self.rows():
+            row |= {f"final_{name}": value for name, value in row["final"].items()}
+            flat = {name: value for name, value in row.items() if _is_plain(value)}
+            if not per_task:
+                lines.append(flat)
+                continue
+            identity = {name: flat[name] for name in list(flat)[: list(flat).index("loss_new")]}
+            for task in row["tasks"]:
+                own = {name: value for name, value in task.items() if _is_plain(value)}
+                for prefix, part in (("init", "initialisation"), ("diagnosis", "diagnosis")):
+                    values = (task[part] or {}).items()
+                    own |= {f"{prefix}_{name}": v for name, v in values if _is_plain(v)}
+                lines.append(identity | own)
+        return frame_of(lines).write_csv()
+
+    def means_json(self) -> str:
+        """Return mean and deviation over seeds as JSON: one entry per group of runs."""
+        from clinit.analysis.report.seeds import means_json
+
+        return means_json(self.runs)
+
+    def means_csv(self) -> str:
+        """Return mean and deviation over seeds as CSV: one line per group of runs."""
+        from clinit.analysis.report.seeds import means_csv
+
+        return means_csv(self.runs)
+
+    def markdown(self, *, reading: Reading = "equal-level", metrics: bool = False) -> str:
+        """Return means over seeds, of the ranking or the further metrics, as Markdown."""
+        from clinit.analysis.report.markdown import markdown
+        from clinit.analysis.report.paper_table import PaperTable
+
+        parts = by_data(self.runs)
+        return "\n".join(markdown(PaperTable.of(part, reading, metrics=metrics)) for part in parts)
+
+    def latex(self, *, reading: Reading = "equal-level", metrics: bool = False) -> str:
+        """Return means over seeds, of the ranking or the further metrics, as LaTeX."""
+        from clinit.analysis.report.latex import latex
+        from clinit.analysis.report.paper_table import PaperTable
+
+        parts = by_data(self.runs)
+        return "\n".join(latex(PaperTable.of(part, reading, metrics=metrics)) for part in parts)
+
+    def table(self, *, width: int = 80, reading: Reading = "equal-level") -> RenderableType:
+        """Return the table of the runs, to be printed `width` columns wide."""
+        from clinit.analysis.report.tables import run_table
+
+        return stacked(self.runs, lambda runs: run_table(runs, width, reading))
+
+    @property
+    def has_several_seeds(self) -> bool:
+        """Whether there are runs of more than one seed."""
+        from clinit.analysis.report.seeds import num_seeds
+
+        return num_seeds(self.runs) > 1
+
+    @property
+    def has_trials(self) -> bool:
+        """Whether there are trials of a search, judged by held-out training images."""
+        return any(run.is_held_out for run in self.runs)
+
+    def ranking(self, *, width: int = 80, reading: Reading = "equal-level") -> RenderableType:
+        """Return the runs ranked, those that differ only in their seed as one line."""
+        from clinit.analysis.report.ranking import ranking
+
+        return stacked(self.runs, lambda runs: ranking(runs, width, reading))
+
+    def metrics_table(self, *, width: int = 80, ranked: bool = True) -> RenderableType:
+        """Return what the field reports beside averages, `ranked` by A_all or in their order."""
+        from clinit.analysis.report.metrics_table import metrics_table
+
+        return stacked(self.runs, lambda runs: metrics_table(runs, width, ranked=ranked))
+
+    @property
+    def conclusions(self) -> list[str]:
+        """What the starts are worth, a sentence for each data with random rows and others."""
+        from clinit.analysis.report.conclusion import conclusions
+
+        return conclusions(self.runs)
+
+    def task_table(self, *, width: int = 80, reading: Reading = "equal-level") -> RenderableType:
+        """Return the table of every task of the runs, to be printed `width` columns wide."""
+        from clinit.analysis.report.tables import task_table
+
+        return stacked(self.runs, lambda runs: task_table(runs, width, reading))
+
+    @property
+    def is_diagnosed(self) -> bool:
+        """Whether a run was measured at its task ends (`clinit train-head --diagnose`)."""
+        return any(map(is_diagnosed, self.runs))
+
+    def diagnosis_table(self, *, width: int = 80, per_task: bool = False) -> RenderableType:
+        """Return NC1 to NC4 and D_LS of the runs, after the last task or after every task."""
+        from clinit.analysis.report.diagnosis_table import diagnosis_table
+
+        measured = [run for run in self.runs if is_diagnosed(run)]
+        return stacked(measured, lambda runs: diagnosis_table(runs, width, per_task=per_task))
+
+    def curves(self, *, width: int = 80) -> RenderableType:
+        """Return loss and accuracy on the new task over iterations, drawn in characters."""
+        from clinit.analysis.figures.curves import draw
+
+        return stacked(self.runs, lambda runs: draw(runs, width))
+
+    def matrix(self, *, width: int = 80) -> RenderableType:
+        """Return the accuracy on the classes of each task after each task, a table a start."""
+        from clinit.analysis.figures.accuracy_matrix import draw
+
+        return stacked(self.runs, lambda runs: draw(runs, width))
+
+    def figure(self, name: str = "curves") -> Figure:
+        """Return a figure for a paper.
+
+        Raises:
+            ValueError: If there is no figure of this name; `FigureName` lists them.
+            RecordError: If no record holds what it shows.
+        """
+        from clinit.analysis.figures.gallery import figure_of
+
+        return figure_of(name, self.runs)
+
+    def save_figure(self, path: str | Path, name: str = "curves") -> None:
+        """Write a figure to a file that ends in .png, .pdf or .svg; see `figure`."""
+        from clinit.analysis.figures.save import save_figure
+
+        save_figure(self.runs, Path(path), name)
+
+    def html(self, *, reading: Reading = "equal-level") -> str:
+        """Return the report as one HTML page that loads nothing: tables, curves, settings."""
+        from clinit.analysis.page.page import page
+
+        return page(self.runs, self.notes, reading)
+
+    def save_html(self, path: Path, *, reading: Reading = "equal-level") -> None:
+        """Write the page to a file that ends in .html."""
+        from clinit.analysis.page.page import check_ending, save_page
+
+        check_ending(path)
+        save_page(self.html(reading=reading), path)
+
+
+def load_report(paths: Sequence[Path], *, skip_start: bool = False) -> Report:
+    """Read the records at or below `paths` and compare each run with its random run.
+
+    `skip_start` leaves the points before the first step out of the averages (not out of the
+    curves, nor of the values at the start of a task).
+
+    Raises:
+        RecordError: If there is no record at one of the paths, or one that cannot be read.
+    """
+    folders = dict.fromkeys(folder.resolve() for path in paths for folder in _records(path))
+    return report_of([read_record(folder) for folder in folders], skip_start=skip_start)
+
+
+def report_of(records: Sequence[RunRecord], *, skip_start: bool = False) -> Report:
+    """Compare each run with its random run; see `load_report`."""
+    runs = [RunSummary.of(record, skip_start=skip_start) for record in records]
+    randoms = {run.key: run for run in reversed(runs) if run.init == "random"}
+    compared = [_compare(run, randoms.get(run.key)) for run in runs]
+    groups = list(dict.fromkeys(run.key for run in runs))
+    compared.sort(key=lambda run: (groups.index(run.key), *_order(run)))
+    ordered = numbered(compared)
+    return Report(tuple(ordered), notes_of(ordered))
+
+
+def is_diagnosed(run: RunSummary) -> bool:
+    """Return whether a run was measured at its task ends."""
+    return any(task.get("diagnosis") for task in run.record.info["tasks"])
+
+
+_TRAIN = (
+    "Train heads first: `clinit train-head --base CACHE --new CACHE --out runs`, then"
+    " `clinit report runs`."
+)
+
+
+def _records(path: Path) -> list[Path]:
+    if not path.exists():
+        raise RecordError(
+            f"no run record at {path}: there is no such file or folder",
+            remedy="Give a folder that `clinit train-head ... --out FOLDER` has written.",
+        )
+    if not (found := find_records(path)):
+        if caches := caches_in(path):
+            raise RecordError(
+                f"no run record at or below {path}: {caches[0]} is a feature cache",
+                remedy=f"`clinit cache show {shlex.quote(str(caches[0]))}` shows it. {_TRAIN}",
+            )
+        raise RecordError(
+            f"no run record at or below {path}: looked for folders that hold run.json",
+            remedy=_TRAIN,
+        )
+    return found
+
+
+def _compare(run: RunSummary, random: RunSummary | None) -> RunSummary:
+    if random is None:
+        return run
+    return dataclasses.replace(
+        run,
+        gain=gain(run.points, random.points),
+        times=times_to_levels(run.points, random.points),
+    )
+
+
+def _order(run: RunSummary) -> tuple[bool, str, int, Path]:
+    scale = SCALE_ORDER.index(run.scale) if run.scale in SCALE_ORDER else len(SCALE_ORDER)
+    return run.init != "random", run.init, scale, run.path
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, int):
+        return abs(value) < 2**63  # a column of a table holds no larger one
+    return value is None or isinstance(value, str | float)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Runs:
+    """Recorded or just trained runs, comparable ones together, random rows first."""
+
+    report: Report
+    """Whose tables, curves and figures `clinit report` shows."""
+
+    def __len__(self) -> int:
+        return len(self.report.runs)
+
+    def __iter__(self) -> Iterator[RunSummary]:
+        return iter(self.report.runs)
+
+    def __repr__(self) -> str:
+        return repr(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the data and the comparison want said, each once."""
+        return self.report.notes
+
+    def table(self) -> pl.DataFrame:
+        """Return one row per run: settings, accuracies in percent, efficiency gains, seconds.
+
+        `run` is what the other tables call it: they are joined on it.
+        """
+        rows = []
+        for run in self.report.runs:
+            row = {k: v for k, v in run.row().items() if not isinstance(v, dict | list)}
+            rows.append({**run.config, **row})
+        table = frame_of(rows)
+        first = [name for name in _FIRST if name in table.columns]
+        index = pl.int_range(pl.len(), dtype=pl.Int32).alias("run")
+        return table.select(index, *first, *(name for name in table.columns if name not in first))
+
+    @property
+    def steps(self) -> pl.DataFrame:
+        """Loss before each update: run, task, iteration, loss, loss_new, loss_old."""
+        return self._stacked("steps")
+
+    @property
+    def evaluations(self) -> pl.DataFrame:
+        """Correct counts: run, task, iteration, row (of the head), correct, total."""
+        return self._stacked("evaluations")
+
+    @property
+    def points(self) -> pl.DataFrame:
+        """Accuracies in percent, new-task loss and seconds so far at each evaluation, by run."""
+        return self._named([run.points for run in self.report.runs])
+
+    def _stacked(self, table: str) -> pl.DataFrame:
+        return self._named([getattr(run.record, table) for run in self.report.runs])
+
+    def _named(self, tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
+        """Return the tables below one another, with the index of the run in `table()`."""
+        indexed = [
+            table.select(pl.lit(index, pl.Int32).alias("run"), pl.all())
+            for index, table in enumerate(tables)
+        ]
+        return pl.concat(indexed) if indexed else pl.DataFrame()
+
+
+_FIRST = ("id", "method", "init", "scale", "loss", "seed", "acc_all", "acc_new", "acc_old")
+
+
+def load_runs(path: str | Path, *more: str | Path) -> Runs:
+    """Read the records at or below folders.
+
+    Raises:
+        RecordError: If there is no record at one of them, or one that cannot be read.
+    """
+    return Runs(load_report([Path(each) for each in (path, *more)]))
+
+
+def runs_of(records: Sequence[RunRecord]) -> Runs:
+    """Return runs that need not be written."""
+    return Runs(report_of(records))

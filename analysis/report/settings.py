@@ -1,0 +1,298 @@
+"""What runs have in common, what tells them apart, and what names them in a table."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from clinit.analysis.metrics.efficiency import INIT_SETTINGS, PLACE_SETTINGS
+from clinit.analysis.report.run import RunSummary
+from clinit.analysis.report.table import Column
+from clinit.headtrain.study import Study
+
+NOTHING = "-"
+"""Printed where there is no value."""
+SHORT = {
+    "batch_size": "batch",
+    "bias": "bias",
+    "class_mean": "mean",
+    "eval_every": "every",
+    "head_width": "width",
+    "init_rows": "rows",
+    "iterations": "iters",
+    "lam": "λ",
+    "top_blocks": "top",
+    "weighting": "ave",
+    "weight_decay": "decay",
+}
+"""Column headings for settings whose name is too long for one."""
+
+_WORDS = {
+    "backbone": "{}",
+    "loss": "loss {}",
+    "measured_on": "on {}",
+    "top_blocks": "{} top blocks",
+    "head": "base head {}",
+    "head_width": "head {}",
+    "tasks": "{} tasks",
+    "stop_after": "the first {} learnt",
+    "iterations": "{} iterations per task",
+    "buffer": "buffer {}",
+    "buffer_per_class": "buffer {} per class",
+    "lr": "lr {}",
+    "lam": "λ {}",
+    "shots": "{} shots",
+}
+_ONE = {
+    "shots": "1 shot",
+    "top_blocks": "1 top block",
+    "tasks": "1 task",
+    "iterations": "1 iteration per task",
+}
+"""Settings that are said otherwise where their value is 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """The settings in which runs differ, initialisation and scale left out."""
+
+    of_init: tuple[str, ...]
+    """Settings of the initialisation: they tell apart runs that can be compared."""
+    of_training: tuple[str, ...]
+    """Settings of data, stream and training: runs that differ here are not comparable."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.of_training + self.of_init
+
+
+def differences(runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> Differences:
+    """Return the settings in which `runs` differ; with `run` where those do not tell all apart.
+
+    A setting that means nothing to some of them has one value, that of the others. Settings
+    `without` count as if all runs had the same.
+    """
+    every = [values(run) for run in runs]
+    names = [n for n in dict.fromkeys(n for each in every for n in each) if n not in without]
+    differing = [name for name in names if len({each.get(name) for each in every} - {None}) > 1]
+    of_init = [name for name in differing if name in INIT_SETTINGS]
+    of_training = [name for name in differing if name not in of_init]
+    if len({identity(run, differing) for run in runs}) < len(runs):
+        of_init.append("run")
+    return Differences(tuple(of_init), tuple(of_training))
+
+
+def identity(run: RunSummary, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the initialisation, the scale and the settings `names` of a run."""
+    found = values(run)
+    return (run.init, scale_of(run) or "", *(found.get(name) or NOTHING for name in names))
+
+
+def values(run: RunSummary) -> dict[str, str | None]:
+    """Return the settings of a run as text: None where one means nothing to it, or is unknown."""
+    idle = _idle(run)
+    return {
+        name: None if name in idle or (value is None and name not in run.config) else _text(value)
+        for name, value in settings(run).items()
+    }
+
+
+def scale_of(run: RunSummary) -> str | None:
+    """Return the scale of the new rows; None where it means nothing to the run."""
+    return None if run.init == "random" or run.is_solved else run.scale
+
+
+def settings(run: RunSummary) -> dict[str, Any]:
+    """Return the settings of a run that can tell it apart from others, data sets included."""
+    left_out = PLACE_SETTINGS | {"init", "scale"}
+    config = {name: value for name, value in run.config.items() if name not in left_out}
+    # Without a plastic block where only heads were trained: it sets them apart from others.
+    names = {
+        "base": run.data_name("base"),
+        "new": run.data_name("new"),
+        "measured_on": run.measured_on,
+        "top_blocks": 0,
+    }
+    fingerprint = run.record.info.get("base", {}).get("fingerprint") or {}
+    return {**names, "backbone": fingerprint.get("backbone"), "head": _head_name(run), **config}
+
+
+def shown(run: RunSummary, name: str) -> str:
+    """Return a setting as it is printed; `run` is the number of the run in its report."""
+    if name == "run":
+        return NOTHING if run.number is None else str(run.number)
+    return values(run).get(name) or NOTHING
+
+
+def phrase(run: RunSummary, name: str) -> str:
+    """Return a setting with its name: `seed 0`, `head grow`."""
+    return said(name, shown(run, name))
+
+
+def said(name: str, text: str) -> str:
+    """Return a setting and its value in words."""
+    if text == "1" and name in _ONE:
+        return _ONE[name]
+    return _WORDS.get(name, name.replace("_", " ") + " {}").format(text)
+
+
+def labels(runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> list[str]:
+    """Return a short, distinct name for each run: the initialisation and what differs.
+
+    Settings `without` are left out of the names.
+    """
+    names = differences(runs, without=without).names
+    scales = {scale_of(run) for run in runs} - {None}
+    result = []
+    for run in runs:
+        scale = scale_of(run) if len(scales) > 1 else None
+        parts = [] if scale is None else [scale]
+        parts += [phrase(run, name) for name in names if shown(run, name) != NOTHING]
+        result.append(run.init + (f" ({', '.join(parts)})" if parts else ""))
+    return result
+
+
+def _idle(run: RunSummary) -> frozenset[str]:
+    """Return the settings that mean nothing to the run."""
+    return _idle_in(json.dumps(run.config, sort_keys=True))
+
+
+@lru_cache(maxsize=10_000)
+def _idle_in(config: str) -> frozenset[str]:
+    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(config).items()}
+    try:
+        study = Study.of(settings, top="top_blocks" in settings)
+    except ValueError:  # settings of another version
+        return frozenset()
+    return frozenset(study.resolved().idle())
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return NOTHING
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 10_000:
+        return f"{value:,}"
+    if isinstance(value, list | tuple):  # a class order: too long to print, but not to compare
+        text = "\n".join(map(str, value))
+        return f"given ({hashlib.sha256(text.encode()).hexdigest()[:6]})"
+    return str(value)
+
+
+def _head_name(run: RunSummary) -> str | None:
+    """Return the file of the base head, `stored` for the one in the base cache."""
+    head = run.record.info.get("head")
+    if not head:
+        return None
+    path = head.get("path")
+    return Path(path).name if path else "stored"
+
+
+_COMMON = (
+    *("measured_on", "backbone", "top_blocks", "rank", "method", "loss", "head_width"),
+    *("tasks", "stop_after", "iterations", "buffer", "buffer_per_class", "lr", "seed"),
+)
+"""In the order in which they are said."""
+
+
+def common(runs: Sequence[RunSummary], differing: Sequence[str]) -> str:
+    """Return in words what runs share: data sets, tasks, iterations, loss, seed, ...
+
+    What means nothing to the runs of some methods stands behind the names of the others:
+    `2 tasks; rehearsal: buffer 100, lr 0.001`.
+
+    Args:
+        runs: Those of a table.
+        differing: What is said of each run: settings, `init` and `scale`.
+    """
+    data = [
+        text
+        for side in ("base", "new")
+        if side not in differing and (text := shown(runs[0], side)) != NOTHING
+    ]
+    of_all = [" → ".join(data)] if data else []
+    of_methods: dict[str, list[str]] = {}
+    for words, having in (*_settings(runs, differing), *_starts(runs, differing)):
+        if len(having) == len(runs):
+            of_all.append(words)
+        else:
+            methods = dict.fromkeys(run.config.get("method", "rehearsal") for run in having)
+            of_methods.setdefault(", ".join(methods), []).append(words)
+    some = [f"{methods}: {', '.join(words)}" for methods, words in of_methods.items()]
+    return "; ".join(filter(None, [", ".join(of_all), *some]))
+
+
+def _settings(
+    runs: Sequence[RunSummary], differing: Sequence[str]
+) -> Iterator[tuple[str, list[RunSummary]]]:
+    """Yield each setting in words, with the runs that it means something to."""
+    every = [values(run) for run in runs]
+    for name in (name for name in _COMMON if name not in differing):
+        having = [run for run, each in zip(runs, every, strict=True) if each.get(name) is not None]
+        text = shown(having[0], name) if having else NOTHING
+        if text != NOTHING and (name, text) != ("top_blocks", "0"):
+            yield said(name, text), having
+
+
+def _starts(
+    runs: Sequence[RunSummary], differing: Sequence[str]
+) -> Iterator[tuple[str, list[RunSummary]]]:
+    """Yield initialisation and scale, with the runs whose new rows are initialised."""
+    if "init" not in differing:
+        yield runs[0].init, list(runs)
+    scales = {scale for run in runs if (scale := scale_of(run)) is not None}
+    if "scale" not in differing and scales:
+        yield f"scale {scales.pop()}", [run for run in runs if not run.is_solved]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunNames:
+    """The names of runs, each of which is the first of its line."""
+
+    settings: tuple[str, ...]
+    """What differs: `init`, `scale` and other settings; `init` where nothing does."""
+    title: str
+    """What all have in common, in words."""
+
+    @classmethod
+    def of(cls, runs: Sequence[RunSummary], *, without: Collection[str] = ()) -> RunNames:
+        """Return the names of runs; settings `without` are neither in them nor in the title."""
+        differing = differences(runs, without=without).names
+        inits = dict.fromkeys(run.init for run in runs)
+        scales = dict.fromkeys(scale for run in runs if (scale := scale_of(run)) is not None)
+        own = ["scale"] if len(scales) > 1 else []
+        if len(inits) > 1 or not (own or differing):
+            own.insert(0, "init")
+        return cls((*own, *differing), common(runs, (*own, *differing, *without)))
+
+    @property
+    def columns(self) -> list[Column]:
+        """A column for each setting."""
+        return [Column(SHORT.get(name, name)) for name in self.settings]
+
+    def cells(self, run: RunSummary) -> list[str]:
+        """Return what a run has in these columns."""
+        return [self._text(run, name) for name in self.settings]
+
+    def words(self, run: RunSummary) -> str:
+        """Return the same in words: `least-square, calibrated, lr 0.1`."""
+        texts = {name: self._text(run, name) for name in self.settings}
+        return ", ".join(
+            text if name in ("init", "scale") else phrase(run, name)
+            for name, text in texts.items()
+            if text != NOTHING
+        )
+
+    def _text(self, run: RunSummary, name: str) -> str:
+        if name == "init":
+            return run.init
+        if name == "scale":
+            return scale_of(run) or NOTHING
+        return shown(run, name)

@@ -1,0 +1,1 @@
+"""Feature caches: their documents, shards and heads, written and read."""

@@ -1,0 +1,122 @@
+"""Features with their labels: what every part of `headtrain` and `analysis` computes with."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+if TYPE_CHECKING:
+    from torch.utils.data import TensorDataset
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredRows:
+    """A choice of rows of a disk or of an array, in any order; it holds their numbers alone.
+
+    `rows[chosen]` reads rows, by a slice or by their numbers, into an array of their own.
+    """
+
+    read: Callable[[Int[np.ndarray, " chosen"]], Float[np.ndarray, "chosen dim"]]
+    """Reads rows by their numbers in what is stored."""
+    numbers: Int[np.ndarray, " rows"]
+    """Those of the rows, in their order."""
+    dim: int
+    dtype: np.dtype[Any]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and width."""
+        return len(self.numbers), self.dim
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that an array of all rows would take."""
+        return len(self.numbers) * self.dim * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, chosen: slice | Int[np.ndarray, " chosen"]) -> Float[np.ndarray, "_ dim"]:
+        return self.read(self.numbers[chosen])
+
+    def select(self, chosen: slice | Int[np.ndarray, " chosen"]) -> StoredRows:
+        """Choose some of the rows, without reading them."""
+        return StoredRows(self.read, self.numbers[chosen], self.dim, self.dtype)
+
+
+def select_rows(features: Float[Any, "rows dim"], chosen: Int[np.ndarray, " chosen"]) -> StoredRows:
+    """Choose rows of an array, or of `StoredRows`, without copying or reading them."""
+    if isinstance(features, StoredRows):
+        return features.select(chosen)
+    return StoredRows(features.__getitem__, chosen, features.shape[1], features.dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class FeatureSet:
+    """Penultimate-layer features with their labels."""
+
+    features: Float[Any, "rows dim"]
+    """float16 or float32, as stored: an array, or `StoredRows` that are read on demand."""
+    labels: Int[np.ndarray, " rows"]
+    """int64, in [0, number of classes)."""
+    class_names: tuple[str, ...]
+    """One name per class; a class may have no row."""
+    groups: Int[np.ndarray, " rows"] | None = None
+    """A number for each row, equal in rows of a class that show the same: frames of a video, images
+    of a patient. None: unknown."""
+
+    def __post_init__(self) -> None:
+        if len(self.features) != len(self.labels):
+            raise ValueError(f"{len(self.features)} features for {len(self.labels)} labels")
+        if len(self.labels) and not (
+            self.labels.min() >= 0 and self.labels.max() < len(self.class_names)
+        ):
+            raise ValueError(f"labels must lie in [0, {len(self.class_names)})")
+
+    @property
+    def dim(self) -> int:
+        """Width of a feature vector."""
+        return int(self.features.shape[1])
+
+    def __repr__(self) -> str:
+        rows, classes = f"{len(self.labels):,} rows", f"{len(self.class_names):,} classes"
+        where = "" if self.is_loaded else ", on disk"
+        return f"<FeatureSet: {rows} of {self.dim} {self.features.dtype} values, {classes}{where}>"
+
+    @property
+    def groups_digest(self) -> str | None:
+        """SHA-256 (hex) of the groups, None where they are unknown."""
+        if self.groups is None:
+            return None
+        return hashlib.sha256(self.groups.astype("<i8").tobytes()).hexdigest()
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the features are in memory."""
+        return not isinstance(self.features, StoredRows)
+
+    def part(self, chosen: Bool[np.ndarray, " rows"]) -> FeatureSet:
+        """Return some of the rows; their features stay where they are, and are read on demand."""
+        features = select_rows(self.features, np.flatnonzero(chosen))
+        groups = None if self.groups is None else self.groups[chosen]
+        return FeatureSet(features, self.labels[chosen], self.class_names, groups)
+
+    def dataset(self) -> TensorDataset:
+        """Return the rows as a data set of PyTorch: pairs of a float32 feature and a label.
+
+        The features are copied where they are stored in float16.
+        """
+        import torch
+        from torch.utils.data import TensorDataset
+
+        features = torch.from_numpy(np.asarray(self.features[:], dtype=np.float32))
+        return TensorDataset(features, torch.from_numpy(self.labels))
+
+    def counts(self) -> Int[np.ndarray, " classes"]:
+        """Return the number of rows of each class."""
+        return np.bincount(self.labels, minlength=len(self.class_names))

@@ -1,0 +1,474 @@
+"""Classifier heads: what their rows stand for, their accuracy, and their file format.
+
+A head file is a safetensors file with `weight` (classes, dim) and `bias` (classes,) in
+float32; its metadata holds, under `clinit_head`, a sealed JSON document with the class names,
+the fingerprint of the features that the head reads and the digest of the tensors. One key,
+because safetensors writes several in a random order, and equal heads should be equal files.
+
+Heads from elsewhere serve too: with no metadata but `class_names`, a JSON list, or without any. So
+do the arrays of the same names in a `.npz` file, which is written where the name ends so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from clinit.errors import LOOK_AT_STORAGE, CacheError, HeadError, StorageError
+from clinit.extract.arrays.array_file import parse_class_names
+from clinit.extract.arrays.numpy_files import NpzFile
+from clinit.extract.dataset.class_names import is_text
+from clinit.files.commit import commit_file
+from clinit.files.documents import DocumentKind
+from clinit.files.lock import claim_file, make_folder
+
+_KEY = "clinit_head"
+_SEALED = "clinit-head/2"
+_TOP1_ROWS = 512
+"""Rows whose logits are computed at a time: 2 MB of them at 1,000 classes stay in the caches, which
+takes half as long as 66 MB."""
+_LAYOUT = (
+    "A head file is a safetensors file with `weight` (classes, dim) and `bias`, or a .npz file with"
+    " arrays of these names."
+)
+_DOCUMENT = DocumentKind(
+    title="the description of a head",
+    format=_SEALED,
+    older=(None,),
+    error=HeadError,
+    remedy="Run the command that wrote this head again, or give another one.",
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Head:
+    """A linear classifier: logits = weight @ features + bias."""
+
+    weight: Float[np.ndarray, "classes dim"]
+    bias: Float[np.ndarray, " classes"]
+    class_names: tuple[str, ...] | None = None
+    """One name per row; None when the rows have no class names."""
+    fingerprint: str = ""
+    """Identifier of the backbone's fingerprint; empty when unknown."""
+    alignment: Mapping[str, Any] | None = None
+    """How an aligned head came about, as plain JSON values; None for any other."""
+    feature_map: Mapping[str, Any] | None = None
+    """The random features of `clinit.headtrain.closed.moments` that its rows read, as plain
+    JSON values; None where they read the features of the backbone themselves."""
+    origin: Mapping[str, Any] | None = None
+    """How a head that was fitted to features, or exported from a run, came about, as plain JSON
+    values; None for any other."""
+
+    def __post_init__(self) -> None:
+        if self.class_names is not None and len(self.class_names) != len(self.weight):
+            raise ValueError(f"{len(self.class_names)} class names for {len(self.weight)} rows")
+
+    def __repr__(self) -> str:
+        aligned = "aligned, " if self.alignment else ""
+        return f"<Head: {aligned}{self.num_classes:,} rows of {self.dim} weights>"
+
+    @property
+    def num_classes(self) -> int:
+        """Number of rows."""
+        return int(self.weight.shape[0])
+
+    @property
+    def dim(self) -> int:
+        """Width of the features that the head reads."""
+        return int(self.weight.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Top1:
+    """Rows whose largest logit is that of their class, over the head's whole width."""
+
+    correct: int
+    total: int
+    """Valid rows whose class is among those of the head."""
+
+    @property
+    def percent(self) -> float | None:
+        """Accuracy in percent; None where no row counts."""
+        return 100 * self.correct / self.total if self.total else None
+
+    def __add__(self, other: Top1) -> Top1:
+        """Pool two sets of rows."""
+        return Top1(self.correct + other.correct, self.total + other.total)
+
+
+def head_rows(head: Head, class_names: tuple[str, ...]) -> Int[np.ndarray, " classes"]:
+    """Return the row of `head` for each class, -1 where it has none of that name."""
+    rows = {name: row for row, name in enumerate(head.class_names or ())}
+    return np.array([rows.get(name, -1) for name in class_names], dtype=np.int64)
+
+
+def top1(
+    head: Head,
+    features: Float[np.ndarray, "rows dim"],
+    labels: Int[np.ndarray, " rows"],
+    rows_of_classes: Int[np.ndarray, " classes"],
+) -> Top1:
+    """Return the accuracy of `head` on features whose class it knows."""
+    targets = rows_of_classes[labels]
+    known = targets >= 0
+    if not known.any():
+        return Top1(0, 0)
+    wanted, correct = np.flatnonzero(known), 0
+    for start in range(0, len(wanted), _TOP1_ROWS):
+        rows = wanted[start : start + _TOP1_ROWS]
+        logits = features[rows].astype(np.float32, copy=False) @ head.weight.T
+        logits += head.bias
+        correct += int((logits.argmax(axis=1) == targets[rows]).sum())
+    return Top1(correct, len(wanted))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """The document in the metadata."""
+
+    class_names: tuple[str | int, ...] | None = None
+    fingerprint: str = ""
+    alignment: Mapping[str, Any] | None = None
+    feature_map: Mapping[str, Any] | None = None
+    origin: Mapping[str, Any] | None = None
+    tensors: str | None = None
+    """Digest; None in files of earlier versions and from elsewhere."""
+
+
+def tensors_sha256(head: Head) -> str:
+    """Return the SHA-256 (hex) of weight and bias, as a head file stores them."""
+    digest = hashlib.sha256()
+    for tensor in _stored(head).values():
+        digest.update(str(tensor.shape).encode())
+        digest.update(tensor.data)
+    return digest.hexdigest()
+
+
+def write_head(head: Head, path: Path) -> None:
+    """Write `head` to `path`, atomically: as NumPy's arrays where it ends in .npz.
+
+    Raises:
+        ClinitError: If it cannot be written.
+    """
+    content = _npz(head) if path.suffix == ".npz" else _safetensors(head)
+    commit_file(path, lambda draft: draft.write_bytes(content))
+
+
+def _npz(head: Head) -> bytes:
+    tensors = _stored(head)
+    return npz_bytes(tensors["weight"], tensors["bias"], head.class_names, head.origin)
+
+
+def _safetensors(head: Head) -> bytes:
+    facts: dict[str, Any] = {
+        "fingerprint": head.fingerprint,
+        "class_names": head.class_names,
+        "tensors": tensors_sha256(head),
+    }
+    if head.alignment is not None:
+        facts["alignment"] = dict(head.alignment)
+    if head.feature_map is not None:
+        facts["feature_map"] = dict(head.feature_map)
+    if head.origin is not None:
+        facts["origin"] = dict(head.origin)
+    metadata = {_KEY: _DOCUMENT.text(facts, indent=None)}
+    # As bytes: save_file would make the file readable by its owner alone.
+    return save(_stored(head), metadata=metadata)
+
+
+def store_head(head: Head, path: Path) -> Head:
+    """Write `head` to `path`, where other processes may be about to write the same.
+
+    Class names that a command has stored meanwhile are kept where `head` has none; nothing is
+    written where nothing changes.
+
+    Returns:
+        The head that is stored.
+
+    Raises:
+        ClinitError: If it cannot be written.
+    """
+    make_folder(path.parent)
+    with claim_file(path, on_busy=lambda: None):
+        try:
+            stored = read_head(path)
+        except HeadError:
+            stored = None
+        if stored is not None and _says_all_of(stored, head):
+            return stored
+        write_head(head, path)
+    return head
+
+
+def _says_all_of(stored: Head, head: Head) -> bool:
+    """Return whether a stored head is `head`, if need be with names that `head` lacks."""
+    return (
+        stored.fingerprint == head.fingerprint
+        and head.class_names in (None, stored.class_names)
+        and tensors_sha256(stored) == tensors_sha256(head)
+    )
+
+
+def read_head(
+    path: Path,
+    *,
+    linear: bool = True,
+    dim: int | None = None,
+    on_note: Callable[[str], None] = lambda note: None,
+) -> Head:
+    """Read a head file, .npz or any other name for safetensors.
+
+    Args:
+        path: The file.
+        linear: Whether the head must read the features of the backbone, without a map between.
+        dim: Width of the features: a weight (dim, classes) is turned. None turns none.
+        on_note: Called if a weight was turned, or a bias is missing and taken for 0.
+
+    Raises:
+        HeadError: If the file is absent, is not a head file, has changed since it was written,
+            holds values that are not finite, or is no linear head where it must be.
+        StorageError: If it is there and cannot be read.
+    """
+    try:
+        if not path.is_file():
+            raise HeadError(
+                f"no head file at {path}",
+                remedy="`clinit extract` stores the pretrained head as head.safetensors in its"
+                " cache.",
+            )
+        path.open("rb").close()  # safetensors says of any file it cannot open that it is absent
+    except OSError as error:
+        raise StorageError(
+            f"cannot read {path}: {error.strerror or error}", remedy=LOOK_AT_STORAGE
+        ) from error
+    read = _read_npz if path.suffix == ".npz" else _read_safetensors
+    weight, bias, facts = read(path)
+    known = dim if facts.tensors is None else None  # heads of clinit have one layout
+    weight, bias = _laid_out(weight, bias, path, known, on_note)
+    if facts.tensors is not None and facts.tensors != tensors_sha256(Head(weight, bias)):
+        raise HeadError(f"{path} has changed since it was written", remedy=_DOCUMENT.remedy)
+    if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+        raise HeadError(
+            f"{path} holds weights that are not finite",
+            remedy="Write the head again; its training has probably diverged.",
+        )
+    names = None if facts.class_names is None else tuple(map(str, facts.class_names))
+    if not is_text("".join(names or ())):
+        raise HeadError(f"{path} has class names that are no text", remedy=_DOCUMENT.remedy)
+    if names is not None and len(names) != len(weight):
+        raise HeadError(
+            f"{path} names {len(names)} classes but holds {len(weight)} rows",
+            remedy="Write the head again with one class name per row.",
+        )
+    if names is not None and len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise HeadError(
+            f"{path} names the class {twice} twice",
+            remedy="Write the head again with a name of its own for each row.",
+        )
+    if linear and facts.feature_map is not None:
+        raise _not_linear(path, facts.feature_map)
+    return Head(
+        weight,
+        bias,
+        names,
+        facts.fingerprint,
+        facts.alignment,
+        facts.feature_map,
+        facts.origin,
+    )
+
+
+def foreign_to_head(path: Path) -> str | None:
+    """Return why a file is no head that clinit has written; None where it is one."""
+    try:
+        if path.suffix == ".npz":
+            own = read_npz(path)[3] is not None
+        else:
+            with safe_open(path, framework="numpy") as file:
+                own = _KEY in (file.metadata() or {})
+    except (HeadError, SafetensorError, OSError):
+        own = False
+    return None if own else "it is no head that clinit has written"
+
+
+def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None, _Facts]:
+    weight, bias, names, origin = read_npz(path)
+    return weight, bias, _Facts(class_names=names, origin=origin)
+
+
+def _read_safetensors(path: Path) -> tuple[np.ndarray, np.ndarray | None, _Facts]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = dict(file.metadata() or {})
+            names = file.keys()
+            check_tensors(path, names, (), _LAYOUT)
+            weight = _tensor(path, file, "weight")
+            bias = _tensor(path, file, "bias") if "bias" in names else None
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        raise HeadError(f"{path} is not a head file: {error}", remedy=_LAYOUT) from error
+    return weight, bias, _read_facts(metadata, path)
+
+
+def _laid_out(
+    weight: np.ndarray,
+    bias: np.ndarray | None,
+    path: Path,
+    dim: int | None,
+    on_note: Callable[[str], None],
+) -> tuple[Float[np.ndarray, "classes dim"], Float[np.ndarray, " classes"]]:
+    """Return weight and bias in float32, with a row for each class."""
+    rows, columns = weight.shape if weight.ndim == 2 else (0, 0)
+    if rows == dim != columns:
+        on_note(f"{path}: weight {weight.shape} is read as (dim, classes)")
+        weight = weight.T
+    if bias is None:
+        on_note(f"{path} holds no bias: 0 for every class")
+        bias = np.zeros(len(weight))
+    if weight.ndim != 2 or bias.shape != weight.shape[:1]:
+        raise HeadError(
+            f"{path} holds weight {weight.shape} and bias {bias.shape},"
+            " expected (classes, dim) and (classes,)",
+            remedy="Write the head again with the shapes given above.",
+        )
+    with np.errstate(over="ignore"):  # it is found not to be finite
+        return np.array(weight, dtype=np.float32, order="C"), np.array(bias, dtype=np.float32)
+
+
+def _not_linear(path: Path, feature_map: Mapping[str, Any]) -> HeadError:
+    kinds = {"relu": "random ReLU", "rff": "random Fourier"}
+    kind = kinds.get(str(feature_map.get("kind")), "random")
+    return HeadError(
+        f"{path} is no linear layer on the features of the backbone: its rows read"
+        f" {feature_map.get('width')} {kind} features of them",
+        remedy="Take the head of another method (ncm, lda, slda, rehearsal, …): `clinit report`"
+        " and `clinit rerun` alone read this one.",
+    )
+
+
+def _tensor(path: Path, file: Any, name: str) -> Float[np.ndarray, ...]:
+    """Read a tensor of floating point numbers as float32."""
+    dtype = file.get_slice(name).get_dtype()
+    if dtype not in ("F64", "F32", "F16", "BF16"):
+        raise ValueError(f"{name} is of type {dtype}, expected floats of 16, 32 or 64 bits")
+    if dtype == "BF16":  # NumPy has no such type; PyTorch takes two seconds to load
+        with safe_open(path, framework="pt") as again:
+            widened: np.ndarray = again.get_tensor(name).float().numpy()
+        return widened
+    with np.errstate(over="ignore"):  # it is found not to be finite
+        return np.asarray(file.get_tensor(name), dtype=np.float32)
+
+
+def _stored(head: Head) -> dict[str, np.ndarray]:
+    """Return the tensors of the file."""
+    tensors = {"weight": head.weight, "bias": head.bias}
+    return {name: np.ascontiguousarray(t, dtype=np.float32) for name, t in tensors.items()}
+
+
+def _read_facts(metadata: Mapping[str, str], path: Path) -> _Facts:
+    """Return what the metadata say; a document of ours under another key is a changed key."""
+    if _KEY not in metadata and not any(_SEALED in text for text in metadata.values()):
+        return _Facts(class_names=_plain_names(metadata, path))
+    origin = f"the description in {path}"
+    if _KEY not in metadata:
+        raise HeadError(f"{path} has changed since it was written", remedy=_DOCUMENT.remedy)
+    content = _DOCUMENT.parse(metadata[_KEY], origin=origin)
+    return _DOCUMENT.convert(content, _Facts, origin=origin)
+
+
+def _plain_names(metadata: Mapping[str, str], path: Path) -> tuple[str, ...] | None:
+    """Return the class names of a head from elsewhere."""
+    if "class_names" not in metadata:
+        return None
+    try:
+        return parse_class_names(metadata["class_names"], path)
+    except CacheError as error:
+        raise HeadError(
+            str(error), remedy="Write it with `clinit.save_head(path, weight, bias, class_names)`."
+        ) from error
+
+
+_REMEDY = (
+    "A head as .npz holds `weight` (classes, dim), `bias` (classes,) and, as texts, `class_names`"
+    " (classes,): `clinit.save_head(path, weight, bias, class_names)` writes it."
+)
+
+
+def npz_bytes(
+    weight: Float[np.ndarray, "classes dim"],
+    bias: Float[np.ndarray, " classes"],
+    class_names: tuple[str, ...] | None,
+    origin: Mapping[str, Any] | None,
+) -> bytes:
+    """Return the content of the file."""
+    arrays: dict[str, np.ndarray] = {"weight": weight, "bias": bias}
+    if class_names is not None:
+        arrays["class_names"] = np.array(class_names, dtype=np.str_)
+    if origin is not None:
+        arrays["origin"] = np.array([json.dumps(origin, ensure_ascii=False)], dtype=np.str_)
+    file = io.BytesIO()
+    np.savez(file, **arrays)  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def read_npz(
+    path: Path,
+) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...] | None, dict[str, Any] | None]:
+    """Return weight and bias as stored, class names and origin; None for what is not there.
+
+    Raises:
+        HeadError: If it is no such file.
+    """
+    try:
+        archive = NpzFile(path)
+        names = archive.names()
+        check_tensors(path, names, {"class_names", "origin"}, _REMEDY)
+        weight = archive.array("weight")
+        bias = archive.array("bias") if "bias" in names else None
+        texts = archive.labels("class_names") if "class_names" in names else None
+        origin = archive.labels("origin") if "origin" in names else None
+    except CacheError as error:
+        raise HeadError(str(error), remedy=_REMEDY) from error
+    for name, array in (("weight", weight), ("bias", bias)):
+        if array is not None and array.dtype.kind != "f":
+            raise HeadError(f"`{name}` of {path} holds {array.dtype}", remedy=_REMEDY)
+    if texts is not None and not isinstance(texts, list):
+        raise HeadError(f"`class_names` of {path} are no texts", remedy=_REMEDY)
+    return weight, bias, None if texts is None else tuple(texts), _origin(origin, path)
+
+
+def check_tensors(path: Path, names: Collection[str], others: Collection[str], remedy: str) -> None:
+    """Check that a file holds a weight, and a bias or nothing that may be one under another name.
+
+    Raises:
+        HeadError: If it does not.
+    """
+    has_bias = "bias" in names or {"weight", *others}.issuperset(names)
+    if "weight" not in names or not has_bias:
+        missing = "bias" if "weight" in names else "weight"
+        raise HeadError(
+            f"{path} holds no `{missing}`; it holds {', '.join(sorted(names)[:20]) or 'nothing'}",
+            remedy=remedy,
+        )
+
+
+def _origin(found: Any, path: Path) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    try:
+        told = json.loads(found[0])
+    except (ValueError, TypeError, IndexError, RecursionError) as error:
+        raise HeadError(f"`origin` of {path} is no JSON", remedy=_REMEDY) from error
+    if not isinstance(told, dict):
+        raise HeadError(f"`origin` of {path} is no JSON object", remedy=_REMEDY)
+    return told

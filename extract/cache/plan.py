@@ -1,0 +1,193 @@
+"""The plan of an extraction: which rows go to which shard, and the fingerprint.
+
+The plan is written before the first shard and never changes. A later run of the same command
+finds it, compares it with its own and goes on with the shards that are missing. A batch never
+crosses the border of a shard, so a shard holds the same bits whenever it is computed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+from clinit.errors import CacheError, ClinitError
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.dataset.known import SPLITS
+from clinit.files.documents import DocumentKind, content_sha256
+from clinit.words import contrast
+
+FILE = "plan.json"
+_MOST = 2**40
+WRITE_AGAIN = (
+    "Run the command that wrote this cache again (`clinit extract` or `clinit cache import`): it"
+    " writes anew what is damaged and keeps the rest."
+)
+"""Remedy for what can be computed again."""
+
+_DOCUMENT = DocumentKind(
+    title="the plan of a feature cache",
+    format="clinit-cache/2",
+    older=("clinit-cache/1",),
+    error=CacheError,
+    remedy="Move the folder away and run the `clinit extract` command of this cache again.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What one split of a cache will hold, fixed before the first image is read."""
+
+    dataset: str
+    split: str
+    num_rows: int
+    dim: int
+    dtype: str
+    """float16 or float32: how features are stored (a shard that overflows float16 has float32)."""
+    shard_rows: int
+    batch_size: int
+    fingerprint: Fingerprint
+    """Everything that the features depend on."""
+    shape: tuple[int, ...] = ()
+    """Axes of a row, where it has more than one; `dim` is their product."""
+    device: str = ""
+    """`cpu` or `cuda`: the last bits differ, so one split is computed on one kind of device."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_rows", "dim", "shard_rows", "batch_size"):
+            if not 1 <= getattr(self, name) <= _MOST:
+                raise ValueError(f"{name} must be in [1, {_MOST:,}], got {getattr(self, name):,}")
+        if self.split not in SPLITS:
+            raise ValueError(f"split must be {' or '.join(SPLITS)}, got {self.split!r}")
+        if self.shape and (min(self.shape) < 1 or math.prod(self.shape) != self.dim):
+            raise ValueError(f"a row of shape {self.shape} does not hold {self.dim} numbers")
+        if self.dtype not in ("float16", "float32"):
+            raise ValueError(f"dtype must be float16 or float32, got {self.dtype!r}")
+
+    @property
+    def title(self) -> str:
+        """Name of the split, and of the view where it is one."""
+        view = self.fingerprint.view
+        return self.split if view is None else f"{self.split}, view {view}"
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards."""
+        return -(-self.num_rows // self.shard_rows)
+
+    def rows(self, shard: int) -> range:
+        """Return the rows of a shard."""
+        start = shard * self.shard_rows
+        return range(start, min(start + self.shard_rows, self.num_rows))
+
+    @property
+    def identifier(self) -> str:
+        """SHA-256 of the plan; every shard carries it."""
+        content = self.content()
+        if not self.shape:
+            del content["shape"]  # rows of one axis, as in caches from before there were more
+        return content_sha256(content)
+
+    def content(self) -> dict[str, Any]:
+        """Return what `plan.json` holds."""
+        return {**asdict(self), "fingerprint": dict(self.fingerprint.fields)}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Part `number` of `count`, counted from 1: shards `number - 1`, `number - 1 + count`, ….
+
+    The shards of parts are interleaved, so that all parts end at about one time.
+    """
+
+    number: int = 1
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.count:
+            raise ValueError(f"part must be in 1/{self.count} … {self.count}/{self.count}")
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """Return the part `i/n` that a user asks for.
+
+        Raises:
+            ClinitError: If it is no part.
+        """
+        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+        if found is None or not 1 <= int(found[1]) <= int(found[2]):
+            raise ClinitError(
+                f"--part is {text!r}, expected i/n with i from 1 to n",
+                remedy="Give --part 1/4 to --part 4/4 to four processes; in a Slurm array,"
+                " --part $((SLURM_ARRAY_TASK_ID + 1))/$SLURM_ARRAY_TASK_COUNT.",
+            )
+        return cls(int(found[1]), int(found[2]))
+
+    @property
+    def name(self) -> str:
+        """Name of the lock."""
+        return f"part-{self.number}-of-{self.count}"
+
+    def shards(self, num_shards: int) -> range:
+        """Return the shards of this part."""
+        return range(self.number - 1, num_shards, self.count)
+
+
+WHOLE = Part()
+"""Everything."""
+
+
+def shard_name(shard: int) -> str:
+    """Return the file name of a shard."""
+    return f"shard-{shard:05d}.h5"
+
+
+def settle_plan(plan: Plan, folder: Path) -> None:
+    """Write the plan into `folder`, or check that the one there is the same.
+
+    Raises:
+        CacheError: If the folder belongs to another extraction; the differing field is named.
+    """
+    path = folder / FILE
+    if not path.exists():
+        _DOCUMENT.write(path, plan.content())
+        return
+    stored = read_plan(folder)
+    for each in stored.fingerprint.differences(plan.fingerprint):
+        raise _begun_otherwise(path, each.name, *each.told)
+    wanted = plan.content()
+    for name, value in stored.content().items():
+        if value != wanted[name]:
+            raise _begun_otherwise(path, name, *contrast(str(value), str(wanted[name])))
+
+
+def read_plan(folder: Path) -> Plan:
+    """Read the plan of a split.
+
+    Raises:
+        CacheError: If there is none, or it is not a plan.
+    """
+    path = folder / FILE
+    if not path.exists() and not (folder / "cache.json").exists():
+        raise CacheError(f"no feature cache at {folder}", remedy="Write one with `clinit extract`.")
+    content, origin = _DOCUMENT.load(path), str(path)
+    fields = _DOCUMENT.convert(content, _PlanFields, origin=origin)["fingerprint"]
+    return _DOCUMENT.convert({**content, "fingerprint": {"fields": fields}}, Plan, origin=origin)
+
+
+class _PlanFields(TypedDict):
+    """The field of `plan.json` that is no value of `Plan` as it stands there."""
+
+    fingerprint: dict[str, str]
+
+
+def _begun_otherwise(path: Path, name: str, found: str, wanted: str) -> CacheError:
+    return CacheError(
+        f"{path.parent} was begun with {name} = {found}, this command has {name} = {wanted}",
+        remedy="Give the options it was begun with, or another folder with `--out`.",
+    )

@@ -1,0 +1,395 @@
+"""Shards: immutable HDF5 files that hold the features of consecutive rows.
+
+    features         (rows, ...) float16 or float32, in one chunk, not compressed
+    labels           (rows,) int64
+    valid            (rows,) bool; an invalid row holds zeros
+    invalid_rows     (k,) int64, counted from the first row of the shard
+    invalid_reasons  (k,) strings
+
+The file is written under a temporary name, read back, flushed and renamed. The 512 bytes in front
+of the HDF5 file, its user block, hold the SHA-256 of the rest: HDF5 reads a flipped byte without a
+word, and some of them for ever. So it is given a file alone that is as it was written. (Shards of
+earlier versions have a digest of their content among their attributes instead.)
+
+An HDF5 file can name other files, run its content through plug-ins and declare more rows than it
+holds. So what is stored, and how, is compared with the plan before anything of it is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from jaxtyping import Bool, Float, Int, UInt8
+
+from clinit.errors import LOOK_AT_STORAGE, CacheError, StorageError
+from clinit.extract.cache.plan import WRITE_AGAIN, Plan
+from clinit.files.commit import commit_file
+
+_FLOAT16 = np.finfo(np.float16)
+_REASON_BYTES = 2**28
+"""Bytes of reasons that are read at a time."""
+_SEAL = b"clinit-shard/2 sha256 "
+_BLOCK = 512
+"""Bytes of the user block, the least that HDF5 has."""
+_ROW_BYTES = 4096
+"""More than a row takes beside its features, with the reason why it has none."""
+_CHUNK_BYTES = 2**31
+"""One chunk holds the features of a shard, but HDF5 has none of 2^32 bytes."""
+_COUNTS_BLOCK = (1, 14, 4)
+"""From this HDF5 on the place of a chunk counts the user block (HDFGroup/hdf5 #3003)."""
+_ALIGNMENT = 64
+"""The place of the features in the file is a multiple of this, so that they can be used where they
+are read to."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shard:
+    """Features of consecutive rows of a manifest."""
+
+    features: Float[np.ndarray, "rows ..."]
+    """Penultimate features (rows, dim), or activations with more axes."""
+    labels: Int[np.ndarray, " rows"]
+    valid: Bool[np.ndarray, " rows"]
+    reasons: dict[int, str]
+    """Why a row is invalid, by row counted from the first of the shard."""
+    place: int | None = None
+    """Byte of the file at which the features begin, one row behind the other; None where they are
+    not in one piece, or there is no file."""
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the content, as shards of earlier versions carry it."""
+        sha256 = hashlib.sha256(str((self.features.dtype, self.features.shape)).encode())
+        for array in (self.features, self.labels, self.valid):
+            sha256.update(np.ascontiguousarray(array).data)
+        sha256.update(repr(sorted(self.reasons.items())).encode())
+        return sha256.hexdigest()
+
+
+def assemble(
+    features: Float[np.ndarray, "rows ..."],
+    labels: Int[np.ndarray, " rows"],
+    reasons: dict[int, str],
+    *,
+    dtype: str,
+) -> Shard:
+    """Make a shard from float32 features; rows that are not finite become invalid.
+
+    The shard is stored in float32 where float16 would overflow, or would round a row to fewer
+    than its eleven bits, down to zeros.
+    """
+    reasons = dict(reasons)
+    finite = np.isfinite(_largest(features))
+    for row in np.flatnonzero(~finite):
+        reasons.setdefault(int(row), "the features are not finite")
+    valid = np.ones(len(features), dtype=bool)
+    valid[list(reasons)] = False
+    kept = features
+    if not valid.all():
+        kept = kept.copy()
+        kept[~valid] = 0
+    if dtype == "float16" and fits_float16(kept):
+        kept = kept.astype(np.float16)
+    return Shard(kept, labels.astype(np.int64), valid, reasons)
+
+
+def fits_float16(features: Float[np.ndarray, "rows ..."]) -> bool:
+    """Return whether float16 holds every row to its precision.
+
+    It does not hold what overflows, nor a row all of whose values lie below the smallest normal
+    number, 2^-14: there the spacing of numbers stays 2^-24, and below that there is only zero. Such
+    a row is held all the same where its values are float16 already. A small value beside larger
+    ones is rounded as finely as those are.
+    """
+    largest = _largest(features)
+    if not (largest < _FLOAT16.max).all():
+        return False
+    small = features[largest < _FLOAT16.smallest_normal]
+    return np.array_equal(small.astype(np.float16).astype(np.float32), small)
+
+
+def _largest(features: Float[np.ndarray, "rows ..."]) -> Float[np.ndarray, " rows"]:
+    """Return the largest absolute value of each row; NaN where it holds one."""
+    axes = tuple(range(1, features.ndim))
+    # Without an array of absolute values, which would take longer than both.
+    return np.asarray(np.maximum(features.max(axes, initial=0), -features.min(axes, initial=0)))
+
+
+def write_shard(shard: Shard, path: Path, *, plan: Plan, index: int) -> None:
+    """Write shard `index` of a plan so that it is there whole or not at all.
+
+    Raises:
+        ClinitError: If the folder cannot be written or the disk is full.
+    """
+    assert len(shard.labels) == len(plan.rows(index))
+    content = _encode(shard, plan.identifier)
+
+    def write(draft: Path) -> None:
+        draft.write_bytes(content)
+        if draft.read_bytes() != content:
+            raise OSError("the file read back differs from what was written")
+
+    commit_file(path, write)
+
+
+def _encode(shard: Shard, plan_identifier: str) -> memoryview:
+    """Return the HDF5 file of a shard.
+
+    In memory, because HDF5 that meets a full disk raises again and again, from the garbage
+    collector too; a shard is some megabytes.
+    """
+    rows, *shape = shard.features.shape
+    chunk_rows = max(1, min(rows, _CHUNK_BYTES // (shard.features.itemsize * math.prod(shape))))
+    invalid = sorted(shard.reasons)
+    buffer = io.BytesIO()
+    with h5py.File(
+        buffer, "w", userblock_size=_BLOCK, alignment_threshold=1024, alignment_interval=_ALIGNMENT
+    ) as file:
+        file.create_dataset("features", data=shard.features, chunks=(chunk_rows, *shape))
+        file.create_dataset("labels", data=shard.labels)
+        file.create_dataset("valid", data=shard.valid)
+        file.create_dataset("invalid_rows", data=np.array(invalid, dtype=np.int64))
+        file.create_dataset(
+            "invalid_reasons",
+            data=[shard.reasons[row] for row in invalid],
+            shape=(len(invalid),),
+            dtype=h5py.string_dtype(),
+        )
+        file.attrs["plan"] = plan_identifier
+    digest = hashlib.sha256(buffer.getbuffer()[_BLOCK:]).hexdigest()
+    buffer.seek(0)
+    buffer.write(_SEAL + digest.encode())
+    return buffer.getbuffer()
+
+
+def read_shard(path: Path, plan: Plan, index: int) -> Shard:
+    """Read and verify shard `index` of a plan; no other file is opened, whatever it says.
+
+    Raises:
+        CacheError: If it is absent, truncated, changed or belongs to another plan.
+        StorageError: If it is there and cannot be read.
+    """
+    # Earlier versions had chunks of 16 MB, of which the last one may be nearly empty.
+    chunk = max(2**24, 4 * plan.dim)
+    size, most = file_size(path), len(plan.rows(index)) * (4 * plan.dim + _ROW_BYTES) + 2 * chunk
+    if size > most:
+        raise CacheError(
+            f"{path} has {size:,} bytes, a shard of its rows at most {most:,}", remedy=WRITE_AGAIN
+        )
+    content = _read(path, size)
+    told = content[: len(_SEAL) + 64].tobytes()
+    sealed = told.startswith(_SEAL)
+    if sealed and hashlib.sha256(content.data[_BLOCK:]).hexdigest().encode() != told[len(_SEAL) :]:
+        raise CacheError(f"{path} has changed since it was written", remedy=WRITE_AGAIN)
+    try:
+        # With a cache of chunks HDF5 would copy all of one for the rows that `_place` compares.
+        with h5py.File(_Bytes(content), "r", rdcc_nbytes=0) as file:
+            if _text(file, "plan") != plan.identifier:
+                raise CacheError(f"{path} belongs to another extraction", remedy=WRITE_AGAIN)
+            shard = _decode(file, plan, index, content)
+            stored = None if sealed else _text(file, "sha256")
+    except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+        raise CacheError(
+            f"{path} cannot be read as a shard: {_first_line(error)}", remedy=WRITE_AGAIN
+        ) from error
+    if stored is not None and shard.digest() != stored:
+        raise CacheError(f"{path} has changed since it was written", remedy=WRITE_AGAIN)
+    return shard
+
+
+def _read(path: Path, size: int) -> UInt8[np.ndarray, " bytes"]:
+    """Read a file; HDF5 would lock it, and say of one that cannot be read that it is damaged."""
+    content = np.empty(size, dtype=np.uint8)
+    try:
+        with path.open("rb", buffering=0) as file:
+            filled = 0
+            while count := file.readinto(content.data[filled:]):
+                filled += count
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from error
+    return content[:filled]
+
+
+class _Bytes(io.RawIOBase):
+    """Bytes in memory as a file that can be read."""
+
+    def __init__(self, content: UInt8[np.ndarray, " bytes"]) -> None:
+        self._content = content.data
+        self._place = 0
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a place."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: len(self._content)}
+        self._place = start[whence] + offset
+        return self._place
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._place
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what there is; behind the end are zeros, as HDF5 has it."""
+        part = self._content[self._place : self._place + len(buffer)]
+        buffer[: len(part)] = part
+        if len(part) < len(buffer):
+            buffer[len(part) :] = bytes(len(buffer) - len(part))
+        self._place += len(part)
+        return len(part)
+
+
+def file_size(path: Path) -> int:
+    """Return the size of a shard in bytes.
+
+    Raises:
+        CacheError: If it is absent, or no regular file nor a link to one.
+        StorageError: If nobody can say.
+    """
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CacheError(f"{path} is missing", remedy=WRITE_AGAIN) from error
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise CacheError(f"{path} is no regular file", remedy=WRITE_AGAIN)
+    return status.st_size
+
+
+def _decode(file: h5py.File, plan: Plan, index: int, content: UInt8[np.ndarray, " bytes"]) -> Shard:
+    """Read a shard from an open file with that content.
+
+    Raises:
+        ValueError: If anything in it is not as `write_shard` writes it.
+    """
+    rows, size = len(plan.rows(index)), len(content)
+    types = ("float32",) if plan.dtype == "float32" else ("float16", "float32")
+    features = _dataset(file, "features", types, (rows, *(plan.shape or (plan.dim,))), size)
+    labels = _dataset(file, "labels", ("int64",), (rows,), size)
+    valid = _dataset(file, "valid", ("bool",), (rows,), size)
+    invalid = _dataset(file, "invalid_rows", ("int64",), None, size)
+    count = invalid.shape[0]
+    reasons = _dataset(file, "invalid_reasons", ("object",), (count,), size)
+    if h5py.check_string_dtype(reasons.dtype) is None:
+        raise ValueError("`invalid_reasons` are no texts")
+    place = _place(features, content)
+    shard = Shard(
+        features=np.asarray(features[:]) if place is None else _numbers(features, content, place),
+        labels=labels[:],
+        valid=valid[:],
+        reasons=dict(zip(invalid[:].tolist(), _texts(reasons, size), strict=True)),
+        place=place,
+    )
+    if np.flatnonzero(~shard.valid).tolist() != list(shard.reasons):
+        raise ValueError("`valid` and `invalid_rows` do not agree")
+    return shard
+
+
+def _dataset(
+    file: h5py.File,
+    name: str,
+    types: tuple[str, ...],
+    shape: tuple[int, ...] | None,
+    size: int,
+) -> h5py.Dataset:
+    """Return a data set of the file, checked; nothing of its content has been read.
+
+    Args:
+        file: The file.
+        name: Name of the data set.
+        types: Types that it may have.
+        shape: Shape that it must have; None for one axis that is no longer than the file has bytes.
+        size: Size of the file in bytes.
+
+    Raises:
+        ValueError: If it differs from that, or its numbers are not in this file as they are.
+    """
+    if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
+        raise ValueError(f"`{name}` is a link to somewhere else")
+    dataset = file[name]
+    if not isinstance(dataset, h5py.Dataset):
+        raise ValueError(f"`{name}` is no data set")
+    created = dataset.id.get_create_plist()
+    if created.get_layout() == h5py.h5d.VIRTUAL or created.get_external_count():
+        raise ValueError(f"`{name}` is stored in other files")
+    if created.get_nfilters():
+        raise ValueError(f"`{name}` is stored through a filter")
+    if dataset.dtype not in map(np.dtype, types):
+        raise ValueError(f"`{name}` holds {dataset.dtype}, expected {' or '.join(types)}")
+    if (len(dataset.shape or ()) != 1) if shape is None else (dataset.shape != shape):
+        raise ValueError(f"`{name}` is of shape {dataset.shape}, expected {shape or '(rows,)'}")
+    if dataset.nbytes > size or math.prod(dataset.chunks or ()) * dataset.dtype.itemsize > size:
+        raise ValueError(f"`{name}` declares {dataset.nbytes:,} bytes in a file of {size:,}")
+    return dataset
+
+
+def _place(dataset: h5py.Dataset, content: UInt8[np.ndarray, " bytes"]) -> int | None:
+    """Return the byte at which the numbers of a data set begin; None if not all in one piece."""
+    place = None
+    if dataset.chunks is None:
+        place = dataset.id.get_offset()
+    elif dataset.chunks == dataset.shape and h5py.version.hdf5_version_tuple >= _COUNTS_BLOCK:
+        place = dataset.id.get_chunk_info(0).byte_offset
+    if place is None or place % dataset.dtype.itemsize or place + dataset.nbytes > len(content):
+        return None
+    numbers = _numbers(dataset, content, place)
+    ends = ((numbers[row].tobytes(), dataset[row].tobytes()) for row in (0, -1))
+    if any(here != there for here, there in ends):  # HDF5 has the last word on where they lie
+        return None
+    return int(place)
+
+
+def _numbers(
+    dataset: h5py.Dataset, content: UInt8[np.ndarray, " bytes"], place: int
+) -> Float[np.ndarray, "rows ..."]:
+    """Return the numbers of a data set where they lie in the file, without a copy."""
+    numbers: np.ndarray = content[place : place + dataset.nbytes].view(dataset.dtype.name)
+    return numbers.reshape(dataset.shape)
+
+
+def _text(file: h5py.File, name: str) -> str:
+    """Return an attribute that is one text."""
+    attribute = file.attrs.get_id(name)
+    if attribute.shape != () or h5py.check_string_dtype(attribute.dtype) is None:
+        raise ValueError(f"its `{name}` is no text")
+    return str(file.attrs[name])
+
+
+def _texts(dataset: h5py.Dataset, size: int) -> list[str]:
+    """Read texts, a few at a time: many can be one long text of the file."""
+    texts: list[str] = []
+    step, total = max(1, _REASON_BYTES // size), 0
+    for start in range(0, len(dataset), step):
+        found = dataset[start : start + step]
+        total += sum(map(len, found))
+        if total > size:
+            raise ValueError(f"`invalid_reasons` are longer than the file of {size:,} bytes")
+        texts += [text.decode() for text in found]
+    return texts
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error.args[0]) if error.args else str(error)).partition("\n")[0]
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file.
+
+    Raises:
+        StorageError: If it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from error
+
+
+def _unreadable(path: Path, why: str) -> StorageError:
+    return StorageError(f"cannot read {path}: {why}", remedy=LOOK_AT_STORAGE)

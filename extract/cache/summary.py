@@ -1,0 +1,297 @@
+"""`cache.json`: what a complete split holds.
+
+It is written last, so its presence means that the split is complete. It is sealed, and what it
+says is compared with the plan and, where they are read, with the shards.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+from jaxtyping import Float
+
+from clinit.errors import CacheError
+from clinit.extract.cache.folder import SUMMARY_FILE
+from clinit.extract.cache.head import Head, Top1, head_rows, tensors_sha256, top1
+from clinit.extract.cache.plan import WRITE_AGAIN, Plan, shard_name
+from clinit.extract.cache.shard import Shard, file_sha256, read_shard
+from clinit.extract.dataset.manifest import Manifest
+from clinit.files.documents import DocumentKind, content_sha256
+
+FILE = SUMMARY_FILE
+UNKNOWN = "unknown"
+"""Where the class names of a head are from, when it has none."""
+_DOCUMENT = DocumentKind(
+    title="the summary of a feature cache",
+    format="clinit-cache/2",
+    older=("clinit-cache/1",),
+    error=CacheError,
+    remedy=WRITE_AGAIN,
+    max_bytes=2**29,  # it names every bad image of a large data set
+)
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Amount = Annotated[float, msgspec.Meta(ge=0)]
+_Type = Literal["float16", "float32"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardFacts:
+    """One shard, as it was written."""
+
+    name: str
+    rows: _Count
+    sha256: str
+    """Digest of the file."""
+    dtype: _Type
+    min: float | None
+    """Least value of the features of valid rows, as `max` is their largest; None without any."""
+    max: float | None
+    non_finite: _Count
+    """Rows that are invalid because their features are not finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvalidRow:
+    """A row without features."""
+
+    row: _Count
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadFacts:
+    """The stored head on the features of the split."""
+
+    class_names: str
+    """Where the class names came from."""
+    correct: _Count
+    total: _Count
+    """Valid rows whose class is among those of the head."""
+    tensors: str | None = None
+    """SHA-256 of the head's tensors; None without a head, and in caches of earlier versions."""
+    names: str | None = None
+    """That of the class names of its rows (`names_sha256`); None where it has none, and in caches
+    of earlier versions."""
+
+    def __post_init__(self) -> None:
+        if self.correct > self.total:
+            raise ValueError(f"the head has {self.correct:,} of {self.total:,} rows correct")
+
+    @property
+    def top1(self) -> Top1:
+        """Accuracy of the head."""
+        return Top1(self.correct, self.total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFacts:
+    """A file that was imported."""
+
+    path: str
+    sha256: str
+    name: str | None = None
+    """Name of the array in it; None for a file of one, and for one that holds none."""
+
+    @classmethod
+    def of(cls, path: Path, name: str = "") -> FileFacts:
+        """Describe a file.
+
+        Raises:
+            StorageError: If it cannot be read.
+        """
+        return cls(path=str(path.absolute()), sha256=file_sha256(path), name=name or None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """How the features came about; imported ones have neither a device nor a speed."""
+
+    root: str | None = None
+    """The folder of the images, absolute unless an earlier version wrote it; None for imported
+    features."""
+    weights: str | msgspec.UnsetType | None = msgspec.UNSET
+    """The file of the weights; None for timm's own; unset where nobody knows."""
+    started: str = ""
+    device: str = ""
+    workers: _Count | None = None
+    max_pixels: _Count | None = None
+    """Size above which an image was invalid; None for an import, and in summaries of earlier
+    versions."""
+    computed_rows: _Count | None = None
+    images_per_s: _Amount | None = None
+    seconds: Mapping[str, _Amount] = field(default_factory=dict)
+    """Seconds of each phase."""
+    shares: Mapping[str, _Amount] = field(default_factory=dict)
+    """Share of each phase in the time, in [0, 1]."""
+    bound: str = ""
+    """The phase that took most of it."""
+    features: FileFacts | None = None
+    """File of the features, for an import."""
+    labels: FileFacts | None = None
+    classes: FileFacts | None = None
+    """File of the class names, and of the head, where the import was given one."""
+    head: FileFacts | None = None
+    head_classes: FileFacts | None = None
+    """File of the class names of the head's rows, where an extraction was given one."""
+    merged: tuple[str, ...] = ()
+    """The caches whose rows these are, for a merged one."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Versions of the packages that took part."""
+    command: str | None = None
+    """The command line that wrote the features; None for calls from Python, and in summaries of
+    earlier versions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The content of `cache.json`."""
+
+    plan: str
+    """Identifier of the plan."""
+    num_rows: _Count
+    num_valid: _Count
+    """Rows that hold features."""
+    dim: _Count
+    dtype: _Type
+    """The widest of the shards."""
+    shards: tuple[ShardFacts, ...]
+    invalid: tuple[InvalidRow, ...]
+    """Rows without features, in order."""
+    head: HeadFacts
+    run: RunFacts
+
+    def __post_init__(self) -> None:
+        rows = [entry.row for entry in self.invalid]
+        if any(row >= later for row, later in itertools.pairwise(rows)):
+            raise ValueError("the rows of `invalid` are not in order")
+        if rows and rows[-1] >= self.num_rows:
+            raise ValueError(f"`invalid` names row {rows[-1]:,} of {self.num_rows:,}")
+        if self.num_valid != self.num_rows - len(rows):
+            raise ValueError(
+                f"num_valid is {self.num_valid:,}, but {len(rows):,} of {self.num_rows:,} rows"
+                " are invalid"
+            )
+        if self.head.total > self.num_valid:
+            raise ValueError(
+                f"the head was judged on {self.head.total:,} of {self.num_valid:,} valid rows"
+            )
+        if self.dtype != max((shard.dtype for shard in self.shards), default=self.dtype):
+            raise ValueError(f"dtype is {self.dtype}, which differs from that of the shards")
+
+
+def read_summary(folder: Path, plan: Plan) -> Summary:
+    """Read the summary of a complete split, and compare it with its plan.
+
+    Raises:
+        CacheError: If it is absent, damaged or belongs to another plan.
+    """
+    path = folder / FILE
+    summary = _DOCUMENT.read(path, Summary)
+    if summary.plan != plan.identifier:
+        raise CacheError(
+            f"{path} and the plan beside it belong to different extractions",
+            remedy="Run the `clinit extract` command of this cache into a new folder.",
+        )
+    if problem := _problem(summary, plan):
+        raise CacheError(f"{path} is damaged: {problem}", remedy=WRITE_AGAIN)
+    return summary
+
+
+def _problem(summary: Summary, plan: Plan) -> str | None:
+    """Return what in a summary is not as planned, or None."""
+    for name in ("num_rows", "dim"):
+        if getattr(summary, name) != getattr(plan, name):
+            return f"{name} is {getattr(summary, name):,}, planned were {getattr(plan, name):,}"
+    if len(summary.shards) != plan.num_shards:
+        return f"it lists {len(summary.shards):,} of {plan.num_shards:,} shards"
+    for index, shard in enumerate(summary.shards):
+        if (shard.name, shard.rows) != (shard_name(index), len(plan.rows(index))):
+            return f"shard {index:,} is {shard.name} of {shard.rows:,} rows, not as planned"
+    if summary.dtype < plan.dtype:
+        return f"dtype is {summary.dtype}, planned was {plan.dtype}"
+    return None
+
+
+def write_summary(
+    folder: Path,
+    plan: Plan,
+    manifest: Manifest,
+    *,
+    head: Head | None,
+    head_classes: str,
+    run: RunFacts,
+) -> None:
+    """Read all shards once more, verified, and write `cache.json`.
+
+    Args:
+        folder: The folder of the split.
+        plan: Its plan.
+        manifest: Its manifest.
+        head: The head whose accuracy on the features is stored.
+        head_classes: Where the head's class names came from.
+        run: How the features came about.
+
+    Raises:
+        CacheError: If a shard is missing or damaged.
+        StorageError: If one cannot be read.
+    """
+    rows_of_classes = head_rows(head, manifest.class_names) if head is not None else None
+    paths = manifest.table["path"]
+    shards: list[ShardFacts] = []
+    invalid: list[InvalidRow] = []
+    accuracy = Top1(0, 0)
+    for index in range(plan.num_shards):
+        path, first = folder / shard_name(index), plan.rows(index).start
+        shard = read_shard(path, plan, index)
+        # NumPy compares float16 fifty times as slowly.
+        kept = shard.features[shard.valid].astype(np.float32, copy=False)
+        if head is not None and rows_of_classes is not None:
+            accuracy += top1(head, kept, shard.labels[shard.valid], rows_of_classes)
+        invalid += [
+            InvalidRow(row=first + row, path=paths[first + row], reason=reason)
+            for row, reason in sorted(shard.reasons.items())
+        ]
+        shards.append(_describe(shard, kept, path))
+    summary = Summary(
+        plan=plan.identifier,
+        num_rows=plan.num_rows,
+        num_valid=plan.num_rows - len(invalid),
+        dim=plan.dim,
+        dtype=max(shard.dtype for shard in shards),
+        shards=tuple(shards),
+        invalid=tuple(invalid),
+        head=HeadFacts(
+            class_names=head_classes,
+            correct=accuracy.correct,
+            total=accuracy.total,
+            tensors=None if head is None else tensors_sha256(head),
+            names=None if head is None else names_sha256(head.class_names),
+        ),
+        run=run,
+    )
+    _DOCUMENT.write(folder / FILE, msgspec.to_builtins(summary))
+
+
+def names_sha256(names: tuple[str, ...] | None) -> str | None:
+    """Return the SHA-256 (hex) of the class names of a head; None without any."""
+    return None if names is None else content_sha256(names)
+
+
+def _describe(shard: Shard, valid: Float[np.ndarray, "valid ..."], path: Path) -> ShardFacts:
+    return ShardFacts(
+        name=path.name,
+        rows=len(shard.labels),
+        sha256=file_sha256(path),
+        dtype="float32" if shard.features.dtype == "float32" else "float16",
+        min=float(valid.min()) if len(valid) else None,
+        max=float(valid.max()) if len(valid) else None,
+        non_finite=sum("not finite" in reason for reason in shard.reasons.values()),
+    )

@@ -1,0 +1,1 @@
+"""Frozen networks: their arguments, their weights and what images go through."""

@@ -1,0 +1,1 @@
+"""The work of an extraction: images in, shards out, in parts."""

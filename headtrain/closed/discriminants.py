@@ -1,0 +1,233 @@
+"""Deep SLDA: linear discriminants whose means and covariance are updated row by row.
+
+For row t, of class c with n rows before it and running mean m:
+
+    r = h - m,    (t + 1) S <- t S + t / (t + 1) r r^T,    m <- m + r / (n + 1),    t <- t + 1
+
+(a new class starts at m = 0, as in the authors' code). S follows from a block of rows by one
+product: t S grows by sum_t t / (t + 1) r r^T. The base classes come as a whole: their means, and
+their covariance by oracle approximating shrinkage. Then, with e the shrinkage,
+
+    L = [(1 - e) S + e I]^-1,    weight = L mu_c,    bias = -1/2 mu_c.(L mu_c).
+
+Sources: T. L. Hayes, C. Kanan, "Lifelong machine learning with deep streaming linear discriminant
+analysis", CVPR Workshops 2020, and the code of its authors; Y. Chen, A. Wiesel, Y. C. Eldar, A. O.
+Hero, "Shrinkage algorithms for MMSE covariance estimation", IEEE TSP 58(10), 2010.
+
+KLDA: linear discriminants of random Fourier features, of one map or of several.
+
+    S = mean over rows of (h - mu_c)(h - mu_c)^T,    L = [(1 - e) S + e s I]^-1,    s = tr S / D,
+    weight = L mu_c,    bias = -1/2 mu_c.(L mu_c)
+
+The authors take the pseudo-inverse of the sum over rows, which leaves out the shrinkage e and makes
+the softmax of an ensemble's members almost flat: their order is that of the added logits. Here S is
+a mean, so that the softmax is the posterior of the model, and e is relative to the mean variance,
+which is at most 1 / D. By default e follows from S and the number of rows, by oracle approximating
+shrinkage, as in RanDumb: a small e fails if there are about as many rows as random features.
+
+Sources: S. Momeni, S. Mazumder, B. Liu, "Continual learning using a kernel-based method over
+foundation models", AAAI 2025; A. Prabhu, S. Sinha, P. Kumaraguru, P. H. S. Torr, O. Sener, P. K.
+Dokania, "Random representations outperform online continually learned representations", NeurIPS
+2024; Y. Chen, A. Wiesel, Y. C. Eldar, A. O. Hero, "Shrinkage algorithms for MMSE covariance
+estimation", IEEE TSP 58(10), 2010.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from clinit.headtrain.array import beside, float64_of, namespace
+from clinit.headtrain.closed.interface import Arrival, Solution, StoredHead, linear_scores
+from clinit.headtrain.closed.moments import ClassMoments, FeatureMap, median_gamma
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.new_rows import discriminants_of, towards_identity
+from clinit.headtrain.start.task_start import rule_out
+from clinit.headtrain.statistics.moments import add_by_class, add_products, cut, symmetric
+from clinit.headtrain.study import KldaConfig, SldaConfig
+
+
+class Slda:
+    """Running class means and a running covariance; memory O(d^2 + C d)."""
+
+    block_values = 0
+
+    def __init__(self, config: SldaConfig, zeros: Float[Any, " dim"]) -> None:
+        """Begin with no class; `zeros` says the library, the device and the width."""
+        dim = zeros.shape[0]
+        self._shrinkage = config.shrinkage
+        self._counts = np.zeros(0, dtype=np.int64)
+        self._means = zeros[None, :][:0, :]
+        self._lower = beside(zeros, np.zeros((dim, dim))).T
+        """t S; on the CPU its lower half."""
+        self._rows = Rows(self._means, zeros[:0])
+
+    @property
+    def covariance(self) -> Float[Any, "dim dim"]:
+        """S."""
+        return symmetric(self._lower) / max(1, int(self._counts.sum()))
+
+    def learn(self, arrival: Arrival) -> Solution:
+        """Go through the rows in their order; those of the base as a whole."""
+        with arrival.watch.phase("statistics"):
+            self._grow(arrival.num_classes)
+            if arrival.task == 0:
+                self._begin(arrival)
+            else:
+                for rows, labels in cut(arrival.features, arrival.labels):
+                    self._stream(float64_of(rows), labels)
+        if arrival.task == 0:
+            return Solution()
+        with arrival.watch.phase("solve"):
+            system = towards_identity(self.covariance, self._shrinkage)
+            self._rows = rule_out(discriminants_of(self._means, system), self._counts > 0)
+        return Solution()
+
+    def scores(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
+        """Return the discriminants."""
+        return linear_scores(self._rows, features)
+
+    def head(self) -> StoredHead:
+        """Return the discriminants as a linear head."""
+        return StoredHead(self._rows)
+
+    def _grow(self, num_classes: int) -> None:
+        more = num_classes - len(self._counts)
+        place = beside(self._means, np.zeros((more, self._means.shape[1])))
+        self._means = namespace(place).concat([self._means, place])
+        self._counts = np.concatenate([self._counts, np.zeros(more, dtype=np.int64)])
+
+    def _begin(self, arrival: Arrival) -> None:
+        """Learn the base: class means, and the covariance about them with shrinkage."""
+        for rows, labels in cut(arrival.features, arrival.labels):
+            add_by_class(self._means, float64_of(rows), labels)
+        self._counts = np.bincount(arrival.labels, minlength=arrival.num_classes)
+        counts = np.maximum(self._counts, 1).astype(np.float64)
+        self._means = self._means / beside(self._means, counts)[:, None]
+        for rows, labels in cut(arrival.features, arrival.labels):
+            centred = float64_of(rows) - self._of_class(labels)
+            self._lower = add_products(self._lower, centred)
+        if total := len(arrival.labels):
+            covariance = symmetric(self._lower) / total
+            weight = oracle_weight(covariance, total)
+            self._lower = total * towards_identity(covariance, weight, mean_variance(covariance))
+            # BLAS adds to it in place in Fortran order alone; it is its own transpose.
+            self._lower = self._lower.T
+
+    def _stream(self, rows: Float[Any, "rows dim"], labels: Int[np.ndarray, " rows"]) -> None:
+        """Update covariance and means by a block of rows in their order."""
+        xp = namespace(rows)
+        seen = int(self._counts.sum()) + np.arange(len(labels))
+        residuals, weights = [], []
+        for label in np.unique(labels):
+            places = np.flatnonzero(labels == label)
+            own = xp.take(rows, beside(rows, places), axis=0)
+            before = int(self._counts[label])
+            # Sums of the rows of the class before each of its rows.
+            sums = xp.cumulative_sum(own, axis=0) - own + before * self._means[label, :]
+            numbers = beside(rows, np.maximum(before + np.arange(len(places)), 1.0))
+            residuals.append(own - sums / numbers[:, None])
+            weights.append(seen[places] / (seen[places] + 1))
+            total = sums[-1, :] + own[-1, :]
+            self._means[label, :] = total / (before + len(places))
+            self._counts[label] += len(places)
+        scale = beside(rows, np.sqrt(np.concatenate(weights)))[:, None]
+        self._lower = add_products(self._lower, xp.concat(residuals) * scale)
+
+    def _of_class(self, labels: Int[np.ndarray, " rows"]) -> Float[Any, "rows dim"]:
+        return namespace(self._means).take(self._means, beside(self._means, labels), axis=0)
+
+
+def oracle_weight(covariance: Float[Any, "dim dim"], rows: int) -> float:
+    """Return how far oracle approximating shrinkage goes towards the mean variance (Eq. 23 there).
+
+    Args:
+        covariance: Of centred rows, divided by their number.
+        rows: Their number.
+    """
+    mean = mean_variance(covariance)
+    square = float(namespace(covariance).mean(covariance**2))
+    apart = (rows + 1) * (square - mean**2 / covariance.shape[0])
+    return 1.0 if apart == 0 else min(1.0, (square + mean**2) / apart)
+
+
+def mean_variance(covariance: Float[Any, "dim dim"]) -> float:
+    """Return the mean on the diagonal."""
+    return float(namespace(covariance).linalg.trace(covariance)) / int(covariance.shape[0])
+
+
+class Klda:
+    """For each map the class means and one covariance; memory O(E (D^2 + C D))."""
+
+    def __init__(self, config: KldaConfig, zeros: Float[Any, " dim"], *, seed: int) -> None:
+        """Begin with no class; `zeros` says the library, the device and the width."""
+        self._config, self._zeros, self._seed = config, zeros, seed
+        self._maps: tuple[FeatureMap, ...] = ()
+        """Drawn when the first rows come: they set the width of the kernel."""
+        self._moments = tuple(
+            ClassMoments(beside(zeros, np.zeros(config.width))) for _ in range(config.members)
+        )
+        self._rows: tuple[Rows, ...] = ()
+        self.block_values = config.width
+
+    def learn(self, arrival: Arrival) -> Solution:
+        """Add the rows; solve unless they are those of the base."""
+        with arrival.watch.phase("statistics"):
+            if not self._maps and len(arrival.labels):
+                self._maps = self._drawn(arrival)
+            for moments in self._moments:
+                moments.grow(arrival.num_classes)
+            for feature_map, moments in zip(self._maps, self._moments, strict=False):
+                moments.add(arrival.features, arrival.labels, feature_map, arrival.progress)
+        if arrival.task == 0:
+            return Solution()
+        with arrival.watch.phase("solve"):
+            arrival.progress("solving for the head", 0, 1)
+            self._rows = tuple(self._discriminants(moments) for moments in self._moments)
+        return Solution()
+
+    def scores(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows classes"]:
+        """Return the discriminants; of several maps the log of the mean probability."""
+        members = [
+            linear_scores(rows, feature_map(features))
+            for feature_map, rows in zip(self._maps, self._rows, strict=True)
+        ]
+        if len(members) == 1:
+            return members[0]
+        xp = namespace(members[0])
+        total = sum(_softmax(member) for member in members)
+        # A class that no member gives any probability must not become a logarithm of zero.
+        return xp.log(total / len(members) + float(np.finfo(np.float32).tiny))
+
+    def head(self) -> StoredHead | None:
+        """Return the discriminants of the random features; None of several maps."""
+        if len(self._rows) != 1:
+            return None
+        return StoredHead(self._rows[0], self._maps[0].description)
+
+    def _drawn(self, arrival: Arrival) -> tuple[FeatureMap, ...]:
+        gamma = self._config.gamma
+        if isinstance(gamma, str):
+            gamma = median_gamma(arrival.features, self._seed)
+        shape = self._zeros.shape[0], self._config.width
+        return tuple(
+            FeatureMap.rff(*shape, gamma=gamma, seed=self._seed, member=member).beside(self._zeros)
+            for member in range(self._config.members)
+        )
+
+    def _discriminants(self, moments: ClassMoments) -> Rows:
+        covariance = moments.within_covariance
+        weight = self._config.shrinkage
+        if isinstance(weight, str):
+            weight = oracle_weight(covariance, int(moments.counts.sum()))
+        # If no row differs from its class mean, any multiple of I is the same.
+        system = towards_identity(covariance, weight, mean_variance(covariance) or 1.0)
+        return rule_out(discriminants_of(moments.means, system), moments.present)
+
+
+def _softmax(logits: Float[Any, "rows classes"]) -> Float[Any, "rows classes"]:
+    xp = namespace(logits)
+    powers = xp.exp(logits - xp.max(logits, axis=1, keepdims=True))
+    return powers / xp.sum(powers, axis=1, keepdims=True)

@@ -1,0 +1,129 @@
+"""Corrections of a head after the training of a task, each with its numbers.
+
+    weight_aligning    one factor that gives new rows the mean norm of the old ones
+    bias_correction    a factor and a shift of the new logits, by the loss of rows kept aside
+
+Both are written into the rows of the head, and the next task goes on from these. `norm` and
+`calibrated` of `clinit.headtrain.start.scale` do the same to rows before they are trained.
+
+Weight aligning
+
+    w_k <- gamma w_k,    gamma = mean norm of the old rows / mean norm of the new rows
+
+Biases stay as they are: the paper has none, and the code of PyCIL, whose layer has one, multiplies
+the weights alone. The old rows are all those before the task, earlier corrections included. The
+paper trains with distillation too and keeps weights positive; neither is part of this correction.
+
+Source: B. Zhao, X. Xiao, G. Gan, B. Zhang, S.-T. Xia, "Maintaining discrimination and fairness in
+class incremental learning", CVPR 2020, Section 4.2.
+
+Bias correction
+
+    u_k <- alpha u_k + beta    for the classes of the task,
+
+which is the row (alpha w_k, alpha b_k + beta): the correction is written into the head, and the
+next task goes on from corrected rows. In PyCIL the correction of each task stays in the network,
+fixed, while later tasks train below it: the same function, whose rows learn alpha times as fast.
+mammoth trains on from uncorrected rows. Both distil from the corrected network.
+
+alpha and beta minimise the cross entropy of the rows kept aside, in which each class seen counts
+the same: old classes of which none is kept aside are stood for by those that have some. Convex in
+two numbers, and solved by Newton's method as in `headtrain.start.calibrate`, whose weak prior
+holds alpha where these rows are separated; the original takes hundreds of steps of gradient descent
+with a weight decay. Distillation, which the original trains with, is no part of this correction.
+
+Source: Y. Wu et al., "Large scale incremental learning", CVPR 2019, Section 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.calibrate import calibrate, norm_ratio
+from clinit.headtrain.start.calibration_set import CalibrationSet
+from clinit.headtrain.start.left_out import in_sample
+from clinit.headtrain.start.new_rows import NewClasses
+from clinit.headtrain.train.losses import loss_named
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Correction:
+    """New rows after their correction, and the two numbers that it consists of."""
+
+    rows: Rows
+    factor: float
+    """What the trained weights were multiplied by."""
+    shift: float = 0.0
+    """What was added to the biases."""
+    rows_aside: int | None = None
+    """Rows that were kept aside to choose by; None where the correction looks at no row."""
+    loss_before: float | None = None
+    """Class-balanced cross entropy of these rows."""
+    loss_after: float | None = None
+    steps: int | None = None
+    """Newton steps."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a record says, without what the correction does not have."""
+        values = {
+            "factor": self.factor,
+            "shift": self.shift,
+            "rows_aside": self.rows_aside,
+            "loss_before": self.loss_before,
+            "loss_after": self.loss_after,
+            "steps": self.steps,
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def weight_aligned(head: Rows, start: int, stop: int) -> Correction:
+    """Return the rows [start, stop) of a trained head at the mean norm of those before them."""
+    new = head.between(start, stop)
+    gamma = norm_ratio(head.weight[:start, :], new.weight)
+    return Correction(Rows(gamma * new.weight, new.bias), gamma)
+
+
+def bias_corrected(aside: NewClasses) -> Correction:
+    """Return the new rows of a trained head with their logits corrected.
+
+    Args:
+        aside: The rows kept aside, of old and of new classes, and the trained head.
+    """
+    around = _weighted_by_class(CalibrationSet.of(aside, loss_named("ce")))
+    new = aside.head.between(aside.start, aside.stop)
+    found = calibrate(around, around.logits(in_sample(new)))
+    return Correction(
+        Rows(found.factor * new.weight, found.factor * new.bias + found.shift),
+        found.factor,
+        found.shift,
+        rows_aside=len(aside.labels),
+        loss_before=found.loss_before,
+        loss_after=found.loss_after,
+        steps=found.steps,
+    )
+
+
+def class_weights(
+    labels: Int[np.ndarray, " rows"], start: int, stop: int
+) -> Float[np.ndarray, " rows"]:
+    """Return the weight of each row where all classes seen count the same; they add up to 1.
+
+    The classes [0, start) that have rows share the weight of all of these, and so do the others.
+    """
+    counts = np.bincount(labels, minlength=stop)
+    is_old = np.arange(stop) < start
+    present = [np.maximum(1, (counts > 0)[side].sum()) for side in (is_old, ~is_old)]
+    per_class = np.where(is_old, start / present[0], (stop - start) / present[1]) / stop
+    return np.asarray((per_class / np.maximum(counts, 1))[labels])
+
+
+def _weighted_by_class(around: CalibrationSet) -> CalibrationSet:
+    weights = class_weights(around.labels, around.data.start, around.data.stop)
+    weight = torch.from_numpy(weights).to(around.weight.device)
+    return replace(around, weights=weights, weight=weight)

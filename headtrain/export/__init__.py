@@ -1,1 +1,0 @@
-"""Models to give away: assembled from a run, written to a file, opened again."""

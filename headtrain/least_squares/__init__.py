@@ -1,1 +1,0 @@
-"""Statistics of features by class, and the least-square heads solved from them."""

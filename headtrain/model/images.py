@@ -1,0 +1,338 @@
+"""Features of images for a model in use, those of them that are kept aside, and what it remembers.
+
+Existing features are not computed again: work that was interrupted resumes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+
+from clinit.errors import CacheError, ManifestError, ModelError
+from clinit.extract.cache.features import FeatureSet
+from clinit.extract.cache.head import Top1, top1
+from clinit.extract.cache.summary import InvalidRow
+from clinit.extract.dataset.manifest import Manifest
+from clinit.extract.dataset.scan import available_splits, scan
+from clinit.extract.work.run import ExtractConfig, extract
+from clinit.extract.work.timing import Progress
+from clinit.files.documents import Digest, DocumentKind
+from clinit.headtrain.events import Observer, ignore
+from clinit.headtrain.groups import groups_of, in_whole_groups
+from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.model import Model
+from clinit.headtrain.model.model_file import Change
+from clinit.headtrain.model.old_rows import in_rows_of
+from clinit.headtrain.model.settings import RememberConfig
+from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.stream.source import Source, read_source
+from clinit.words import examples
+
+LEAST_TO_MEASURE = 5
+"""A class of fewer images keeps none aside."""
+_CONTENT_FILE = "images.json"
+_CONTENT = DocumentKind(
+    title="the list of the images of a feature cache",
+    format="clinit-images/1",
+    error=CacheError,
+    remedy="Give another folder with `--features`, or remove this one.",
+    max_bytes=2**30,
+)
+
+
+class _Content(TypedDict):
+    digests: dict[str, Digest]
+
+
+def _nothing(told: object) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """What is called; by default nothing is told to anybody."""
+
+    note: Callable[[str], None] = _nothing
+    """Given what the user may want to know."""
+    warn: Callable[[str], None] = _nothing
+    """Given what is probably not what the user wanted."""
+    doing: Callable[[str], AbstractContextManager[object]] = nullcontext
+    """Entered with a few words while something goes on that has no progress to show."""
+    extracting: Callable[[], AbstractContextManager[Callable[[Progress], None]]] = lambda: (
+        nullcontext(_nothing)
+    )
+    """Entered while features are computed: what it gives is called after every batch."""
+    training: Callable[[], AbstractContextManager[Observer]] = lambda: nullcontext(ignore)
+    """Entered while rows are computed and trained: what it gives is called with each event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageJob:
+    """Images for a model, and where the new model goes."""
+
+    images: Path
+    """A folder of images for each class, or `train` and `val` with such folders."""
+    out: Path
+    """Folder of the new model, or a file that ends in .safetensors."""
+    extraction: ExtractConfig
+    """Batch size, threads, type of the stored features."""
+    features: Path | None = None
+    """Folder of the features of the images; None for `out` with `-features`."""
+    overwrite: bool = False
+    """Whether a model that is at `out` is replaced."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """What the history contains beside where everything is from."""
+    listener: Listener = Listener()
+
+    @property
+    def folder(self) -> Path:
+        """Where the features are kept."""
+        return self.features or self.out.with_name(f"{self.out.name}-features")
+
+    def where_from(self, model: Model, source: Source) -> dict[str, Any]:
+        """Return what the history of a model contains of images: model, folder, and digests."""
+        digests = {"train": source.fingerprint.manifest, "val": source.val_manifest}
+        known = {f"{split}_manifest": each for split, each in digests.items() if each is not None}
+        return {**self.data, "model": model.origin, "images": str(self.images), **known}
+
+
+def check_apart(writes: Path, reads: Path) -> None:
+    """Check that nothing is written into what is only read.
+
+    Raises:
+        ModelError: If it would be.
+    """
+    place, other = writes.resolve(), reads.resolve()
+    if place == other or other in place.parents:
+        raise ModelError(
+            f"{writes} lies in {reads}, which is only read",
+            remedy="Choose another place for the new model (`--out`) or for features"
+            " (`--features`).",
+        )
+
+
+def image_features(model: Model, job: ImageJob, check: Callable[[Sequence[str]], object]) -> Source:
+    """Return the features of a folder of images; they are refused if an image has changed.
+
+    Args:
+        model: Whose network computes them.
+        job: The images, and where their features are kept.
+        check: Called with the class names before anything is computed.
+
+    Raises:
+        ModelError: If something would be written into the model or the images.
+        ClinitError: If the images cannot be read, or the cache is of another model or of others.
+    """
+    root, folder, listener = job.images, job.folder, job.listener
+    for reads in (root, Path(model.origin)):
+        for writes in (job.out, folder):
+            check_apart(writes, reads)
+    with listener.doing("Listing the images …"):
+        manifests = _list_images(root, listener)
+    check(manifests["train"].class_names)
+    network = model.network(job.extraction.dtype)
+    content = _same_content(manifests, root, folder)
+    if not folder.exists():  # else it may be a cache of others, which the extraction refuses
+        _CONTENT.write(folder / _CONTENT_FILE, content)
+    bad: list[InvalidRow] = []
+    with listener.extracting() as on_progress:
+        for result in extract(
+            manifests, root, folder, job.extraction, network=network, on_progress=on_progress
+        ):
+            bad += result.split.summary.invalid
+    _CONTENT.write(folder / _CONTENT_FILE, content)
+    if bad:
+        named = examples([f"{each.path}: {each.reason}" for each in bad])
+        listener.warn(
+            f"{len(bad):,} of {sum(len(each.table) for each in manifests.values()):,} images cannot"
+            f" be read and are left out ({named})"
+        )
+    source = read_source(folder)
+    counts = source.train.counts()
+    if unreadable := [source.class_names[row] for row in np.flatnonzero(counts == 0)]:
+        raise CacheError(
+            f"no image of {len(unreadable):,} classes in {root} can be read"
+            f" ({examples(unreadable)})",
+            remedy="Replace the damaged images, or remove the folders of these classes, and give"
+            " another folder with `--features`. If the storage was at fault, give the same command"
+            " with `--retry-invalid`.",
+        )
+    if single := [source.class_names[row] for row in np.flatnonzero(counts == 1)]:
+        listener.note(
+            f"{len(single):,} of {len(counts):,} classes"
+            f" {'has' if len(single) == 1 else 'have'} a single image ({examples(single)}): what"
+            " is computed from it is a guess, and nothing is kept aside to measure it on"
+        )
+    return source
+
+
+def _list_images(root: Path, listener: Listener) -> dict[str, Manifest]:
+    """Return the manifests of a folder of class folders, or of its `train` and `val`."""
+    manifests = {}
+    for split in available_splits("folder", root) or ("train",):
+        scanned = scan("folder", root, split)
+        manifests[split] = scanned.manifest
+        for warning in scanned.warnings:
+            listener.warn(warning)
+    if "train" not in manifests:
+        raise ManifestError(
+            f"{root} holds a folder val, but no folder train",
+            remedy="Give a folder of class folders, or one with train/<class>/ and val/<class>/.",
+        )
+    train = manifests["train"]
+    empty = train.class_counts().filter(images=0)["class_name"].to_list()
+    if empty:
+        raise ManifestError(
+            f"{len(empty):,} of {len(train.class_names):,} class folders in {root} hold no image"
+            f" to learn from ({examples(empty)})",
+            remedy="Put images into them, or remove them.",
+        )
+    return manifests
+
+
+def _same_content(manifests: Mapping[str, Manifest], root: Path, folder: Path) -> _Content:
+    """Return the digests of all images, those of the features in `folder` included.
+
+    A manifest knows the sizes alone, and images can be exchanged for others of equal size.
+
+    Raises:
+        CacheError: If images are not those that the features were computed from.
+    """
+    file = folder / _CONTENT_FILE
+    before = _CONTENT.read(file, _Content)["digests"] if file.exists() else {}
+    found = dict(before)
+    for path in (path for each in manifests.values() for path in each.table["path"]):
+        try:
+            found[path] = hashlib.sha256((root / path).read_bytes()).hexdigest()
+        except OSError:  # the extraction names it as unreadable
+            found.pop(path, None)
+    if changed := [path for path in before if found.get(path, before[path]) != before[path]]:
+        raise CacheError(
+            f"{len(changed):,} images in {root} have changed since their features in {folder} were"
+            f" computed ({examples(changed)})",
+            remedy=_CONTENT.remedy,
+        )
+    return {"digests": found}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """Features to compute rows from, and others of the same classes to measure them on."""
+
+    train: FeatureSet
+    held_out: FeatureSet
+
+
+def measured(source: Source, share: float) -> Measured:
+    """Keep images aside: the split `val` where there is one, else a share of each class.
+
+    At least one image of each class of five or more is kept aside, and none of smaller ones. Which
+    ones depends on the name of the class and its number of images alone, not on any seed: the same
+    folder keeps the same images aside each time, in whatever company it comes. Images that repeat
+    each other count as one, and stay together.
+
+    Args:
+        source: The features.
+        share: Of the images of a class, in [0, 1).
+    """
+    if not 0 <= share < 1:
+        raise ValueError(f"the share of held-out images must lie in [0, 1), got {share}")
+    rows = source.train
+    if len(source.val.labels) or not share:
+        return Measured(rows, source.val)
+
+    def choose(firsts: np.ndarray) -> np.ndarray:
+        chosen = [firsts[:0]]
+        for label, name in enumerate(rows.class_names):
+            of_class = firsts[rows.labels[firsts] == label]
+            digest = hashlib.sha256(name.encode(errors="surrogateescape")).digest()
+            random = generator(0, Draw.ASIDE, int.from_bytes(digest[:4]))
+            if len(of_class) >= LEAST_TO_MEASURE:
+                shuffled = random.permutation(of_class)
+                chosen.append(shuffled[: max(1, round(share * len(of_class)))])
+        return np.concatenate(chosen)
+
+    aside = in_whole_groups(groups_of(rows), choose)
+    train, held_out = (
+        FeatureSet(rows.features[chosen], rows.labels[chosen], rows.class_names)
+        for chosen in (~aside, aside)
+    )
+    return Measured(train, held_out)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Remembered:
+    """A model that remembers classes, as it was written."""
+
+    model: Model
+    num_remembered: int
+    """Classes whose images were given."""
+    kept_from_before: int
+    """Other classes that the model had remembered, and still does."""
+    accuracy: Top1
+    """Correct on the held-out images."""
+
+
+def remember_images(model: Model, job: ImageJob, config: RememberConfig) -> Remembered:
+    """Let a model remember the classes of a folder of images, which it knows by name; write it.
+
+    What it remembers of other classes stays; the shared covariance becomes the average of that of
+    the images given now and that of the other classes, each weighing as many classes as it has.
+
+    Args:
+        model: The model; it is not changed.
+        job: The images, and where the new model goes.
+        config: What is kept.
+
+    Raises:
+        ModelError: If the model has no class of a name.
+        ClinitError: If the images or features cannot be used, or the model cannot be written.
+    """
+    row_of = {name: row for row, name in enumerate(model.facts.class_names)}
+
+    def check_own(names: Sequence[str]) -> None:
+        if unknown := [name for name in names if name not in row_of]:
+            raise ModelError(
+                f"the model has no class of {len(unknown):,} of these names ({examples(unknown)})",
+                remedy="Name the folders as the classes of the model (`clinit model show MODEL`),"
+                " or add these classes: `clinit add MODEL IMAGES --out NEW`.",
+            )
+
+    source = image_features(model, job, check_own)
+    parts = measured(source, config.hold_out)
+    train, held_out = (in_rows_of(model.head, each) for each in (parts.train, parts.held_out))
+    fresh = Memory.of(
+        train,
+        model.depends_on,
+        held_out=held_out,
+        keep=config.keep,
+        with_variances=config.variances,
+    )
+    memory = fresh if model.memory is None else model.memory.updated(fresh)
+    classes = np.arange(model.head.num_classes)
+    accuracy = top1(model.head, held_out.features, held_out.labels, classes)
+    counts = train.counts()
+    named = sorted(source.class_names, key=row_of.__getitem__)
+    change = Change.now(
+        "remember",
+        named,
+        images={name: int(counts[row_of[name]]) for name in named},
+        data=job.where_from(model, source),
+        settings=asdict(config),
+        accuracy={"old": accuracy},
+    )
+    remembering = replace(model, memory=memory).after(change)
+    with job.listener.doing("Putting backbone and head together …"):
+        remembering.write(job.out, overwrite=job.overwrite)
+    return Remembered(
+        model=remembering,
+        num_remembered=len(named),
+        kept_from_before=int(memory.known.sum() - fresh.known.sum()),
+        accuracy=accuracy,
+    )

@@ -1,0 +1,452 @@
+"""What a model remembers of the images of its classes: statistics, held-out and kept features.
+
+The statistics of a class c are its number of images n_c and their mean feature mu_c; all classes
+share one covariance, the average over classes of the covariance of each around its own mean:
+
+    Sigma = (1 / C) sum_c (1 / n_c) sum_{i in c} (h_i - mu_c)(h_i - mu_c)^T.
+
+With class-balanced averages (`clinit.headtrain.statistics.class_statistics`) the least-square head,
+LDA, class means and D_LS are functions of these numbers, and of no image. Held-out features are of
+images that no row was computed from: accuracies and the threshold of `clinit predict --reject`
+are measured on them. Kept features are training rows for a later rehearsal.
+
+The file is a safetensors file next to the model. Its metadata holds, under `clinit_memory`, a
+sealed JSON document with class names, what the features depend on, and the digest of the tensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from clinit.errors import ModelError
+from clinit.extract.cache.features import FeatureSet
+from clinit.files.commit import commit_file
+from clinit.files.documents import Count, DocumentKind, Share
+from clinit.files.paths import check_readable
+from clinit.headtrain.model.folder import MEMORY_FILE
+from clinit.headtrain.model.model_file import ModelFacts
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Memory:
+    """Class statistics of a model, in float32, and features of some images of its classes."""
+
+    class_names: tuple[str, ...]
+    """One per row of the classifier."""
+    counts: Int[np.ndarray, " classes"]
+    """n_c, the images behind each mean; 0 where nothing is known of a class."""
+    means: Float[np.ndarray, "classes dim"]
+    """mu_c; zero where nothing is known."""
+    covariance: Float[np.ndarray, "dim dim"]
+    """Sigma."""
+    averaged: int
+    """Number of classes by which Sigma weighs when it is averaged with that of others."""
+    freedom: float
+    """The average of 1 - 1 / n_c over these classes: Sigma is expected to be as much smaller than
+    the covariance of their populations."""
+    exact: bool
+    """Whether Sigma is of the images that the means are of: not, once some were removed."""
+    held_out: FeatureSet
+    """Of images that no row of the head was computed from, in the type they are cached in."""
+    kept: FeatureSet
+    """Training rows that are kept for rehearsal, in the same type."""
+    backbone: Mapping[str, str]
+    """What the features depend on: `body` (SHA-256 of the network without its classifier),
+    `transform`, `autocast`."""
+    variances: Float[np.ndarray, "classes dim"] | None = None
+    """Variance of each feature within each class, where it was asked for."""
+
+    def __post_init__(self) -> None:
+        classes, dim = len(self.class_names), len(self.covariance)
+        expected = {
+            "counts": (classes,),
+            "means": (classes, dim),
+            "covariance": (dim, dim),
+            "variances": (classes, dim),
+        }
+        for name, tensor in self.tensors().items():
+            if tensor.shape != expected.get(name, tensor.shape):
+                raise ValueError(f"{name} has shape {tensor.shape}, expected {expected[name]}")
+        for name, rows in (("held_out", self.held_out), ("kept", self.kept)):
+            if rows.class_names != self.class_names or rows.dim != dim:
+                raise ValueError(f"{name} is not of these classes and this width")
+
+    def __repr__(self) -> str:
+        rows = f"{len(self.held_out.labels):,} held out, {len(self.kept.labels):,} kept"
+        return f"<Memory: {int(self.known.sum()):,} of {len(self.class_names):,} classes, {rows}>"
+
+    @classmethod
+    def of(
+        cls,
+        rows: FeatureSet,
+        backbone: Mapping[str, str],
+        *,
+        held_out: FeatureSet | None = None,
+        keep: int = 0,
+        with_variances: bool = False,
+    ) -> Memory:
+        """Return what is remembered of training rows.
+
+        Args:
+            rows: Features of training images, with a name per row of the classifier.
+            backbone: What the features depend on.
+            held_out: Features of other images of the same classes.
+            keep: Training rows per class to keep; the first ones.
+            with_variances: Whether to remember the variances of each class.
+        """
+        statistics = ClassStatistics.of(
+            rows.features, rows.labels, num_classes=len(rows.class_names)
+        )
+        counts = statistics.counts
+        present = counts[counts > 0]
+        return cls(
+            class_names=rows.class_names,
+            counts=counts,
+            means=statistics.class_means.astype(np.float32),
+            covariance=statistics.within_covariance.astype(np.float32),
+            averaged=len(present),
+            exact=True,
+            freedom=float((1 - 1 / present).mean()) if len(present) else 0.0,
+            held_out=no_rows(rows) if held_out is None else held_out,
+            kept=first_rows(rows, keep),
+            backbone=dict(backbone),
+            variances=_variances(rows) if with_variances else None,
+        )
+
+    @property
+    def dim(self) -> int:
+        """Width of a feature."""
+        return len(self.covariance)
+
+    @property
+    def known(self) -> Bool[np.ndarray, " classes"]:
+        """Whether the mean of each class is known."""
+        return self.counts > 0
+
+    def describe(self) -> str:
+        """Return what is remembered, in words."""
+        kept = f" and {len(self.kept.labels):,} for rehearsal" if len(self.kept.labels) else ""
+        also = "" if self.exact else " (also of images that were removed or replaced)"
+        return (
+            f"It remembers the means of {int(self.known.sum()):,} classes, their covariance{also},"
+            f" {len(self.held_out.labels):,} features kept aside{kept}: {self.num_bytes / 1e6:,.1f}"
+            " MB"
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the tensors in the file."""
+        return sum(tensor.nbytes for tensor in self.tensors().values())
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Return all arrays by name, as a file holds them."""
+        variances = {} if self.variances is None else {"variances": self.variances}
+        return {
+            "counts": self.counts,
+            "means": self.means,
+            "covariance": self.covariance,
+            "held_out": self.held_out.features,
+            "held_out_labels": self.held_out.labels,
+            "kept": self.kept.features,
+            "kept_labels": self.kept.labels,
+            **variances,
+        }
+
+    @property
+    def population_covariance(self) -> Float[np.ndarray, "dim dim"]:
+        """Return Sigma without the bias of small classes, in float64: Sigma / `freedom`."""
+        covariance = self.covariance.astype(np.float64)
+        return covariance / self.freedom if self.freedom > 0 else covariance
+
+    def joined(self, new: Memory) -> Memory:
+        """Return the memory of both: the classes of `new` come after those of this one.
+
+        Raises:
+            ModelError: If the two remember features of different backbones.
+        """
+        check_backbone(self.backbone, new.backbone)
+        names = (*self.class_names, *new.class_names)
+        averaged = self.averaged + new.averaged
+        shares = np.array([self.averaged, new.averaged]) / max(1, averaged)
+        places = len(self.class_names) + np.arange(len(new.class_names))
+        both = None
+        if self.variances is not None or new.variances is not None:
+            both = np.concatenate([_variances_or_shared(self), _variances_or_shared(new)])
+        return replace(
+            self,
+            class_names=names,
+            counts=np.concatenate([self.counts, new.counts]),
+            means=np.concatenate([self.means, new.means]),
+            covariance=np.asarray(
+                shares[0] * self.covariance + shares[1] * new.covariance, dtype=np.float32
+            ),
+            averaged=averaged,
+            freedom=float(shares @ [self.freedom, new.freedom]),
+            exact=self.exact and new.exact,
+            held_out=joined_rows([self.held_out, renumbered(new.held_out, places, names)], names),
+            kept=joined_rows([self.kept, renumbered(new.kept, places, names)], names),
+            variances=both,
+        )
+
+    def of_rows(self, rows: Sequence[int]) -> Memory:
+        """Return the memory of some classes, in another order: `rows` are their numbers here.
+
+        Sigma is shared: it stays as it is, and weighs as much as there are known classes left.
+        """
+        picked = np.asarray(rows, dtype=np.int64)
+        names = tuple(self.class_names[row] for row in rows)
+        left = int(self.known[picked].sum())
+        place = np.full(len(self.class_names), -1)
+        place[picked] = np.arange(len(picked))
+        return replace(
+            self,
+            class_names=names,
+            counts=self.counts[picked],
+            means=self.means[picked],
+            averaged=min(self.averaged, left),
+            exact=not left or (self.exact and left == int(self.known.sum())),
+            held_out=renumbered(self.held_out, place, names),
+            kept=renumbered(self.kept, place, names),
+            variances=None if self.variances is None else self.variances[picked],
+        )
+
+    def updated(self, fresh: Memory) -> Memory:
+        """Return the memory with what another one of the same classes knows in place of this one's.
+
+        What is known here of other classes stays.
+        """
+        given = np.flatnonzero(fresh.known)
+        others = np.flatnonzero(~fresh.known)
+        both = self.of_rows(others.tolist()).joined(fresh.of_rows(given.tolist()))
+        order = np.argsort(np.concatenate([others, given]))
+        return both.of_rows(order.tolist())
+
+    def renamed(self, class_names: tuple[str, ...]) -> Memory:
+        """Return the same memory of classes of other names."""
+        held_out, kept = (
+            replace(rows, class_names=class_names) for rows in (self.held_out, self.kept)
+        )
+        return replace(self, class_names=class_names, held_out=held_out, kept=kept)
+
+
+def check_backbone(one: Mapping[str, str], other: Mapping[str, str]) -> None:
+    """Check that two sets of features come from one network and one transform.
+
+    Raises:
+        ModelError: If they do not; the message names what differs.
+    """
+    differing = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    if differing:
+        names = ", ".join(sorted(differing))
+        raise _refusal(f"what the model remembers is of another backbone: it differs in {names}")
+
+
+def no_rows(like: FeatureSet) -> FeatureSet:
+    """Return a set without a row, of the classes and the width of another."""
+    empty = np.empty((0, like.dim), dtype=like.features.dtype)
+    return FeatureSet(empty, np.empty(0, dtype=np.int64), like.class_names)
+
+
+def first_rows(rows: FeatureSet, per_class: int) -> FeatureSet:
+    """Return the first `per_class` rows of each class, sorted by class."""
+    order = np.argsort(rows.labels, kind="stable")
+    labels = rows.labels[order]
+    rank = np.arange(len(labels)) - np.searchsorted(labels, labels)
+    taken = order[rank < per_class]
+    return FeatureSet(rows.features[taken], rows.labels[taken], rows.class_names)
+
+
+def _variances(rows: FeatureSet) -> Float[np.ndarray, "classes dim"]:
+    found = np.zeros((len(rows.class_names), rows.dim), dtype=np.float32)
+    order = np.argsort(rows.labels, kind="stable")
+    labels = rows.labels[order]
+    for label in np.unique(labels):
+        start, stop = np.searchsorted(labels, [label, label + 1])
+        found[label] = rows.features[order[start:stop]].astype(np.float64).var(axis=0)
+    return found
+
+
+def _variances_or_shared(memory: Memory) -> Float[np.ndarray, "classes dim"]:
+    if memory.variances is not None:
+        return memory.variances
+    return np.asarray(np.diag(memory.covariance) * memory.known[:, None], dtype=np.float32)
+
+
+def joined_rows(parts: Sequence[FeatureSet], names: tuple[str, ...]) -> FeatureSet:
+    """Return rows one behind the other, whose labels are numbers of the same classes."""
+    return FeatureSet(
+        np.concatenate([part.features for part in parts]),
+        np.concatenate([part.labels for part in parts]),
+        names,
+    )
+
+
+def renumbered(
+    rows: FeatureSet, place: Int[np.ndarray, " classes"], names: tuple[str, ...]
+) -> FeatureSet:
+    """Return rows under other numbers of their classes; those of a class at place -1 are left out.
+
+    Args:
+        rows: The rows.
+        place: The new number of each of their classes.
+        names: The names of the classes under the new numbers.
+    """
+    labels = place[rows.labels]
+    there = labels >= 0
+    return FeatureSet(rows.features[there], labels[there], names)
+
+
+def without_rows_of(rows: FeatureSet, others: FeatureSet) -> FeatureSet:
+    """Return the rows that are not, bit for bit in float16, among others."""
+    held = {row.tobytes() for row in others.features.astype(np.float16)}
+    left = np.array([row.tobytes() not in held for row in rows.features.astype(np.float16)], bool)
+    return FeatureSet(rows.features[left], rows.labels[left], rows.class_names)
+
+
+_KEY = "clinit_memory"
+_REMEDY = "Remember the classes anew: `clinit remember MODEL IMAGES --out NEW`."
+_DOCUMENT = DocumentKind(
+    title="the description of what a model remembers",
+    format="clinit-memory/1",
+    error=ModelError,
+    remedy=_REMEDY,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """The document in the metadata."""
+
+    class_names: tuple[str, ...]
+    averaged: Count
+    freedom: Share
+    exact: bool
+    backbone: dict[str, str]
+    tensors: str
+
+
+def write_memory(memory: Memory, path: Path) -> None:
+    """Write a memory to `path`, atomically.
+
+    Raises:
+        ClinitError: If it cannot be written.
+    """
+    tensors = {n: np.ascontiguousarray(t) for n, t in memory.tensors().items()}
+    plain = ("class_names", "averaged", "freedom", "exact")
+    facts = {name: getattr(memory, name) for name in plain}
+    facts |= {"backbone": dict(memory.backbone), "tensors": _digest(tensors)}
+    # A name that is no UTF-8 has half characters, which JSON can hold escaped alone.
+    text = _DOCUMENT.text(facts, indent=None).encode(errors="backslashreplace").decode()
+    content = save(tensors, metadata={_KEY: text})
+    commit_file(path, lambda draft: draft.write_bytes(content))
+
+
+def memory_in(folder: Path, facts: ModelFacts) -> Memory | None:
+    """Return what the model in a folder remembers; None where there is no file of it.
+
+    Args:
+        folder: The model folder, or a model file, which remembers nothing.
+        facts: What the model says of itself.
+
+    Raises:
+        ModelError: If the memory cannot be read, or is of other classes.
+    """
+    path = folder / MEMORY_FILE
+    # A link that leads nowhere is a memory that is lost, not one that never was.
+    if not (folder.is_dir() and os.path.lexists(path)):
+        return None
+    memory = read_memory(path)
+    if memory.class_names != facts.class_names:
+        found = f"{len(memory.class_names):,} classes that are not the {facts.num_classes:,}"
+        raise _refusal(f"{path} remembers {found} of the model")
+    return memory
+
+
+def read_memory(path: Path) -> Memory:
+    """Read what a model remembers.
+
+    Raises:
+        StorageError: If there is no such file, or it may not be read.
+        ModelError: If it is damaged.
+    """
+    check_readable(path, ModelError)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        raise _refusal(f"{path} is not the memory of a model: {error}") from error
+    if _KEY not in metadata:
+        raise _refusal(f"{path} does not say what it remembers: no command of clinit wrote it")
+    origin = f"the description in {path}"
+    facts = _DOCUMENT.convert(_DOCUMENT.parse(metadata[_KEY], origin=origin), _Facts, origin=origin)
+    if facts.tensors != _digest(tensors):
+        raise _refusal(f"{path} has changed since it was written")
+    try:
+        return _memory(facts, tensors)
+    except (KeyError, ValueError, TypeError) as error:
+        raise _refusal(f"{path} is damaged: {error}") from error
+
+
+def _refusal(why: str) -> ModelError:
+    return ModelError(why, remedy=_REMEDY)
+
+
+_KINDS = {
+    "counts": ("i", 1),
+    "means": ("f", 2),
+    "covariance": ("f", 2),
+    "variances": ("f", 2),
+    **dict.fromkeys(("held_out", "kept"), ("f", 2)),
+    **{f"{name}_labels": ("i", 1) for name in ("held_out", "kept")},
+}
+"""Kind of the numbers and number of axes of each tensor."""
+_LEAST_FREEDOM = 1e-9
+
+
+def _memory(facts: _Facts, tensors: Mapping[str, np.ndarray]) -> Memory:
+    """Return a memory; refuse what none holds before anything is computed with it."""
+
+    def rows(name: str) -> FeatureSet:
+        return FeatureSet(tensors[name], tensors[f"{name}_labels"], facts.class_names)
+
+    for name, tensor in tensors.items():
+        if (tensor.dtype.kind, tensor.ndim) != _KINDS[name]:
+            raise ValueError(f"{name} is of type {tensor.dtype} with {tensor.ndim} axes")
+        if not np.isfinite(tensor).all():
+            raise ValueError(f"{name} holds values that are not finite")
+    if (tensors["counts"] < 0).any():
+        raise ValueError("counts holds negative numbers")
+    if 0 < facts.freedom < _LEAST_FREEDOM:
+        raise ValueError(f"freedom is {facts.freedom}")
+    return Memory(
+        class_names=facts.class_names,
+        counts=tensors["counts"],
+        means=tensors["means"],
+        covariance=tensors["covariance"],
+        averaged=facts.averaged,
+        freedom=facts.freedom,
+        exact=facts.exact,
+        held_out=rows("held_out"),
+        kept=rows("kept"),
+        backbone=facts.backbone,
+        variances=tensors.get("variances"),
+    )
+
+
+def _digest(tensors: Mapping[str, np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
+        digest.update(np.ascontiguousarray(tensor).data)
+    return digest.hexdigest()

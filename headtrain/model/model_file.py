@@ -1,0 +1,287 @@
+"""Model files: a timm network with the head of a run as its classifier.
+
+A model file is a safetensors file with the state dict of the network, so that timm loads it
+without clinit. Its metadata holds, under `clinit_model`, a JSON object that says what the rows
+of the classifier stand for and what the network's images go through. One key, because
+safetensors writes several in a random order, and equal models should be equal files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict
+
+from msgspec import Meta
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import nn
+
+from clinit.errors import ModelError
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.head import Top1
+from clinit.extract.network.backbone import Backbone, body_sha256
+from clinit.extract.network.model_args import read_model_args
+from clinit.extract.network.transform import Transform
+from clinit.files.commit import commit_file
+from clinit.files.documents import Count, DocumentKind
+from clinit.files.paths import check_readable
+from clinit.headtrain.record.info import Settings
+from clinit.headtrain.temperature import Temperature
+
+Word = Annotated[str, Meta(max_length=64)]
+Action = Literal["run", "add", "replace", "remove", "rename", "remember"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One step in the life of a model: a training run, or a later change of its classes."""
+
+    action: Action
+    date: Word
+    """UTC in ISO format, to the second."""
+    clinit: Word
+    """Version of clinit."""
+    task: int | None
+    """The task in which the classes arrived; None if they arrived in several, or none did."""
+    classes: tuple[str, ...]
+    """The classes that it concerns, in the order of their rows; the new names of renamed ones."""
+    images: Mapping[str, Count]
+    """Training images by class name."""
+    data: Mapping[str, Any]
+    """What it was made from: caches, roots, digests of manifests, the run."""
+    settings: Mapping[str, Any]
+    """What it was asked to do."""
+    accuracy: Mapping[str, Top1]
+    """Test images of `old` classes, there before it, of `new` ones, of `all`, and of those of
+    `task 1`, … where a run had several; what was not measured is absent."""
+
+    @classmethod
+    def now(cls, action: Action, classes: Sequence[str], **fields: Any) -> Change:
+        """Return what is done now, by this version of clinit; other fields are empty."""
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        empty = {"task": None, **{name: {} for name in ("images", "data", "settings", "accuracy")}}
+        found = cls(
+            **{**empty, **fields},
+            action=action,
+            date=date,
+            clinit=version("clinit"),
+            classes=tuple(classes),
+        )
+        measured = {name: part for name, part in found.accuracy.items() if part.total}
+        return replace(found, accuracy=measured)
+
+
+_DOCUMENT = DocumentKind(
+    title="the description of a model",
+    format="clinit-model/4",
+    older=("clinit-model/3", "clinit-model/2", "clinit-model/1"),
+    error=ModelError,
+    remedy="Export the run again with this version of clinit.",
+)
+METADATA = "clinit_model"
+_OF_THE_NETWORK = ("pool_size", "first_conv", "classifier", "fixed_input_size")
+"""What of timm's registry describes the network, whatever weights are in it."""
+
+
+class ForTimm(TypedDict):
+    """What `config.json` says of a network that the model file has no use for."""
+
+    num_features: int
+    pretrained_cfg: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What a model file says about itself."""
+
+    backbone: str
+    """timm's name."""
+    model_args: Mapping[str, Any]
+    """Keyword arguments of `timm.create_model`, the number of classes left out."""
+    class_names: tuple[str, ...]
+    """One per row of the classifier."""
+    tasks: tuple[int, ...]
+    """The task in which each class arrived; 0 for the classes of the base."""
+    transform: Transform
+    autocast: Literal["off", "bfloat16", "float16"]
+    """The arithmetic of the forward pass at extraction: `off`, `bfloat16` or `float16`."""
+    weights: str
+    """SHA-256 over the state dict (`state_sha256`)."""
+    fingerprint: Fingerprint
+    """Fingerprint of the features that the head was trained on."""
+    record: Mapping[str, Any]
+    """The run: its id, its configuration, the accuracies that it ended with."""
+    history: tuple[Change, ...] = ()
+    """How the classes came, the oldest first; empty in files of earlier versions."""
+    temperature: Temperature | None = None
+    """What the rows of the classifier were divided by after the training, and what that did to its
+    probabilities; None where they are as they were trained."""
+    timm: ForTimm | None = None
+    """The rest of `config.json` next to the file; None in earlier files."""
+
+    def __post_init__(self) -> None:
+        if len(self.tasks) != len(self.class_names):
+            raise ValueError(f"{len(self.tasks)} tasks for {len(self.class_names)} class names")
+
+    @property
+    def num_classes(self) -> int:
+        """Rows of the classifier."""
+        return len(self.class_names)
+
+    def __repr__(self) -> str:
+        later = sum(task > 0 for task in self.tasks)
+        classes = f"{self.num_classes:,} classes, {later:,} of them added later"
+        return f"<ModelFacts: {self.backbone}, {classes}>"
+
+    @property
+    def caution(self) -> str | None:
+        """Why probabilities are not to be taken at their word; None where they are.
+
+        The last change that trained the head counts; a temperature makes probabilities of any
+        scores.
+        """
+        if self.temperature is not None:
+            return None
+        trained = (each for each in reversed(self.history) if each.settings.get("iterations"))
+        last = next((each for each in trained if each.action in ("add", "replace")), None)
+        settings = (self.record.get("config") or {}) if last is None else last.settings
+        return caution(settings)
+
+    def loading_line(self, path: Path) -> str:
+        """Return the Python expression that loads the folder or file at `path` with timm alone."""
+        if path.is_dir():
+            return f"timm.create_model({f'local-dir:{path}'!r}, pretrained=True)"
+        arguments = [
+            repr(self.backbone),
+            f"num_classes={self.num_classes}",
+            *(f"{name}={value!r}" for name, value in self.model_args.items()),
+            f"checkpoint_path={str(path)!r}",
+        ]
+        return f"timm.create_model({', '.join(arguments)})"
+
+
+class _Record(TypedDict, total=False):
+    """What is read again of the run."""
+
+    config: Settings | None
+
+
+class _Told(TypedDict):
+    """Fields that are not yet in the types of `ModelFacts`, or are checked further."""
+
+    model_args: str
+    fingerprint: dict[str, str]
+    record: _Record
+
+
+def features_of(facts: ModelFacts, backbone: Backbone) -> dict[str, str]:
+    """Return what the features of a model depend on, as its memory says it."""
+    return {
+        "body": body_sha256(backbone.network),
+        "transform": facts.transform.describe(),
+        "autocast": facts.autocast,
+    }
+
+
+def for_timm(network: nn.Module, model_args: Mapping[str, Any]) -> ForTimm:
+    """Return what timm reads of a network that the model file has no use for."""
+    registered: Mapping[str, Any] = network.pretrained_cfg  # type: ignore[assignment]
+    told = {"custom_load": False, **{name: registered.get(name) for name in _OF_THE_NETWORK}}
+    if model_args.get("dynamic_img_size") or model_args.get("strict_img_size") is False:
+        told["fixed_input_size"] = False
+    as_read = json.loads(json.dumps(told))  # JSON has no tuples
+    return {"num_features": int(network.num_features), "pretrained_cfg": as_read}  # type: ignore[arg-type]
+
+
+def write_model(network: nn.Module, facts: ModelFacts, path: Path) -> None:
+    """Write the state of `network` and what is known of it to `path`, atomically."""
+    metadata = {METADATA: facts_text(facts)}
+    # Clones: tensors that share memory are not written.
+    state = {name: value.cpu().contiguous().clone() for name, value in network.state_dict().items()}
+    written = save(state, metadata=metadata)
+    commit_file(path, lambda draft: draft.write_bytes(written))
+
+
+def read_facts(path: Path) -> ModelFacts:
+    """Read what a model file says about itself.
+
+    Raises:
+        ModelError: If there is no model file at `path`.
+    """
+    if not path.is_file():
+        raise no_model(f"no model file at {path}")
+    check_readable(path, ModelError)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            text = (file.metadata() or {}).get(METADATA)
+    except (SafetensorError, OSError) as error:
+        raise no_model(f"{path} is not a model file: {error}") from error
+    if text is None:
+        raise no_model(f"{path} does not name its classes: it is no file of `clinit export`")
+    return parse_facts(text, path)
+
+
+def no_model(why: str) -> ModelError:
+    """Return the error for what is no model file of clinit."""
+    return ModelError(why, remedy="Write one with `clinit export RUN --out FILE`.")
+
+
+def facts_text(facts: ModelFacts) -> str:
+    """Return what a model says of itself as the sealed JSON of its metadata."""
+    content = {
+        **asdict(facts),
+        # JSON has no tuples; a Python literal comes back as it was.
+        "model_args": repr(dict(facts.model_args)),
+        "fingerprint": dict(facts.fingerprint.fields),
+        "record": dict(facts.record),
+    }
+    # A path that is no UTF-8 has half characters, which JSON can hold escaped alone.
+    return _DOCUMENT.text(content, indent=None).encode(errors="backslashreplace").decode()
+
+
+def parse_facts(text: str, path: Path) -> ModelFacts:
+    """Return the facts of `facts_text`, found in the file at `path`.
+
+    Raises:
+        ModelError: If they are damaged, or ask for what no model file may ask for.
+    """
+    origin = f"the description in {path}"
+    content = _DOCUMENT.parse(text, origin=origin)
+    told = _DOCUMENT.convert(content, _Told, origin=origin)
+    content["fingerprint"] = {"fields": told["fingerprint"]}
+    content["model_args"] = _model_args(path, told["model_args"])
+    return _DOCUMENT.convert(content, ModelFacts, origin=origin)
+
+
+def _model_args(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return read_model_args(text)
+    except ValueError as error:
+        raise ModelError(
+            f"{path} asks for what no model file may ask for: {error}",
+            remedy="Do not use this file. `clinit export` writes none that asks for this.",
+        ) from error
+
+
+NOT_PROBABILISTIC = frozenset({"ncm", "ridge", "simplecil"})
+"""Methods whose logits are scores: their order counts, not their softmax."""
+
+
+def caution(settings: Mapping[str, Any]) -> str | None:
+    """Return why a head of these settings gives no probabilities; None where it does."""
+    method = settings.get("method")
+    if isinstance(method, str) and method in NOT_PROBABILISTIC:
+        origin = f"solved ({method})"
+    elif settings.get("loss") == "mse":
+        origin = "trained with squared error"
+    else:
+        return None
+    return (
+        f"the head was {origin}, not with cross entropy: the order of the classes counts,"
+        " their probabilities do not"
+    )

@@ -1,0 +1,288 @@
+"""The network of a model as ONNX, for runtimes without PyTorch.
+
+The graph takes normalised images (`images`: batch, 3, height, width; float32) to `logits` (batch,
+classes), for any batch size, and computes in float32. Its metadata holds what the model file says
+under the same key, and the SHA-256 of the file with 64 zeros in the place of that digest.
+
+A file is kept only if onnxruntime computes from it what PyTorch computes from the network.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from clinit.errors import BackboneError, DeviceError, ModelError
+from clinit.extract.work.loader import ImageBatch
+from clinit.files.commit import commit_file
+from clinit.files.paths import check_readable
+from clinit.headtrain.model.model_file import METADATA, ModelFacts, facts_text, parse_facts
+from clinit.headtrain.model.predict import Predictor, load_files
+from clinit.machine import cpu_count
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+
+INPUT, OUTPUT = "images", "logits"
+TOLERANCE = 1e-3
+"""Between the logits of both, relative to the largest: float32 added up in another order."""
+MOST_IMAGES = 64
+"""Images that both are given."""
+_BATCH = 16
+_DIGEST = "clinit_sha256"
+_NO_DIGEST = "0" * 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnnxCheck:
+    """How well the file was found to agree with the network."""
+
+    images: int
+    """Images that both were given."""
+    are_noise: bool
+    """Whether they were seeded noise, for want of images."""
+    difference: float
+    """Largest absolute difference of two logits."""
+    largest: float
+    """Largest absolute logit of PyTorch."""
+
+    def describe(self) -> str:
+        """Return the comparison in words."""
+        kind = "images of seeded noise" if self.are_noise else "images"
+        return (
+            f"onnxruntime and PyTorch agree on {self.images:,} {kind}: same class, logits within"
+            f" {self.difference:.1e} (the largest is {self.largest:.1f})"
+        )
+
+
+def check_installed() -> None:
+    """Check that what ONNX needs is there.
+
+    Raises:
+        ModelError: If it is not.
+    """
+    if missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if not find_spec(name)]:
+        raise ModelError(
+            f"not installed, and needed for ONNX: {', '.join(missing)}",
+            remedy='Install it: pip install "clinit[onnx]".',
+        )
+
+
+def write_onnx(
+    network: nn.Module, facts: ModelFacts, path: Path, images: Sequence[Path] = ()
+) -> OnnxCheck:
+    """Write `network` as ONNX to `path`, atomically, and compare it with PyTorch.
+
+    Args:
+        network: On any device; it is not changed.
+        facts: What the model file says of it.
+        path: The file.
+        images: Files to compare with; those that cannot be read are left out. Without any, seeded
+            noise serves.
+
+    Raises:
+        ModelError: If an extra is missing, or onnxruntime computes something else: nothing is
+            written then.
+        BackboneError: If PyTorch cannot write the network as ONNX.
+        ClinitError: If the file cannot be written.
+    """
+    check_installed()
+    plain = copy.deepcopy(network).cpu().to(memory_format=torch.contiguous_format).eval()
+    content = _serialised(plain, facts)
+    check = _compare(plain, content, facts, images)
+    commit_file(path, lambda draft: draft.write_bytes(content))
+    return check
+
+
+def session_of(content: bytes, *, device: str = "cpu") -> InferenceSession:
+    """Return the session of onnxruntime for an ONNX file; its messages are off."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = cpu_count()
+    options.log_severity_level = 4  # what is wrong is raised as well
+    providers = ["CPUExecutionProvider"]
+    if device.startswith("cuda"):
+        index = device.partition(":")[2] or "0"
+        providers.insert(0, ("CUDAExecutionProvider", {"device_id": index}))  # type: ignore[arg-type]
+    return onnxruntime.InferenceSession(content, options, providers=providers)
+
+
+def run_session(
+    session: InferenceSession, images: Float[Tensor, "batch 3 height width"]
+) -> Float[Tensor, "batch classes"]:
+    """Return the logits of normalised images."""
+    (found,) = session.run([OUTPUT], {INPUT: np.ascontiguousarray(images.cpu().numpy())})
+    return torch.from_numpy(np.asarray(found))
+
+
+def _serialised(network: nn.Module, facts: ModelFacts) -> bytes:
+    example = torch.zeros(2, 3, *facts.transform.crop)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what PyTorch will change in itself
+            program: Any = torch.onnx.export(
+                network,
+                (example,),
+                dynamo=True,
+                verbose=False,
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+                dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
+            )
+        model = program.model
+        for node in model.graph.all_nodes():
+            node.metadata_props.clear()  # where in which file of this machine it was called
+            node.doc_string = None
+        model.metadata_props.clear()
+        model.metadata_props.update({METADATA: facts_text(facts), _DIGEST: _NO_DIGEST})
+        content: bytes = program.model_proto.SerializeToString(deterministic=True)
+    except Exception as error:  # whatever a network holds that ONNX has not; or above 2 GiB
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise BackboneError(
+            f"PyTorch cannot write {facts.backbone} as ONNX: {why}", remedy="Leave out --onnx."
+        ) from error
+    return content.replace(_NO_DIGEST.encode(), _digest(content, _NO_DIGEST).encode())
+
+
+def _digest(content: bytes, digest: str) -> str:
+    """Return the SHA-256 of a file with zeros in the place of the `digest` that it holds."""
+    return hashlib.sha256(content.replace(digest.encode(), _NO_DIGEST.encode())).hexdigest()
+
+
+@torch.no_grad()
+def _compare(
+    network: nn.Module, content: bytes, facts: ModelFacts, images: Sequence[Path]
+) -> OnnxCheck:
+    session = session_of(content)
+
+    def both(batches: Iterator[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        return [(network(batch), run_session(session, batch)) for batch in batches]
+
+    pairs = both(_inputs(facts, images))
+    are_noise = not pairs
+    pairs = pairs or both(_noise(facts))
+    expected, found = (torch.cat(each) for each in zip(*pairs, strict=True))
+    if found.shape != expected.shape:
+        raise _refusal(f"logits of shape {tuple(found.shape)}, not {tuple(expected.shape)}")
+    difference, largest = float((found - expected).abs().max()), float(expected.abs().max())
+    if not difference <= TOLERANCE * largest:  # not true of NaN either
+        raise _refusal(f"logits that differ by {difference:g}, the largest being {largest:g}")
+    if others := int((found.argmax(1) != expected.argmax(1)).sum()):
+        raise _refusal(f"another class for {others:,} of {len(expected):,} images")
+    return OnnxCheck(
+        images=len(expected), are_noise=are_noise, difference=difference, largest=largest
+    )
+
+
+def _inputs(
+    facts: ModelFacts, images: Sequence[Path]
+) -> Iterator[Float[Tensor, "batch 3 height width"]]:
+    for batch in load_files(images, facts, batch_size=_BATCH, workers=cpu_count()):
+        good = [row not in batch.reasons for row in batch.rows]
+        if any(good):
+            yield facts.transform.normalise(batch.pixels[torch.tensor(good)]).contiguous()
+
+
+def _noise(facts: ModelFacts) -> Iterator[Float[Tensor, "batch 3 height width"]]:
+    generator = torch.Generator().manual_seed(0)
+    for count in (1, 3):  # the size of a batch is free
+        shape = (count, 3, *facts.transform.crop)
+        pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        yield facts.transform.normalise(pixels).contiguous()
+
+
+def _refusal(why: str) -> ModelError:
+    return ModelError(
+        f"onnxruntime does not compute what PyTorch does: {why}",
+        remedy="Leave out --onnx; the ONNX file is not kept.",
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnnxClassifier(Predictor):
+    """An ONNX graph with named classes; it computes in float32."""
+
+    facts: ModelFacts
+    session: InferenceSession
+
+    def __repr__(self) -> str:
+        return f"<OnnxClassifier: {self.facts}>"
+
+    def logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
+        """Return the answers of the network to resized pixels.
+
+        Raises:
+            ModelError: If it does not compute on them.
+        """
+        images = self.facts.transform.normalise(batch.pixels)
+        try:
+            return run_session(self.session, images)
+        except Exception as error:  # onnxruntime has a dozen types of its own
+            why = " ".join(str(error).split())[:200]
+            raise _no_model(f"the ONNX graph does not compute: {why}") from error
+
+
+def load_onnx(path: str | os.PathLike[str], *, device: str = "auto") -> OnnxClassifier:
+    """Load an ONNX file written by `clinit export --onnx`.
+
+    Nothing else is needed: no weights of PyTorch, no network of timm.
+
+    Args:
+        path: The file.
+        device: `auto` and `cpu` compute on the CPU; `cuda` or `cuda:<index>` need the build of
+            onnxruntime for GPUs.
+
+    Raises:
+        ModelError: If there is no such file, it has changed, or is of another form.
+        DeviceError: If onnxruntime cannot use the device.
+    """
+    check_installed()
+    import onnxruntime
+
+    path, providers = Path(path), onnxruntime.get_available_providers()
+    if device.startswith("cuda") and "CUDAExecutionProvider" not in providers:
+        raise DeviceError(
+            f"onnxruntime {onnxruntime.__version__} has no CUDA: it was not built for GPUs",
+            remedy="Use --device cpu, or install onnxruntime-gpu in place of onnxruntime.",
+        )
+    if not path.is_file():
+        raise _no_model(f"no model file at {path}")
+    check_readable(path, ModelError)
+    content = path.read_bytes()
+    try:
+        session = session_of(content, device=device)
+        metadata = session.get_modelmeta().custom_metadata_map
+    except Exception as error:  # onnxruntime has a dozen types of its own
+        why = " ".join(str(error).split())[:200]
+        raise _no_model(f"{path} is not an ONNX model: {why}") from error
+    digest, text = metadata.get(_DIGEST, ""), metadata.get(METADATA)
+    if text is None:
+        raise _no_model(f"{path} does not name its classes: it is no file of `clinit export`")
+    if len(digest) != len(_NO_DIGEST) or digest != _digest(content, digest):
+        raise _no_model(f"{path} has changed since it was written")
+    facts = parse_facts(text, path)
+    expected = [(INPUT, [3, *facts.transform.crop]), (OUTPUT, [facts.num_classes])]
+    ends = (*session.get_inputs(), *session.get_outputs())
+    found = [(end.name, end.shape[1:]) for end in ends]
+    if found != expected:
+        ends = f"{found[0]} to {found[-1]}, expected {expected[0]} to {expected[1]}"
+        raise _no_model(f"the graph in {path} goes from {ends}")
+    return OnnxClassifier(facts, session)
+
+
+def _no_model(why: str) -> ModelError:
+    return ModelError(why, remedy="Write one with `clinit export RUN --out FOLDER --onnx`.")

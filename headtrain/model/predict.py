@@ -1,0 +1,403 @@
+"""What a model says of images: names with probabilities, and whether an image is of none of them.
+
+Images are decoded, resized and normalised as in the extraction that the head was trained on, by
+the same code, whatever computes the logits: PyTorch here, in the arithmetic of that extraction, or
+onnxruntime in `clinit.headtrain.model.onnx`.
+
+Images of none of the classes have a low score of their logits: `energy` is the negative free
+energy, log sum_k exp z_k; `max-logit` is max_k z_k, with the logits z of the head as it was
+trained. The threshold turns away a given share of held-out images of known classes.
+
+Sources: W. Liu, X. Wang, J. Owens, Y. Li, "Energy-based Out-of-distribution Detection", NeurIPS
+2020. D. Hendrycks, S. Basart, M. Mazeika and others, "Scaling Out-of-Distribution Detection for
+Real-World Settings", ICML 2022.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from clinit.errors import ImageError, ModelError
+from clinit.extract.cache.head import Head
+from clinit.extract.dataset.class_names import title
+from clinit.extract.dataset.decode import MAX_PIXELS, MISSING
+from clinit.extract.dataset.images import ImageFiles
+from clinit.extract.dataset.tree import IMAGE_SUFFIXES
+from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
+from clinit.extract.work.loader import ImageBatch, load_batches
+from clinit.headtrain.model.folder import model_file_of, read_whole
+from clinit.headtrain.model.memory import Memory
+from clinit.headtrain.model.model_file import ModelFacts, read_facts
+from clinit.machine import choose_device, cpu_count, out_of_memory
+from clinit.words import contrast_digests, printable
+
+SCORES: dict[str, Callable[[Tensor], Tensor]] = {
+    "energy": lambda logits: logits.logsumexp(dim=1),
+    "max-logit": lambda logits: logits.amax(dim=1),
+}
+AnyPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """When an image is of none of the classes: where its score is below a threshold."""
+
+    rule: str
+    """One of `SCORES`."""
+    threshold: float
+
+    def __post_init__(self) -> None:
+        if self.rule not in SCORES:
+            raise ValueError(f"rule must be one of {', '.join(SCORES)}, got {self.rule!r}")
+        if not math.isfinite(self.threshold):
+            raise ValueError(f"threshold must be finite, got {self.threshold}")
+
+    @classmethod
+    def at_rate(cls, rule: str, rate: float, head: Head, memory: Memory) -> Rejection:
+        """Return the rule that turns away at most a share of the held-out images of a memory.
+
+        Args:
+            rule: One of `SCORES`.
+            rate: The share, in [0, 1).
+            head: The classifier, as it was trained.
+            memory: Of the same classes and features.
+
+        Raises:
+            ModelError: If no image was held out.
+        """
+        if not 0 <= rate < 1:
+            raise ValueError(f"rate must lie in [0, 1), got {rate}")
+        rows = torch.from_numpy(memory.held_out.features).float()
+        if not len(rows):
+            raise ModelError(
+                "the model remembers no held-out image of its classes",
+                remedy="Hold some out: `clinit remember MODEL IMAGES --out NEW`; or give"
+                " --threshold VALUE.",
+            )
+        weight, bias = torch.from_numpy(head.weight).float(), torch.from_numpy(head.bias).float()
+        scores = SCORES[rule](rows @ weight.T + bias).sort().values
+        # As many scores as the share allows are below this one.
+        return cls(rule, float(scores[math.floor(rate * len(scores))]))
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """One class that an image may belong to."""
+
+    name: str
+    """As in the data set: `n02979186`, `campsite`."""
+    title: str
+    """The same in words: `cassette player`, `campsite`."""
+    probability: float
+    """Softmax of the logits, in [0, 1]."""
+    row: int
+    """Row of the classifier."""
+    task: int
+    """The task in which the class arrived; 0 for the classes of the base."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a model says of one image, or of one row of features."""
+
+    path: Path
+    """The image, or the file of features."""
+    guesses: tuple[Guess, ...]
+    """The likeliest classes first; empty for a bad image."""
+    reason: str | None = None
+    """Why the image cannot be read."""
+    score: float | None = None
+    """How well the model knows what is in the image; None where nothing is rejected."""
+    unknown: bool = False
+    """Whether the score is below the threshold: the image is of none of the classes."""
+    row: int | None = None
+    """Row of features; None for an image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What the columns of logits stand for."""
+
+    class_names: tuple[str, ...]
+    tasks: tuple[int, ...]
+    """The task in which each class arrived."""
+    temperature: float = 1.0
+    """What the logits were divided by after the training."""
+
+    def answers(
+        self, logits: Float[Tensor, "images classes"], top: int, reject: Rejection | None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the guesses, the score and whether it is too low, of each row of logits."""
+        # By logits: probabilities that round to the same number would leave the order to chance.
+        found = logits.topk(min(top, len(self.class_names)), dim=1).indices
+        chances = logits.softmax(dim=1).gather(1, found)
+        scores: list[Any] = [None] * len(logits)
+        if reject is not None:
+            scores = SCORES[reject.rule](logits * self.temperature).tolist()
+        each = zip(chances.tolist(), found.tolist(), scores, strict=True)
+        for probabilities, rows, score in each:
+            names = [self.class_names[row] for row in rows]
+            yield {
+                "guesses": tuple(
+                    Guess(name, title(name), probability, row, self.tasks[row])
+                    for name, probability, row in zip(names, probabilities, rows, strict=True)
+                ),
+                "score": score,
+                "unknown": reject is not None and not score >= reject.threshold,
+            }
+
+
+class Predictor(ABC):
+    """A network with named classes, whatever computes it."""
+
+    __slots__ = ()
+    facts: ModelFacts
+    """What the model says of itself."""
+
+    @property
+    def device(self) -> str:
+        """Where batches go."""
+        return "cpu"
+
+    @abstractmethod
+    def logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
+        """Return the answers of the network to resized pixels."""
+
+    def predict(
+        self,
+        images: AnyPath | Sequence[AnyPath],
+        *,
+        top: int = 5,
+        batch_size: int = 64,
+        workers: int | None = None,
+        max_pixels: int = MAX_PIXELS,
+        reject: Rejection | None = None,
+        on_images: Callable[[int], None] = lambda done: None,
+    ) -> list[Prediction]:
+        """Return a prediction per image, in order; a bad image does not stop the others.
+
+        Args:
+            images: Files; or one file, or one folder, which is searched for images.
+            top: Classes per image; all of them where there are fewer.
+            batch_size: Images per forward pass.
+            workers: Threads that read and decode; default: the CPUs that the process may use.
+            max_pixels: Largest image that is decoded; a larger one is a bad image.
+            reject: When an image is of none of the classes; None for never.
+            on_images: Called after every batch with the number of images done.
+
+        Raises:
+            ImageError: If the folder holds no image or cannot be read.
+            ModelError: If the network does not compute on the images.
+            MachineError: If the memory does not suffice, or the storage fails.
+        """
+        if min(top, batch_size, max_pixels) < 1:
+            raise ValueError(
+                "top, batch_size and max_pixels must be positive, got"
+                f" {top}, {batch_size} and {max_pixels}"
+            )
+        if isinstance(images, str | os.PathLike):
+            paths = find_images([Path(images)])
+        else:
+            paths = [Path(image) for image in images]
+        temperature = self.facts.temperature
+        named = Named(
+            self.facts.class_names,
+            self.facts.tasks,
+            1.0 if temperature is None else temperature.value,
+        )
+        found = [Prediction(path, (), MISSING) for path in paths]
+        there = [row for row, path in enumerate(paths) if _exists(path)]
+        for batch in load_files(
+            [paths[row] for row in there],
+            self.facts,
+            batch_size=batch_size,
+            workers=workers or cpu_count(),
+            max_pixels=max_pixels,
+            pin_memory=self.device.startswith("cuda"),
+        ):
+            answers = named.answers(self.logits(batch), top, reject)
+            for row, answer in zip(batch.rows, answers, strict=True):
+                reason, path = batch.reasons.get(row), paths[there[row]]
+                found[there[row]] = (
+                    Prediction(path, (), reason) if reason else Prediction(path, **answer)
+                )
+            on_images(there[batch.rows[-1]] + 1)
+        on_images(len(paths))
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Classifier(Predictor):
+    """A network in PyTorch with named classes."""
+
+    facts: ModelFacts
+    backbone: Backbone
+    """The network on its device, its classifier included."""
+
+    def __repr__(self) -> str:
+        return f"<Classifier: {self.facts} on {self.device}>"
+
+    @property
+    def device(self) -> str:
+        """Where the network computes."""
+        return self.backbone.config.device
+
+    @property
+    def caution(self) -> str | None:
+        """Why the probabilities are not to be taken at their word, None where they are."""
+        return self.facts.caution
+
+    def logits(self, batch: ImageBatch) -> Float[Tensor, "images classes"]:
+        """Return the answers of the network to resized pixels.
+
+        Raises:
+            ModelError: If it does not compute on them.
+        """
+        images = self.facts.transform.normalise(batch.pixels.to(self.device))
+        try:
+            return self.backbone.logits(images)
+        except (RuntimeError, ValueError, AssertionError) as error:
+            if out_of_memory(error) or isinstance(error, torch.AcceleratorError):
+                raise
+            size = " x ".join(map(str, self.facts.transform.crop))
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ModelError(
+                f"the network of the model does not take the images of {size} pixels that its file"
+                f" asks for: {why}",
+                remedy="Export the run again.",
+            ) from error
+
+
+def load_model(path: AnyPath, *, device: str = "auto") -> Classifier:
+    """Load a model written by `clinit export`.
+
+    Args:
+        path: The model file, or the folder that it is in.
+        device: `auto` (CUDA where there is one), `cpu`, `cuda` or `cuda:<index>`.
+
+    Raises:
+        ModelError: If there is no model at `path`, it has changed since it was written, or its
+            folder says otherwise than its file.
+        BackboneError: If this version of timm cannot build the network.
+        DeviceError: If the device is absent.
+    """
+    path = Path(path)
+    return read_whole(path, lambda: _load_model(path, device))
+
+
+def _load_model(path: Path, device: str) -> Classifier:
+    path = model_file_of(path)
+    if path.suffix == ".onnx":
+        raise ModelError(
+            f"{path} is an ONNX file, not one of weights",
+            remedy="`clinit predict` reads it; in Python, `load_onnx` of"
+            " clinit.headtrain.model.onnx.",
+        )
+    facts = read_facts(path)
+    config = BackboneConfig(
+        name=facts.backbone,
+        weights=path,
+        model_args={**facts.model_args, "num_classes": facts.num_classes},
+        device=str(choose_device(device)),
+        autocast=facts.autocast,
+    )
+    backbone = load_backbone(config)
+    if backbone.weights_sha256 != facts.weights:
+        found, exported = contrast_digests(backbone.weights_sha256, facts.weights)
+        raise ModelError(
+            f"the weights in {path} are not those that were exported: SHA-256 {found} instead of"
+            f" {exported}",
+            remedy="Export the run again; this file is damaged.",
+        )
+    return Classifier(facts, backbone)
+
+
+def load_files(
+    paths: Sequence[Path],
+    facts: ModelFacts,
+    *,
+    batch_size: int,
+    workers: int,
+    max_pixels: int = MAX_PIXELS,
+    pin_memory: bool = False,
+) -> Iterable[ImageBatch]:
+    """Yield the pixels of files that exist, resized as the model asks for."""
+    images = ImageFiles(
+        Path("/"),  # a link may lead anywhere: there is no root to stay in
+        [str(path.absolute()) for path in paths],
+        need_rights=False,  # the others are of no less use without it
+    )
+    return load_batches(
+        images,
+        [
+            range(start, min(start + batch_size, len(paths)))
+            for start in range(0, len(paths), batch_size)
+        ],
+        facts.transform,
+        workers=workers,
+        max_pixels=max_pixels,
+        pin_memory=pin_memory,
+    )
+
+
+def find_images(
+    paths: Iterable[Path],
+    on_left_out: Callable[[Sequence[str]], object] = lambda files: None,
+) -> list[Path]:
+    """Return the files among `paths`, and the images in the folders among them, sorted.
+
+    A file is taken whatever its name; in a folder and those below it, files whose names end as
+    those of images do and begin with no dot.
+
+    Args:
+        paths: Files and folders.
+        on_left_out: Called with the other files of a folder that has some.
+
+    Raises:
+        ImageError: If a folder holds no image or cannot be read.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if not os.path.isdir(path):  # noqa: PTH112  (False for a name that is too long, too)
+            found.append(path)
+            continue
+        images, others = [], []
+        for name, below, files in os.walk(path, onerror=_refuse):
+            below[:] = sorted(each for each in below if not each.startswith("."))
+            for file in sorted(each for each in files if not each.startswith(".")):
+                is_image = file.lower().endswith(IMAGE_SUFFIXES)
+                (images if is_image else others).append(Path(name, file))
+        if others:
+            on_left_out([printable(each) for each in others])
+        if not images:
+            raise ImageError(
+                f"no image in {printable(path)}",
+                remedy=f"Files that end in {', '.join(IMAGE_SUFFIXES)} are looked for; any other"
+                " file can be given by its name.",
+            )
+        found += images
+    return found
+
+
+def _refuse(error: OSError) -> None:
+    raise ImageError(
+        f"cannot read the folder {printable(error.filename)}: {error.strerror}",
+        remedy="Check that you may read it, or give the files by their names.",
+    ) from error
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long, a folder that may not be read
+        return False

@@ -1,0 +1,147 @@
+"""Where features are kept while a bank is trained: on its device, in host memory, or on disk.
+
+On a CUDA device rows are read fastest from its own memory. Features that would take more than
+a quarter of what is free there stay in host memory, and their batches are gathered by the CPU
+and copied; the bank, its gradients and its moments need the rest.
+
+Host memory holds the features of caches, and copies of the rows that a task looks at and of those
+that it is tested on. A row is in at most one copy: rows to start from are let go of before others
+to train on are copied, and so are those of a task before the next one. All together are at most
+twice the features (2.1 times where numbers and labels are counted: measured). Where that does not
+fit, the largest splits stay on disk: what is loaded takes at most half of the limit, and a copy is
+made of rows that take at most a sixth (there are at most three: the rows of a task, those that it
+keeps aside, the test rows); others are read when they are needed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from clinit.errors import MachineError
+from clinit.extract.cache.read import CacheSplit
+from clinit.extract.cache.shard_rows import largest_shard
+from clinit.machine import free_memory
+from clinit.words import size_text
+
+DEVICE_SHARE = 0.25
+"""Share of the free memory of a CUDA device that the test rows or those of a task may take."""
+
+LOADED_SHARE = 1 / 2
+"""Share of host memory that the features of caches may take."""
+COPIED_SHARE = 1 / 6
+"""Share of host memory that a copy of rows may take, where features are on disk."""
+
+STEPS_AT_ONCE = 25
+"""Updates whose rows are gathered together where they are not on the device."""
+WORK_BYTES = 350 * 10**6
+"""About what products of blocks, solves and the heads of a bank take beside the rows: measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """How much host memory features may take."""
+
+    size_bytes: int
+    is_asked: bool
+    """Whether a user has said so; else it is what is free."""
+
+    @classmethod
+    def of(cls, asked: int | None) -> HostMemory:
+        """Return what was asked for, or what is free.
+
+        Raises:
+            ValueError: If it is not above 0.
+        """
+        if asked is not None and asked <= 0:
+            raise ValueError(f"memory must be above 0 bytes, got {asked}")
+        return cls(free_memory() if asked is None else asked, asked is not None)
+
+    @property
+    def loaded_bytes(self) -> int:
+        """Most bytes of the features that are loaded."""
+        return int(LOADED_SHARE * self.size_bytes)
+
+    @property
+    def copied_bytes(self) -> int:
+        """Most bytes of one copy of rows, where features are on disk."""
+        return int(COPIED_SHARE * self.size_bytes)
+
+    def __str__(self) -> str:
+        what = "of --memory" if self.is_asked else "that are free"
+        return f"the {size_text(self.size_bytes)} {what}"
+
+
+def is_resident(size_bytes: int, device: torch.device) -> bool:
+    """Return whether features of this size are kept on `device`."""
+    return device.type != "cuda" or size_bytes <= DEVICE_SHARE * free_memory(device)
+
+
+def peak_note(rows_bytes: int) -> str:
+    """Return what memory the process is expected to take, with so many bytes of rows to come."""
+    import psutil
+
+    now = int(psutil.Process().memory_info().rss)
+    return f"about {size_text(now + rows_bytes + WORK_BYTES)} of memory are expected at the peak"
+
+
+def feature_bytes(split: CacheSplit) -> int:
+    """Return what the features of a split take in memory."""
+    return split.num_valid * split.dim * np.dtype(split.dtype).itemsize
+
+
+def left_on_disk(splits: Sequence[CacheSplit], memory: HostMemory) -> set[CacheSplit]:
+    """Return the splits that do not fit into memory, once the smaller ones are there.
+
+    Raises:
+        CacheError: If a shard of such a split is missing.
+        MachineError: If memory does not hold one of its shards.
+    """
+    ascending = sorted(splits, key=feature_bytes)
+    ends = itertools.accumulate(map(feature_bytes, ascending))
+    left = [split for split, end in zip(ascending, ends, strict=True) if end > memory.loaded_bytes]
+    for split in reversed(left):
+        check_shards(split, memory)
+    return set(left)
+
+
+def check_shards(split: CacheSplit, memory: HostMemory) -> int:
+    """Return the size of the largest shard of a split in bytes, which must fit into memory.
+
+    Raises:
+        CacheError: If a shard is missing.
+        MachineError: If it does not fit.
+    """
+    largest = largest_shard(split)
+    if largest > memory.size_bytes:
+        raise MachineError(
+            f"a shard of {split.path} takes {size_text(largest)} and is read as a whole to verify"
+            f" it, but features may take only {memory}",
+            remedy="Give more memory (--memory; in Python, memory=)."
+            if memory.is_asked
+            else "Free some memory, or extract the features again with a smaller --shard-rows.",
+        )
+    return largest
+
+
+def disk_note(split: CacheSplit, memory: HostMemory) -> str:
+    """Return the note that a split stays on disk."""
+    return (
+        f"{split.path} stays on disk, which is slower: its {size_text(feature_bytes(split))} of"
+        f" features, their copies and the others could take more than {memory}"
+    )
+
+
+def shard_notes(split: CacheSplit, memory: HostMemory) -> list[str]:
+    """Return the peak of memory if a split is read shard by shard.
+
+    Raises:
+        CacheError: If a shard is missing.
+        MachineError: If memory does not hold one of its shards.
+    """
+    largest = check_shards(split, memory)
+    return [] if feature_bytes(split) <= memory.size_bytes else [peak_note(2 * largest)]

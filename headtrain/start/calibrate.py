@@ -1,0 +1,366 @@
+"""Calibration: one factor s and one shift t, shared by all new rows, chosen by the loss.
+
+The new rows become (s v_k, s a_k + t), where (v_k, a_k) are the raw ones, so that row i has
+the logits u_ik = s g_ik + o_k + t with g_ik = v_k . h_i + a_k (and o_k = 0). (s, t) minimises
+
+    F(s, t) = sum_i w_{y_i} loss(u_i, y_i),    w_c = 1 / (C n_c),
+
+over buffer and new task with all other rows fixed: two numbers, and convex, because each
+loss is convex in its logits and those are affine in (s, t). With q, r the gradient and
+diag(d) - p p^T the Hessian of a loss in the new logits,
+
+    dF = sum_i w (q.g, q.1),    d2F = sum_i w [[d.g^2 - (p.g)^2,  d.g - (p.g)(p.1)],
+                                               [ symmetric,       d.1 - (p.1)^2   ]].
+
+The g may be those of the raw rows or leave-one-out logits (`left_out`). Where these separate the
+classes, F falls for ever as s grows, and the rows would outgrow all that come after them. A prior
+ends that: F is minimised together with
+
+    (PRIOR / 2) (s / s_0)^2,
+
+where with s_0 the logits of the new rows vary over the data as much as those of the old ones
+(class-balanced variances, averaged over rows). Norms of rows would not do in place of logits:
+a small lambda gives long rows along directions in which the features hardly vary.
+
+Newton's method with backtracking (S. Boyd, L. Vandenberghe, "Convex Optimization", 2004,
+Algorithm 9.5). Where the softmax is saturated d2F vanishes but dF does not: d2F is therefore
+raised by DAMPING times the curvature of 1/2 sum_i w |u_i|^2, too little to be felt elsewhere.
+The fixed logits enter through two numbers per row, computed once.
+
+Logits are products of arrays, where these are; what follows are tensors in the same memory. Of a
+Newton step seven numbers come back to the host.
+
+Scales of new rows relative to the rows that the head has.
+
+Fitted rows: the new rows of the least training loss, held by a ridge towards where they start.
+
+With x_i = (h_i / r, 1), r^2 the weighted mean of |h|^2 / d, so that all entries of x are of about
+the same size, W = (r V, b) the new rows and W_0 those that the search starts from, the rows
+minimise
+
+    G(W) = sum_i w_{y_i} loss(u_i, y_i) + ridge / (2 C n) sum_k |W_k - W_0k|^2,
+    w_c = 1 / (C n_c),
+
+over buffer and new task, with n the mean number of rows of a new class: a row of data weighs
+1 / (C n), and the ridge as much as `ridge` of them, however many there are. Only the new rows move;
+the other logits enter through two numbers per row, computed once. Each loss is convex in its logits
+and these are affine in W: G is strictly convex.
+
+The minimiser is approached by L-BFGS with a line search for the strong Wolfe conditions
+(J. Nocedal, S. J. Wright, "Numerical optimization", 2006, Algorithms 7.5 and 3.5), as PyTorch has
+it. Products with features are in the type of these, sums and rows in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from clinit.headtrain.array import as_array, as_tensor, namespace, to_numpy
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.calibration_set import (
+    CalibrationSet,
+    mean_variance,
+    slices,
+    weighted_moments,
+    wide_enough,
+)
+from clinit.headtrain.start.new_rows import NewClasses
+
+
+def norm_factor(rows: Rows, data: NewClasses) -> float:
+    """Return mean norm of the head's existing rows / mean norm of the new rows.
+
+    1 where there is nothing to compare: no existing row, or only zeros.
+    """
+    return norm_ratio(data.head.weight[: data.start, :], rows.weight)
+
+
+def pretrained_norm_factor(rows: Rows, data: NewClasses) -> float:
+    """Return mean norm of the rows that came with the head / mean norm of the new rows.
+
+    As `norm_factor`, but a factor besides does not grow from task to task with the rows it made.
+    """
+    return norm_ratio(data.pretrained.weight, rows.weight)
+
+
+def row_factors(rows: Rows, data: NewClasses) -> Float[np.ndarray, " new"]:
+    """Return one factor per row, which brings it to the mean norm of the existing rows."""
+    existing, new = _norms(data.head.weight[: data.start, :]), _norms(rows.weight)
+    if not len(existing):
+        return np.ones(len(new))
+    return np.where(new > 0, existing.mean() / np.where(new > 0, new, 1.0), 1.0)
+
+
+def norm_ratio(existing: Float[Any, "rows dim"], new: Float[Any, "new dim"]) -> float:
+    """Return mean norm of `existing` rows / mean norm of `new` rows; 1 where either is nothing."""
+    norms, others = _norms(existing), _norms(new)
+    return float(norms.mean() / others.mean()) if len(norms) and others.mean() > 0 else 1.0
+
+
+def _norms(weight: Float[Any, "rows dim"]) -> Float[np.ndarray, " rows"]:
+    return to_numpy(namespace(weight).linalg.vector_norm(weight, axis=1))
+
+
+MAX_STEPS = 100
+DAMPING = 1e-9
+PRIOR = 1e-3
+"""Logits that vary three times as much as the old ones cost as much as 0.0045 nats: not felt
+where the data themselves bound the factor."""
+TOLERANCE = 1e-10
+"""Stop when a Newton step promises to lower the loss by less, relative to 1 + |loss|."""
+
+
+Expansion = tuple[float, Float[np.ndarray, " 2"], Float[np.ndarray, "2 2"]]
+"""Value, gradient and Hessian."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What calibration found."""
+
+    factor: float
+    shift: float
+    loss_before: float
+    """With the raw rows: factor 1, shift 0; the prior left out."""
+    loss_after: float
+    """With the factor and the shift; the prior left out."""
+    steps: int
+
+
+def calibrate(
+    sample: CalibrationSet,
+    logits: Float[Tensor, "rows new"],
+    *,
+    guess: float = 1.0,
+    kept_bias: Float[Tensor, " new"] | None = None,
+) -> Calibration:
+    """Find the factor and the shift of the new rows that minimise the loss.
+
+    Args:
+        sample: The data, and all logits that stay fixed.
+        logits: g, the logits of the raw new rows for these data. Those of leave-one-out tell what
+            to expect of other data.
+        guess: Another factor that the search may start from, beside 1.
+        kept_bias: Biases that stay as they are; then the shift is 0 and `logits` are without
+            any bias.
+    """
+    objective = Objective.of(sample, logits, kept_bias)
+    starts = [np.array([1.0, 0.0]), np.array([guess, 0.0])]
+    expansions = [objective.expansion(start) for start in starts]
+    best = int(np.argmin([value for value, _, _ in expansions]))
+    point, lowest, steps = minimise(objective, starts[best], expansions[best])
+    before = expansions[0][0] - objective.penalty(starts[0])
+    after = lowest - objective.penalty(point)
+    return Calibration(float(point[0]), float(point[1]), before, after, steps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Objective:
+    """F(s, t) and its derivatives, from logits computed once."""
+
+    sample: CalibrationSet
+    logits: Float[Tensor, "rows new"]
+    """g: raw logits of the new rows."""
+    offset: Float[Tensor, " new"]
+    """o: biases that are neither scaled nor shifted."""
+    shifts: bool
+    """Whether t is free; else it stays 0."""
+    prior: float
+    """Weight of s^2 / 2; 0 where there is nothing to compare: no old row, or new rows of zeros."""
+
+    @classmethod
+    def of(
+        cls,
+        sample: CalibrationSet,
+        logits: Float[Tensor, "rows new"],
+        kept_bias: Float[Tensor, " new"] | None = None,
+    ) -> Objective:
+        """Weigh the prior by the spread of the logits."""
+        moments: Any = 0.0
+        for rows in slices(len(logits)):
+            moments += weighted_moments(as_array(logits[rows]), sample.weights[rows])
+        return cls(
+            sample=sample,
+            logits=logits,
+            offset=logits.new_zeros(logits.shape[1]) if kept_bias is None else kept_bias,
+            shifts=kept_bias is None,
+            prior=PRIOR * mean_variance(moments) / sample.spread if sample.spread > 0 else 0.0,
+        )
+
+    def squares(self) -> Float[np.ndarray, " 2"]:
+        """Return sum_i w (|g_i|^2, number of new rows): the curvature of half the squares."""
+        square = self.logits.new_zeros(())
+        for rows in slices(len(self.logits)):
+            square += self.sample.weight[rows] @ self.logits[rows].square().sum(1)
+        return np.array([float(square), self.logits.shape[1] if self.shifts else 0.0])
+
+    def value(self, point: Float[np.ndarray, " 2"]) -> float:
+        """Return F and the prior at (s, t)."""
+        return self.expansion(point)[0]
+
+    def penalty(self, point: Float[np.ndarray, " 2"]) -> float:
+        """Return the prior at (s, t)."""
+        return self.prior / 2 * float(point[0]) ** 2
+
+    def expansion(self, point: Float[np.ndarray, " 2"]) -> Expansion:
+        """Return F and the prior, their gradient and their Hessian at (s, t)."""
+        s, t = float(point[0]), float(point[1])
+        start = [self.penalty(point), self.prior * s, 0.0, self.prior, 0.0, 0.0, 0.0]
+        total = self.logits.new_tensor(start)
+        for rows in slices(len(self.logits)):
+            total += self._sums(rows, s, t)
+        numbers = total.cpu().numpy()
+        value, gradient, hessian = float(numbers[0]), numbers[1:3], numbers[3:].reshape(2, 2)
+        if not self.shifts:
+            gradient[1] = hessian[0, 1] = hessian[1, 0] = hessian[1, 1] = 0.0
+        return value, gradient, hessian
+
+    def _sums(self, rows: slice, s: float, t: float) -> Float[Tensor, " 7"]:
+        """Return the value of some rows, their gradient and their Hessian, row after row.
+
+        In few operations: most data are so small that each of them takes as long as any other.
+        """
+        g, w = self.logits[rows], self.sample.weight[rows]
+        local = self.sample.terms(torch.add(self.offset + t, g, alpha=s), rows)
+        # Sums over new rows of what the loss says times 1, g and g^2.
+        plain = torch.stack([local.gradient, local.diagonal, local.outer])
+        times_g = plain * g
+        sums = torch.stack([plain.sum(2), times_g.sum(2)])
+        square = (times_g[1] * g).sum(1)
+        (slope, curvature, p), (slope_g, curvature_g, p_g) = sums
+        mixed = curvature_g - p_g * p
+        terms = (local.value, slope_g, slope, square - p_g * p_g, mixed, mixed, curvature - p * p)
+        return torch.stack(terms) @ w
+
+
+def minimise(
+    objective: Objective, point: Float[np.ndarray, " 2"], expansion: Expansion
+) -> tuple[Float[np.ndarray, " 2"], float, int]:
+    """Descend from `point` with its expansion; return the end, its value, the steps.
+
+    The expansion of a candidate is the next step's when it is accepted, as it nearly always is.
+    """
+    damping = np.diag(DAMPING * objective.squares())
+    for steps in range(MAX_STEPS):
+        value, gradient, hessian = expansion
+        step = newton_step(gradient, hessian + damping)
+        promise = -float(gradient @ step) / 2
+        if not promise > TOLERANCE * (1 + abs(value)):
+            return point, value, steps
+        length = 1.0
+        while True:
+            candidate = point + length * step
+            reached = objective.expansion(candidate)
+            if reached[0] <= value - 1e-4 * length * 2 * promise:
+                break
+            length /= 2
+            if length < 1e-16:  # no descent left in floating point
+                return point, value, steps
+        point, expansion = candidate, reached
+    return point, expansion[0], MAX_STEPS
+
+
+def newton_step(
+    gradient: Float[np.ndarray, " 2"], hessian: Float[np.ndarray, "2 2"]
+) -> Float[np.ndarray, " 2"]:
+    """Return -H^+ gradient; directions without curvature (rows of zeros) are not moved along.
+
+    H is scaled to a unit diagonal first: s and t differ by the size of a raw logit.
+    """
+    diagonal = np.sqrt(np.maximum(np.diag(hessian), 0.0))
+    scale = np.divide(1.0, diagonal, out=np.zeros(2), where=diagonal > 1e-150)
+    eigenvalues, basis = np.linalg.eigh(hessian * np.outer(scale, scale))
+    usable = eigenvalues > 1e-12
+    inverse = np.divide(1.0, eigenvalues, out=np.zeros(2), where=usable)
+    return np.asarray(-scale * (basis @ (inverse * (basis.T @ (scale * gradient)))))
+
+
+FIT_STEPS = 30
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """What fitting found."""
+
+    weight: Float[Tensor, "new dim"]
+    bias: Float[Tensor, " new"]
+    loss_before: float
+    """At the start; the ridge left out."""
+    loss_after: float
+    steps: int
+
+
+def fit(
+    sample: CalibrationSet,
+    weight: Float[Tensor, "new dim"],
+    bias: Float[Tensor, " new"],
+    ridge: float,
+    *,
+    fits_bias: bool = True,
+    max_steps: int = FIT_STEPS,
+) -> Fit:
+    """Minimise G from the rows (weight, bias).
+
+    Args:
+        sample: The data, and all logits that stay fixed.
+        weight: V_0, in float64.
+        bias: b_0.
+        ridge: Strength of the ridge, in rows of data.
+        fits_bias: Whether the biases may move.
+        max_steps: Bound on the steps of L-BFGS.
+    """
+    blocks = [
+        as_tensor(sample.features(rows, wide_enough(sample.data))) for rows in slices(len(sample))
+    ]
+    features = torch.cat(blocks)
+    squares = sample.weight @ features.square().sum(1, dtype=torch.float64)
+    size = float((squares / features.shape[1]).sqrt()) or 1.0
+    start = torch.cat([size * weight, bias[:, None]], dim=1)
+    rows = start.clone().requires_grad_()
+    data = sample.data
+    rows_per_class = float(data.counts[data.start :].mean())
+    strength = ridge / (len(sample.present) * rows_per_class)
+    values: list[float] = []
+
+    def evaluate() -> Tensor:
+        moved = rows.detach() - start
+        value, gradient = _loss(sample, features, rows.detach(), size)
+        if not fits_bias:
+            gradient[:, -1] = 0.0
+        rows.grad = gradient + strength * moved
+        values.append(value)
+        return gradient.new_tensor(value + strength / 2 * float(moved.square().sum()))
+
+    search = torch.optim.LBFGS(
+        [rows], max_iter=max_steps, max_eval=2 * max_steps, history_size=10,
+        tolerance_grad=1e-7, tolerance_change=1e-9, line_search_fn="strong_wolfe",
+    )  # fmt: skip
+    with torch.enable_grad():
+        search.step(evaluate)
+    found = rows.detach()
+    after, _ = _loss(sample, features, found, size)
+    steps = int(search.state[rows]["n_iter"])
+    return Fit(found[:, :-1] / size, found[:, -1].clone(), values[0], after, steps)
+
+
+def _loss(
+    sample: CalibrationSet, features: Float[Tensor, "rows dim"], rows: Tensor, size: float
+) -> tuple[float, Tensor]:
+    """Return the loss and its gradient in the rows (r V, b)."""
+    weight = (rows[:, :-1] / size).to(features.dtype)
+    gradient = torch.zeros_like(rows)
+    value = rows.new_zeros(())
+    for block in slices(len(features)):
+        logits = (features[block] @ weight.T).double() + rows[:, -1]
+        local = sample.terms(logits, block)
+        weighted = sample.weight[block, None] * local.gradient
+        value += sample.weight[block] @ local.value
+        gradient[:, :-1] += (weighted.to(features.dtype).T @ features[block]).double() / size
+        gradient[:, -1] += weighted.sum(0)
+    return float(value), gradient

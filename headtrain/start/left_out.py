@@ -1,0 +1,310 @@
+"""Logits that new rows give to data: those of the rows as they are, or leave-one-out logits.
+
+Rows that were computed from an image recognise that very image: with few images per class the
+logits of the training data are no guide to those of others. The leave-one-out logit of an image is
+what rows computed without it would give to it. For each initialisation it has a closed form:
+
+    class mean     the mean of the other n - 1 features of the class
+    imprint        the same, normalised
+    least-square   `clinit.headtrain.statistics.leave_one_out`
+    lda            a mean without the row, and a within-class covariance without the outer product
+                   w n / (n - 1) d d^T of its deviation d from the mean of its class
+
+The other rows keep their weights in the covariance of LDA. An image that is the only one of its
+class leaves a row of zeros behind.
+
+Rows that repeat each other are left out together: n counts groups, the mean of a group stands for
+the row in the means, and the covariance loses
+
+    sum_{i in group} w_i d_i d_i^T  +  w / (n - 1) e e^T,    w = sum_{i in group} w_i,
+
+with e the deviation of the mean of the group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from clinit.headtrain.array import Cholesky, as_tensor, beside, namespace, take
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.calibration_set import CalibrationSet, Logits, as_type
+from clinit.headtrain.start.new_rows import (
+    SHRINKAGE,
+    NewClasses,
+    shrunk,
+    unit,
+    unit_class_mean_rows,
+)
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.leave_one_out import Answers, blocks_of
+from clinit.headtrain.statistics.moments import add_by_class
+from clinit.headtrain.study import Start
+
+
+def in_sample(rows: Rows) -> Logits:
+    """Return the logits of the rows as they are."""
+    return lambda features, numbers: features @ rows.weight.T + rows.bias
+
+
+def leave_one_out(
+    start: Start,
+    rows: Rows,
+    sample: CalibrationSet,
+    statistics: ClassStatistics | None,
+    lam: float | None,
+) -> Float[Tensor, "rows new"]:
+    """Return the leave-one-out logits of new rows for the drawn ones, before any scale.
+
+    Args:
+        start: How the rows were computed; not `zero`, nor random.
+        rows: The rows, with their own biases; where `start` keeps biases as they are, the logits
+            are without any.
+        sample: What they were computed from, and the rows to look at.
+        statistics: Those of the data, where `start.reads_statistics`.
+        lam: Ridge of least-square rows.
+    """
+    data, with_bias = sample.data, start.bias == "write"
+    if start.init == "imprint" or statistics is None:
+        means = unit_class_mean_rows(data).weight
+        return sample.logits(_UnitMeans(means, data, normalised=start.init == "imprint"))
+    if start.init == "class-mean":
+        return sample.logits(_Means(rows, data, with_bias=with_bias))
+    if start.init == "lda" and data.groups is not None:
+        return _discriminants_without_groups(sample, statistics, with_bias=with_bias)
+    if start.init == "lda":
+        return sample.logits(_Discriminants.of(rows, data, statistics, with_bias=with_bias))
+    assert lam is not None
+    return _least_square_logits(rows, sample, statistics, lam, with_bias=with_bias)
+
+
+def _least_square_logits(
+    rows: Rows, sample: CalibrationSet, statistics: ClassStatistics, lam: float, *, with_bias: bool
+) -> Float[Tensor, "rows new"]:
+    covariance, mean = statistics.total_covariance, statistics.mean
+    xp = namespace(covariance)
+    system = Cholesky.of(covariance + beside(covariance, lam * np.eye(statistics.dim)))
+    direction = system.solve(mean[:, None])[:, 0]
+    data, found = sample.data, []
+    blocks, places = sample.blocks(statistics)
+    for block in blocks:
+        rows_of, shares = block.all_rows, data.shares
+        labels = data.labels[rows_of]
+        features = as_type(take(data.features, rows_of), xp.float64)
+        centred = features - mean
+        answers = Answers(
+            scores=features @ rows.weight.T + rows.bias,
+            target=np.where(labels >= data.start, labels - data.start, -1),
+            weights=statistics.weights[labels] * (1.0 if shares is None else shares[rows_of]),
+            white=system.half(centred.T).T,
+            overlaps=centred @ direction,
+            mean_overlap=float(mean @ direction),
+            lam=lam,
+            bias=None if with_bias else rows.bias,
+        )
+        found.append(as_tensor(answers.without(block)))
+    return torch.cat(found)[torch.from_numpy(places).to(found[0].device)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Own:
+    """Which logits of a block belong to the class of the row, and how many rows that has."""
+
+    truth: Float[Any, "rows new"]
+    """1 at the label of the row."""
+    count: Float[Any, " rows"]
+    """Rows of its class, those that repeat each other counted as one."""
+
+    @classmethod
+    def of(cls, logits: Float[Any, "rows new"], numbers: np.ndarray, data: NewClasses) -> _Own:
+        labels = data.labels[numbers]
+        columns = np.arange(data.start, data.stop)
+        truth = (labels[:, None] == columns[None, :]).astype(np.float64)
+        return cls(beside(logits, truth), beside(logits, data.counts[labels].astype(np.float64)))
+
+    def replaced(self, logits: Any, own: Any, alone: Any = 0.0) -> Any:
+        """Return the logits with others at the labels, and `alone` there for the only one."""
+        xp = namespace(logits)
+        own = xp.where(self.count > 1, own, alone)
+        return xp.where(self.truth > 0, own[:, None], logits)
+
+    @property
+    def others(self) -> Float[Any, " rows"]:
+        """N - 1; 1 where a row is the only one, whose value is replaced."""
+        xp = namespace(self.count)
+        return xp.where(self.count > 1, self.count - 1, 1.0)
+
+    def picked(self, logits: Any) -> Any:
+        """Return the logit at the label of each row; 0 where that is no new row."""
+        return namespace(logits).sum(self.truth * logits, axis=1)
+
+
+def _group_means(
+    features: Float[Any, "rows dim"], numbers: np.ndarray, data: NewClasses, *, units: bool = False
+) -> Float[Any, "rows dim"]:
+    """Return the mean of the group of each row, of h / |h| if `units`."""
+    xp, shares = namespace(features), data.shares
+    assert shares is not None
+    assert data.groups is not None
+    kinds, places = np.unique(data.groups[numbers], return_inverse=True)
+    members = np.flatnonzero(np.isin(data.groups, kinds))
+    rows = as_type(take(data.features, members), xp.float64)
+    rows = (unit(rows) if units else rows) * beside(features, shares[members])[:, None]
+    means = xp.zeros_like(features[: len(kinds), :])
+    add_by_class(means, rows, np.searchsorted(kinds, data.groups[members]))
+    return xp.take(means, beside(features, places), axis=0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Means:
+    """Weight mu_c, and a bias that no row changes."""
+
+    rows: Rows
+    data: NewClasses
+    with_bias: bool
+
+    def __call__(self, features: Any, numbers: np.ndarray) -> Any:
+        xp = namespace(features)
+        products = features @ self.rows.weight.T
+        own = _Own.of(products, numbers, self.data)
+        alone = self.data.groups is None
+        group = features if alone else _group_means(features, numbers, self.data)
+        removed = xp.sum(features * group, axis=1)
+        without = (own.count * own.picked(products) - removed) / own.others
+        logits = own.replaced(products, without)
+        return logits + self.rows.bias if self.with_bias else logits
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _UnitMeans:
+    """Means of h / |h|, as they are or normalised."""
+
+    means: Float[Any, "new dim"]
+    data: NewClasses
+    normalised: bool
+
+    def __call__(self, features: Any, numbers: np.ndarray) -> Any:
+        xp = namespace(features)
+        products = features @ self.means.T
+        own = _Own.of(products, numbers, self.data)
+        if self.data.groups is None:
+            removed = xp.linalg.vector_norm(features, axis=1)
+            overlap = own.picked(products) / xp.where(removed > 0, removed, 1.0)
+            size = xp.astype(removed > 0, xp.float64)  # a feature of zeros stays one
+        else:
+            group = _group_means(features, numbers, self.data, units=True)
+            removed = xp.sum(group * features, axis=1)
+            overlap = own.picked(group @ self.means.T)
+            size = xp.sum(group**2, axis=1)
+        total = own.count * own.picked(products) - removed  # sum of the other units, times h
+        if not self.normalised:
+            return own.replaced(products, total / own.others)
+        squares = xp.sum(self.means**2, axis=1)
+        of_class = own.truth @ squares
+        square = own.count**2 * of_class - 2 * own.count * overlap + size
+        norms = xp.sqrt(xp.where(squares > 0, squares, 1.0))
+        length = xp.sqrt(xp.where(square > 0, square, 1.0))
+        return own.replaced(products / norms, total / length)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Discriminants:
+    """weight = P mu_c and bias = -1/2 mu_c.P mu_c, with P the inverse of the shrunk covariance."""
+
+    rows: Rows
+    """Their weights are P mu_c, whatever their biases."""
+    data: NewClasses
+    means: Float[Any, "seen dim"]
+    squares: Float[Any, " new"]
+    """mu_c.P mu_c."""
+    system: Cholesky
+    weights: np.ndarray
+    with_bias: bool
+
+    @classmethod
+    def of(
+        cls, rows: Rows, data: NewClasses, statistics: ClassStatistics, *, with_bias: bool
+    ) -> _Discriminants:
+        means = statistics.class_means
+        squares = namespace(means).sum(rows.weight * means[data.start : data.stop, :], axis=1)
+        system = Cholesky.of(shrunk(statistics))
+        return cls(rows, data, means, squares, system, statistics.weights, with_bias)
+
+    def __call__(self, features: Any, numbers: np.ndarray) -> Any:
+        xp, labels = namespace(features), self.data.labels[numbers]
+        products = features @ self.rows.weight.T  # mu_k.P h
+        own = _Own.of(products, numbers, self.data)
+        means = xp.take(self.means, beside(features, labels), axis=0)
+        deviation = features - means
+        solved = self.system.solve(deviation.T).T  # P d
+        size = xp.sum(solved * deviation, axis=1)  # d.P d
+        at_row = xp.sum(solved * features, axis=1)  # d.P h
+        at_means = solved @ self.means[self.data.start : self.data.stop, :].T  # mu_k.P d
+        weights = beside(features, self.weights[labels])
+        removed = (1 - SHRINKAGE) * weights * own.count / own.others
+        gain = removed / (1 - removed * size)
+        half = 0.5 if self.with_bias else 0.0
+        logits = products - half * self.squares
+        logits = logits + gain[:, None] * at_means * (at_row[:, None] - half * at_means)
+        mean_at_row = own.picked(products) - at_row / own.others
+        mean_at_deviation = own.picked(at_means) - size / own.others
+        square = own.truth @ self.squares - 2 * own.picked(at_means) / own.others
+        square = square + size / own.others**2
+        without = mean_at_row - half * square
+        without = without + gain * mean_at_deviation * (at_row - half * mean_at_deviation)
+        return own.replaced(logits, without)
+
+
+def _discriminants_without_groups(
+    sample: CalibrationSet, statistics: ClassStatistics, *, with_bias: bool
+) -> Float[Tensor, "rows new"]:
+    """Return what discriminants answer without the group of each row.
+
+    In coordinates in which P is the identity, the covariance loses V^T diag(r) V, with V the
+    deviations of the rows of the group and of their mean: x.P_- y = x.y + (V x).C (V y) with
+    C = (diag(1/r) - V V^T)^-1.
+    """
+    data, found, half = sample.data, [], 0.5 if with_bias else 0.0
+    system = Cholesky.of(shrunk(statistics))
+    xp, means = namespace(statistics.gram), system.half(statistics.class_means.T).T
+    new, shares = means[data.start : data.stop, :], data.shares
+    assert shares is not None
+    blocks, places = blocks_of(
+        data.labels, sample.drawn, np.zeros(data.stop, dtype=bool), data.groups
+    )
+    for block in blocks:
+        (units, n), labels = block.rows.shape, data.labels[block.rows[:, 0]]
+        features = as_type(take(data.features, block.all_rows), xp.float64)
+        rows = xp.reshape(system.half(features.T).T, (units, n, -1))
+        of_class = xp.take(means, beside(means, labels), axis=0)[:, None, :]
+        deviations = xp.concat([rows, xp.mean(rows, axis=1, keepdims=True)], axis=1) - of_class
+        others = np.maximum(data.counts[labels] - 1, 1)[:, None]
+        weights = (1 - SHRINKAGE) * statistics.weights[labels][:, None]
+        removed = weights * np.concatenate([shares[block.rows], 1 / others], axis=1)
+        gram = deviations @ xp.matrix_transpose(deviations)
+        inner = xp.linalg.inv(beside(means, np.eye(n + 1) / removed[:, :, None]) - gram)
+        without = of_class - deviations[:, -1:, :] / beside(means, others)[:, :, None]
+
+        answers = [
+            xp.reshape(_downdated(rows, classes, deviations, inner, half), (units * n, -1))
+            for classes in (new[None, :, :], without)
+        ]
+        own = _Own.of(answers[0], block.all_rows, data)
+        found.append(as_tensor(own.replaced(answers[0], answers[1][:, 0])))
+    return torch.cat(found)[torch.from_numpy(places).to(found[0].device)]
+
+
+def _downdated(rows: Any, classes: Any, deviations: Any, inner: Any, half: float) -> Any:
+    """Return mu.P_- h - half mu.P_- mu for each row h of a unit and each mean mu of `classes`."""
+    xp = namespace(rows)
+    turned = xp.matrix_transpose(deviations)
+    at_means = classes @ turned @ inner
+    squares = xp.sum(classes**2, axis=2) + xp.sum(at_means * (classes @ turned), axis=2)
+    products = rows @ xp.matrix_transpose(classes)
+    products = products + rows @ turned @ xp.matrix_transpose(at_means)
+    return products - half * squares[:, None, :]

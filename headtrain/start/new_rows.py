@@ -1,0 +1,248 @@
+"""What an initialisation may look at.
+
+Rows of linear discriminant analysis with shrinkage, as in Deep SLDA.
+
+    L = [(1 - e) Sigma_W + e I]^-1,    weight = L mu_c,    bias = -1/2 mu_c.(L mu_c),    e = 1e-4
+
+Source: T. L. Hayes, C. Kanan, "Lifelong machine learning with deep streaming linear
+discriminant analysis", CVPR Workshops 2020, Eqs. 1 to 3. Sigma_W is the class-balanced
+within-class covariance over buffer and new task (theirs averages over rows: `weighting`).
+
+The rows that initialisations compute, before any scale.
+
+    random         U(-1/sqrt(d), 1/sqrt(d)) for weight and bias: the default of `torch.nn.Linear`
+    class-mean     the mean of the extended feature z = (h, 1), weight mu_c and bias 1: the paper's;
+                   or the mean of h / |h| with bias 0: that of the authors' earlier code
+    least-square   the rows of the new classes in W_LS, solved over old and new rows together for
+                   all classes that have a row in the data
+    imprint        weight m_c / |m_c| with m_c = mean of h / |h| over the class; bias 0
+    zero           weight and bias 0; `calibrated` makes the bias that of the class prior
+
+Source of imprinting: H. Qi, M. Brown, D. G. Lowe, "Low-shot learning with imprinted weights",
+CVPR 2018. Theirs is a cosine classifier: it normalises features too, has no bias, and multiplies
+the cosine by a learnt scale. Here the head is linear in h, and the scale is that of `scale`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import array_api_compat
+import numpy as np
+from jaxtyping import Float, Int
+
+from clinit.headtrain.array import FeatureRows, beside, namespace, solve_positive_definite, widen
+from clinit.headtrain.groups import one_of_each, shares_of
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.moments import add_by_class, cut
+from clinit.headtrain.statistics.solve import least_squares_head
+from clinit.headtrain.stream.scenario import Task
+from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.study import Start
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewClasses:
+    """The arrival of new classes: their rows [start, stop) of the head, and all stored data."""
+
+    features: FeatureRows
+    """Of shape (rows, dim): old and new rows together, in their stored dtype."""
+    labels: Int[np.ndarray, " rows"]
+    """Rows of the head."""
+    head: Rows
+    """The whole head as it stands, arrays of the library that reads the features. Its new rows
+    hold the random draw: stale values."""
+    start: int
+    stop: int
+    """Rows from `stop` on belong to classes not seen yet: fixed negatives (full head width)."""
+    base: int | None = None
+    """Rows [0, base) came with the head, all others up to `start` were initialised once. None: all
+    came with it."""
+    groups: Int[np.ndarray, " rows"] | None = None
+    """As of `find_groups`: rows of a group count together as one, and are left out together. None:
+    no row repeats another."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.stop <= self.head.weight.shape[0]:
+            raise ValueError(
+                f"new rows [{self.start}, {self.stop}) of a head of"
+                f" {self.head.weight.shape[0]} rows"
+            )
+        if self.features.shape[0] != len(self.labels):
+            raise ValueError(f"{self.features.shape[0]} features for {len(self.labels)} labels")
+        if self.features.shape[1] != self.head.weight.shape[1]:
+            raise ValueError(
+                f"features of width {self.features.shape[1]} for a head of"
+                f" width {self.head.weight.shape[1]}"
+            )
+        if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < self.stop:
+            raise ValueError(f"labels must lie in [0, {self.stop})")
+
+    @property
+    def counts(self) -> Int[np.ndarray, " seen"]:
+        """Rows of each class in [0, stop), those that repeat each other counted once."""
+        return np.bincount(one_of_each(self.labels, self.groups), minlength=self.stop)
+
+    @property
+    def shares(self) -> Float[np.ndarray, " rows"] | None:
+        """What each row counts, None if all count as one."""
+        return shares_of(self.groups)
+
+    @property
+    def pretrained(self) -> Rows:
+        """The rows that came with the head."""
+        return self.head.between(0, self.start if self.base is None else self.base)
+
+    @property
+    def stale(self) -> Rows:
+        """The new rows as they stand: the random draw."""
+        return self.head.between(self.start, self.stop)
+
+    @property
+    def has_old_rows(self) -> bool:
+        """Whether there is a row of an earlier class."""
+        return bool((self.labels < self.start).any())
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether a new class has two rows that differ, so that one can be judged by the others."""
+        return bool((self.counts[self.start :] > 1).any())
+
+    def require_rows(self) -> None:
+        """Refuse new classes of which there is no sample to learn from."""
+        empty = np.flatnonzero(self.counts[self.start :] == 0) + self.start
+        if len(empty):
+            raise ValueError(f"no sample of the new classes in head rows {empty.tolist()}")
+
+
+SHRINKAGE = 1e-4
+
+
+def lda_rows(data: NewClasses, statistics: ClassStatistics) -> Rows:
+    """Return the discriminants of the new classes, for equal priors."""
+    return discriminants(statistics, slice(data.start, data.stop))
+
+
+def discriminants(statistics: ClassStatistics, classes: slice = slice(None)) -> Rows:
+    """Return the discriminants of `classes`, for equal priors."""
+    return discriminants_of(statistics.class_means[classes, :], shrunk(statistics))
+
+
+def discriminants_of(means: Float[Any, "classes dim"], covariance: Float[Any, "dim dim"]) -> Rows:
+    """Return the discriminants of classes with these means and this covariance.
+
+    Raises:
+        numpy.linalg.LinAlgError: If it is not positive definite to working precision.
+    """
+    weight = solve_positive_definite(covariance, means.T).T
+    return Rows(weight, -0.5 * namespace(weight).sum(weight * means, axis=1))
+
+
+def shrunk(statistics: ClassStatistics) -> Float[Any, "dim dim"]:
+    """Return (1 - e) Sigma_W + e I."""
+    return towards_identity(statistics.within_covariance, SHRINKAGE)
+
+
+def towards_identity(
+    covariance: Float[Any, "dim dim"], weight: float, size: float = 1.0
+) -> Float[Any, "dim dim"]:
+    """Return (1 - weight) covariance + weight size I."""
+    system = (1 - weight) * covariance
+    return system + beside(system, weight * size * np.eye(covariance.shape[0]))
+
+
+def raw_rows(
+    start: Start,
+    data: NewClasses,
+    statistics: ClassStatistics | None = None,
+    lam: float | None = None,
+) -> Rows:
+    """Return the rows [start, stop) of the head as computed, before any scale.
+
+    Args:
+        start: Which rows; not random ones.
+        data: The data and the head.
+        statistics: Statistics of old and new rows, where `start.reads_statistics`.
+        lam: Ridge, where `start.reads_lambda`.
+    """
+    if start.init == "zero":
+        return zero_rows(data)
+    if start.init == "imprint":
+        return imprinted_rows(data)
+    if statistics is None:
+        return unit_class_mean_rows(data)
+    if start.init == "class-mean":
+        return class_mean_rows(data, statistics)
+    if start.init == "lda":
+        return lda_rows(data, statistics)
+    assert lam is not None
+    return least_square_rows(data, statistics, lam)
+
+
+def class_mean_rows(data: NewClasses, statistics: ClassStatistics) -> Rows:
+    """Return (mu_c, 1) for each new class."""
+    means = statistics.class_means[data.start : data.stop, :]
+    return Rows(means, beside(means, np.ones(data.stop - data.start)))
+
+
+def unit_class_mean_rows(data: NewClasses) -> Rows:
+    """Return (mean of h / |h|, 0) for each new class; a feature of zeros stays one."""
+    new = np.flatnonzero(data.labels >= data.start)
+    order = new[np.argsort(data.labels[new], kind="stable")]
+    weight = data.head.weight
+    xp, device = namespace(weight), array_api_compat.device(weight)
+    classes = data.stop - data.start
+    sums = xp.zeros((classes, weight.shape[1]), dtype=xp.float64, device=device)
+    for block, labels, *shares in cut(data.features, data.labels, order, data.shares):
+        features = unit(block)
+        if shares:
+            features *= beside(features, shares[0])[:, None]
+        add_by_class(sums, features, labels - data.start)
+    counts = beside(sums, data.counts[data.start :].astype(np.float64))
+    return Rows(sums / counts[:, None], beside(sums, np.zeros(classes)))
+
+
+def unit(features: Any) -> Any:
+    """Return h / |h| in float64; a feature of zeros stays one."""
+    xp = namespace(features)
+    wide = xp.astype(widen(features), xp.float64)
+    norms = xp.linalg.vector_norm(wide, axis=1, keepdims=True)
+    wide /= xp.where(norms > 0, norms, 1.0)
+    return wide
+
+
+def zero_rows(data: NewClasses) -> Rows:
+    """Return a row of zeros for each new class."""
+    weight, classes = data.head.weight, data.stop - data.start
+    xp, device = namespace(weight), array_api_compat.device(weight)
+    return Rows(
+        xp.zeros((classes, weight.shape[1]), dtype=xp.float64, device=device),
+        xp.zeros(classes, dtype=xp.float64, device=device),
+    )
+
+
+def imprinted_rows(data: NewClasses) -> Rows:
+    """Return the normalised mean of the normalised features of each new class."""
+    mean = unit_class_mean_rows(data)
+    xp = namespace(mean.weight)
+    norms = xp.linalg.vector_norm(mean.weight, axis=1, keepdims=True)
+    return Rows(mean.weight / xp.where(norms > 0, norms, 1.0), mean.bias)
+
+
+def random_rows(rng: np.random.Generator, classes: int, dim: int) -> Rows:
+    """Draw `classes` rows for features of width `dim`; the weights first, then the biases."""
+    bound = dim**-0.5
+    weight = rng.uniform(-bound, bound, size=(classes, dim))
+    return Rows(weight, rng.uniform(-bound, bound, size=classes))
+
+
+def random_task_rows(seed: int, task: Task, dim: int) -> Rows:
+    """Draw random rows for the classes of a task; whatever else a run does, they are the same."""
+    return random_rows(generator(seed, Draw.RANDOM_ROWS, task.number), len(task.classes), dim)
+
+
+def least_square_rows(data: NewClasses, statistics: ClassStatistics, lam: float) -> Rows:
+    """Return the new rows of W_LS at `lam`."""
+    return least_squares_head(statistics, lam).between(data.start, data.stop)

@@ -1,0 +1,382 @@
+"""The scale of rows of single images, learnt from old classes that play new ones.
+
+A single image leaves nothing behind when it is left out, so that nothing about a new class shows
+how far its row may be trusted. Old classes do. In an episode some of them lose their row of the
+head and all images but one; rows are computed from these as those of the new classes were, and the
+images that were put aside judge them, next to images of classes that keep their rows:
+
+    F(s) = 1 / E sum_e sum_i w_ei CE(s g_ei, old logits of i),    w: alike for each class; those
+                                                                  that play weigh n / (n + C)
+
+is minimised in one factor, with n new classes and C old ones that have rows. The factor is carried
+over by norms: new rows become as long as those of the episodes. The loss is cross entropy whatever
+that of the training is, so that a nat is a nat.
+
+Rows that will be trained should be longer. AdamW moves each weight by about its learning rate per
+update, however little there is to learn from single images: old and new rows of d weights may end
+2 lr updates sqrt(d) further from each other, in directions that mean little to other images. New
+rows are lengthened by as much, until that costs too much in the episodes.
+
+Images of a class that came later and has one image do not judge: its row was computed from it.
+
+New rows, and how they came about.
+
+Bring new rows to the scale of the rows that the head has.
+
+rows = factor * raw rows + (0, shift)
+
+Where new classes have a single image, nothing can be left out to calibrate on, and the factor is
+learnt from old classes (`episodes`). Where that is impossible too, or the factor would be negative
+(the images left out are unlike the others of their class), rows take the norm of the old ones, and
+least-square rows of single images that will be trained twice that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+
+from clinit.errors import StatisticsError
+from clinit.headtrain.array import as_tensor, beside, namespace, take, to_numpy
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.start.calibrate import (
+    Calibration,
+    Objective,
+    calibrate,
+    norm_factor,
+    norm_ratio,
+    pretrained_norm_factor,
+    row_factors,
+)
+from clinit.headtrain.start.calibration_set import CalibrationSet, balanced_draw
+from clinit.headtrain.start.left_out import in_sample, leave_one_out
+from clinit.headtrain.start.new_rows import NewClasses, raw_rows
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, row_weights
+from clinit.headtrain.statistics.lambda_curve import LambdaCurve
+from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.study import Start
+from clinit.headtrain.train.losses import FixedPart, loss_named
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Initialisation:
+    """New rows, and how they came to their scale."""
+
+    rows: Rows
+    factor: float = 1.0
+    """What the raw rows were multiplied by; their mean for `row-norm`."""
+    shift: float = 0.0
+    """What was added to the biases."""
+    loss_before: float | None = None
+    """Class-balanced loss before the last search: of the raw rows, on the logits that calibration
+    looks at, or of the rows that the fit starts from. None where there was no search."""
+    loss_after: float | None = None
+    steps: int | None = None
+    """Steps of that search."""
+    lam: float | None = None
+    """Ridge of the least squares; None for the others."""
+    curve: LambdaCurve | None = None
+    """What lambdas were judged by; None unless one was chosen from the data."""
+    library: str | None = None
+    """What computed them: `numpy` or `cupy`; None for random rows, which are not computed."""
+
+    def facts(self) -> Initialisation:
+        """Return all but the rows, which would hold memory of the device."""
+        return replace(self, rows=Rows(np.empty((0, 0)), np.empty(0)))
+
+
+CASTS, TURNS = 8, 4
+"""Draws of the classes that play, and episodes of each, with one image after another."""
+MAX_ROWS = 2048
+"""Old rows that episodes are made of; more only if these were not two per class."""
+LONGEST = 1.5
+"""Norm of least-square rows at most, beside that of the rows that came with the head; of others 1:
+these hold the mean of all classes too. A backbone that was trained on the old classes tells them
+apart better than new ones, so that episodes may ask for too much."""
+LONGEST_TRAINED = 2.0
+"""The same for least-square rows that will be trained."""
+TOLERANCE = 0.5
+"""Nats that these may lose in episodes by being longer; 0.3 cost a point after a logistic head."""
+LOSS = loss_named("ce")
+Ints = Int[np.ndarray, " _"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Episode:
+    """Rows computed from one image per class, and what judges them."""
+
+    weight: Float[np.ndarray, "playing dim"]
+    logits: Float[np.ndarray, "judges playing"]
+    target: Int[np.ndarray, " judges"]
+    """Column of the label, or -1 for a class that keeps its row."""
+    weights: Float[np.ndarray, " judges"]
+    """Of the judges in the loss."""
+    fixed: FixedPart
+
+
+def learnt_scale(
+    raw: Initialisation, start: Start, sample: CalibrationSet, travel: float
+) -> Calibration | None:
+    """Return the factor of new rows of single images, its loss before and after over episodes.
+
+    None where there is nothing to learn from: fewer than two old classes have two rows, their
+    least squares are singular, or the best factor is not positive.
+
+    Args:
+        raw: The new rows as computed.
+        start: How they were computed.
+        sample: The data, and the spread of the logits of old rows.
+        travel: As of `scaled`.
+    """
+    old = to_numpy(sample.data.pretrained.weight)
+    try:
+        episodes = list(_Stage.of(sample.data, start, raw.lam).episodes()) if old.any() else []
+    except StatisticsError:
+        return None
+    if not episodes:
+        return None
+    weight = np.concatenate([each.weight for each in episodes])
+    judges = _together(episodes, sample)
+    logits = torch.from_numpy(np.concatenate([each.logits for each in episodes]))
+    kept, unit = logits.new_zeros(logits.shape[1]), norm_ratio(old, weight)
+    found = calibrate(judges, logits, guess=unit, kept_bias=kept)
+    if found.factor <= 0:
+        return None
+    factor = min(found.factor, unit * (LONGEST if start.reads_lambda else 1.0))
+    objective = Objective.of(judges, logits, kept)
+    if travel:
+        reach = 2 * travel * old.shape[1] ** 0.5 / np.linalg.norm(old, axis=1).mean()
+        longest = min(factor + reach * unit, LONGEST_TRAINED * unit)
+        factor = _longer(objective, factor, longest)
+    point = np.array([factor, 0.0])
+    loss = objective.value(point) - objective.penalty(point)
+    carried = norm_ratio(weight, to_numpy(raw.rows.weight))
+    return replace(found, factor=factor * carried, loss_after=loss)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stage:
+    """Old rows, and what is known of them."""
+
+    start: Start
+    lam: float | None
+    head: Rows
+    features: Float[np.ndarray, "rows dim"]
+    labels: Int[np.ndarray, " rows"]
+    logits: Float[np.ndarray, "rows head"]
+    judges: Bool[np.ndarray, " rows"]
+    """Whether a row may judge: its row of the head was not computed from it alone."""
+    new: range
+    """Head rows of the new classes, which are not there yet."""
+
+    @classmethod
+    def of(cls, data: NewClasses, start: Start, lam: float | None) -> _Stage:
+        """Take `MAX_ROWS` old rows, or two per class, in an order that is theirs alone."""
+        old = np.flatnonzero(data.labels < data.start)
+        two_each = 2 * len(np.unique(data.labels[old]))
+        drawn = old[balanced_draw(data.labels[old], max(MAX_ROWS, two_each))]
+        features = to_numpy(take(data.features, drawn)).astype(np.float64)
+        order = np.lexsort((features.sum(axis=1), data.labels[drawn]))
+        features, labels = features[order], data.labels[drawn][order]
+        head = data.head.on_host()
+        base = data.start if data.base is None else data.base
+        return cls(
+            start, lam, head, features, labels,
+            logits=features @ head.weight.T + head.bias,
+            judges=(labels < base) | (data.counts[labels] > 1),
+            new=range(data.start, data.stop),
+        )  # fmt: skip
+
+    def episodes(self) -> Iterator[Episode]:
+        """Yield all episodes; none if no two classes have two rows."""
+        counts = np.bincount(self.labels)
+        present, several = np.flatnonzero(counts), np.flatnonzero(counts > 1)
+        share = len(self.new) / (len(self.new) + len(present))
+        playing = min(max(1, round(share * len(present))), len(several) // 2)
+        rng = generator(0, Draw.EPISODES)
+        for _ in range(CASTS if playing else 0):
+            cast = np.sort(rng.choice(several, playing, replace=False))
+            yield from self._played(cast, share, rng)
+
+    def _played(self, cast: Ints, share: float, rng: np.random.Generator) -> Iterator[Episode]:
+        """Yield the episodes of one cast, whose rows of the head come last."""
+        stays = ~np.isin(self.labels, cast)
+        order = np.concatenate([np.unique(self.labels[stays]), cast])
+        first, stop = len(order) - len(cast), len(order)
+        place = np.zeros(self.new.start, dtype=int)
+        place[order] = np.arange(stop)
+        classes = place[self.labels]
+        totals = np.bincount(classes[stays], minlength=stop)
+        totals[first:] = 1
+        summed = partial(ClassStatistics.of, weighting=self.start.weighting, totals=totals)
+        known = summed(self.features[stays], classes[stays])
+        shuffled = [rng.permutation(np.flatnonzero(self.labels == each)) for each in cast]
+        for turn in range(TURNS):
+            images = np.array([rows[turn % len(rows)] for rows in shuffled])
+            played = NewClasses(
+                self.features[images], classes[images], self.head.between(0, stop), first, stop
+            )
+            added = summed(played.features, played.labels, shift=known.shift)
+            rows = raw_rows(self.start, played, known + added, self.lam)
+            aside = np.setdiff1d(np.concatenate(shuffled), images)
+            others = np.flatnonzero(stays & self.judges)[turn::TURNS]
+            judges = np.concatenate([aside, others])
+            target = np.where(classes[judges] < first, -1, classes[judges] - first)
+            yield self._judged(rows, judges, target, cast, share)
+
+    def _judged(self, rows: Rows, judges: Ints, target: Ints, cast: Ints, share: float) -> Episode:
+        labels = self.labels[judges]
+        weights = row_weights(np.bincount(labels), "class")[labels]
+        for group, part in ((target >= 0, share), (target < 0, 1 - share)):
+            weights[group] *= part / max(weights[group].sum(), 1e-300)  # a group may be empty
+        columns = np.setdiff1d(np.arange(self.logits.shape[1]), [*cast, *self.new])
+        fixed = torch.from_numpy(self.logits[np.ix_(judges, columns)])
+        labelled = np.where(target < 0, np.searchsorted(columns, labels), -1)
+        bias = rows.bias if self.start.bias == "write" else 0.0
+        return Episode(
+            weight=rows.weight,
+            logits=self.features[judges] @ rows.weight.T + bias,
+            target=target,
+            weights=weights / (CASTS * TURNS),
+            fixed=LOSS.fixed_part(fixed, torch.from_numpy(labelled), self.logits.shape[1]),
+        )
+
+
+def _together(episodes: list[Episode], sample: CalibrationSet) -> CalibrationSet:
+    """Return the judges of all episodes as what calibration looks at."""
+    target = np.concatenate([each.target for each in episodes])
+    weights = np.concatenate([each.weights for each in episodes])
+    parts = FixedPart(*map(torch.cat, zip(*(each.fixed for each in episodes), strict=True)))
+    return replace(
+        sample, loss=LOSS, drawn=np.arange(len(target)), labels=target, weights=weights,
+        target=torch.from_numpy(target), weight=torch.from_numpy(weights), fixed=parts,
+    )  # fmt: skip
+
+
+def _longer(objective: Objective, factor: float, longest: float) -> float:
+    """Return the largest factor up to `longest` that loses `TOLERANCE` at most; F is convex.
+
+    Nor does it lose more than rows gain over rows of zeros.
+    """
+
+    def loss(factor: float) -> float:
+        return objective.value(np.array([factor, 0.0]))
+
+    most, low, high = min(loss(factor) + TOLERANCE, loss(0.0)), factor, longest
+    if loss(longest) <= most:
+        return longest
+    while high > (1 + 1e-3) * low:
+        middle = (low + high) / 2
+        low, high = (middle, high) if loss(middle) <= most else (low, middle)
+    return low
+
+
+OF_SINGLE_ROWS = 2.0
+"""Norm of least-square rows of single images that will be trained, beside that of the rows that
+came with the head, if there are no old classes to learn it from. It was chosen on photographs."""
+
+
+def scaled(
+    raw: Initialisation,
+    start: Start,
+    data: NewClasses,
+    sample: CalibrationSet | None = None,
+    statistics: ClassStatistics | None = None,
+    *,
+    travel: float = math.inf,
+) -> Initialisation:
+    """Bring rows as they were computed to the scale of the head.
+
+    Args:
+        raw: The rows as computed.
+        start: How they were computed, and their scale.
+        data: The data and the head.
+        sample: What `calibrated` rows are chosen by, where `start.looks_around`.
+        statistics: Those that the rows were computed from, if any.
+        travel: How far training can move a weight: its learning rate times its updates; 0 if the
+            rows are used as they are.
+    """
+    rows = raw.rows
+    kept = data.stale.bias if start.bias == "keep" else None
+    if start.is_calibrated and _can_be_calibrated(start, data):
+        assert sample is not None
+        found = _calibrated(raw, start, sample, statistics, kept)
+        if found.factor > 0:
+            return found
+    elif start.is_calibrated and data.has_old_rows and (start.reads_lambda or not travel):
+        assert sample is not None
+        learnt = learnt_scale(raw, start, sample, travel)
+        if learnt is not None:
+            return _by(learnt, raw, kept)
+    factors = np.ones(rows.bias.shape[0])
+    if start.is_calibrated and start.reads_lambda and data.has_old_rows and not data.has_pairs:
+        factors *= pretrained_norm_factor(rows, data) * (OF_SINGLE_ROWS if travel else 1.0)
+    elif start.scale == "norm" or start.is_calibrated:
+        factors *= norm_factor(rows, data)
+    elif start.scale == "row-norm":
+        factors = row_factors(rows, data)
+    return replace(raw, rows=_affine(rows, factors, 0.0, kept), factor=float(factors.mean()))
+
+
+def _can_be_calibrated(start: Start, data: NewClasses) -> bool:
+    """Return whether there is something to calibrate on; else the rows take the norm of others.
+
+    Without a row of an earlier class nothing holds the shift back: the least loss is where every
+    image is of a new class. Without a new class of two rows nothing can be left out.
+    """
+    return data.has_old_rows and (data.has_pairs or not _leaves_out(start))
+
+
+def _leaves_out(start: Start) -> bool:
+    """Return whether rows are calibrated on logits of images that they were not computed from."""
+    return start.calibration == "leave-one-out" and start.init != "zero"
+
+
+def _calibrated(
+    raw: Initialisation,
+    start: Start,
+    sample: CalibrationSet,
+    statistics: ClassStatistics | None,
+    kept: Any | None,
+) -> Initialisation:
+    rows = raw.rows
+    if _leaves_out(start):
+        sample = sample.judgeable
+        logits = leave_one_out(start, rows, sample, statistics, raw.lam)
+    else:
+        without = namespace(rows.bias).zeros_like(rows.bias)
+        own = in_sample(rows if kept is None else Rows(rows.weight, without))
+        logits = sample.logits(own)
+    found = calibrate(
+        sample,
+        logits,
+        guess=norm_factor(rows, sample.data),
+        kept_bias=None if kept is None else as_tensor(kept),
+    )
+    return _by(found, raw, kept)
+
+
+def _by(found: Calibration, raw: Initialisation, kept: Any | None) -> Initialisation:
+    rows = raw.rows
+    return replace(
+        raw,
+        rows=_affine(rows, np.full(rows.bias.shape[0], found.factor), found.shift, kept),
+        factor=found.factor,
+        shift=found.shift,
+        loss_before=found.loss_before,
+        loss_after=found.loss_after,
+        steps=found.steps,
+    )
+
+
+def _affine(raw: Rows, factors: np.ndarray, shift: float, kept: Any | None) -> Rows:
+    each = beside(raw.weight, factors)
+    bias = each * raw.bias + shift if kept is None else kept
+    return Rows(each[:, None] * raw.weight, bias)

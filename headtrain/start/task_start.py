@@ -1,0 +1,249 @@
+"""How the heads of a bank start a task: with initialised new rows, or solved as a whole.
+
+A solved head follows from all rows of all classes seen so far, and is not trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+
+from clinit.headtrain.array import (
+    FeatureRows,
+    beside,
+    library,
+    library_for,
+    namespace,
+    placed,
+    torch_stream,
+)
+from clinit.headtrain.rows import NEVER, Rows
+from clinit.headtrain.start.initialise import initialise
+from clinit.headtrain.start.new_rows import NewClasses, discriminants
+from clinit.headtrain.start.scale import Initialisation
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting
+from clinit.headtrain.statistics.lambda_curve import LambdaCurve, lambda_curve
+from clinit.headtrain.statistics.solve import LambdaPath, least_squares_head
+from clinit.headtrain.stream.scenario import Task
+from clinit.headtrain.study import Start, Study
+from clinit.stopwatch import Stopwatch
+
+Solve = Callable[[ClassStatistics, float], Rows]
+"""Solves for a head over all classes, at a lambda that not every method reads."""
+
+
+def rule_out(head: Rows, has_data: Bool[np.ndarray, " classes"]) -> Rows:
+    """Give the rows of classes without data weight 0 and a bias that no feature overcomes."""
+    xp = namespace(head.weight)
+    present = beside(head.weight, has_data)
+    return Rows(
+        weight=xp.where(present[:, None], head.weight, 0.0),
+        bias=xp.where(present, head.bias, NEVER),
+    )
+
+
+def nearest_class_mean(statistics: ClassStatistics, lam: float) -> Rows:
+    """Return (mu_c, -1/2 |mu_c|^2) for each class: that whose mean is nearest to the feature wins.
+
+        -1/2 |h - mu_c|^2 = mu_c.h - 1/2 |mu_c|^2 - 1/2 |h|^2,
+
+    and the last term is the same for all classes: a linear head.
+
+    Source: T. Mensink, J. Verbeek, F. Perronnin, G. Csurka, "Distance-based image
+    classification: generalizing to new classes at near-zero cost", IEEE TPAMI 35(11), 2013.
+    """
+    means = statistics.class_means
+    squares = namespace(means).sum(means**2, axis=1)
+    return rule_out(Rows(means, -0.5 * squares), statistics.totals > 0)
+
+
+def lda(statistics: ClassStatistics, lam: float) -> Rows:
+    """Return the discriminant of each class, for equal priors."""
+    return rule_out(discriminants(statistics), statistics.totals > 0)
+
+
+SOLVED: Mapping[str, Solve] = {"ncm": nearest_class_mean, "ridge": least_squares_head, "lda": lda}
+"""By the name of their method; of `ridge` the row of a class without data is zero."""
+PHASES = ("features", "statistics", "lambda", "solve", "calibrate", "fit")
+Spent = dict[str, float]
+"""Seconds by what they were spent on: those of `PHASES` that there were."""
+
+
+def warm_up(device: torch.device) -> None:
+    """Start a made task, so that no run is charged for loading CuPy and compiling its kernels."""
+    if library_for(device) == "numpy":
+        return
+    with torch_stream(device):
+        start_made_task(partial(placed, device=device))
+
+
+def start_made_task(place: Callable[[np.ndarray], Any]) -> list[Initialisation]:
+    """Initialise a class of two beside a class of two, each in some ways; `place` makes arrays."""
+    features = place(np.array([[0, 1], [0, 2], [3, 0], [4, 0]], dtype=np.float32))
+    head = Rows(place(np.array([[0.0, 1.0], [0.5, 0.5]])), place(np.zeros(2)))
+    data = NewClasses(features, np.array([0, 0, 1, 1]), head, 1, 2)
+    return [initialise(Start(init=init), data) for init in ("least-square", "class-mean")]
+
+
+@dataclass(eq=False)
+class TaskStart:
+    """What the heads share at the start of a task.
+
+    Features, statistics and the curve of lambda are computed once, at their first use, but count
+    in the time of each head that needs them: alone it would have had to compute them too.
+    """
+
+    task: Task
+    """Whose classes arrive."""
+    num_base: int
+    """Rows that came with the head."""
+    read: Callable[[], FeatureRows]
+    """Returns the features of the old and new rows that may be looked at; it is called if rows are
+    computed, and not for random rows."""
+    labels: Int[np.ndarray, " rows"]
+    """Of these rows."""
+    solve: Solve | None
+    """How the head is solved; None if rows are initialised."""
+    device: torch.device
+    """Where the work that is timed is done."""
+    chosen: Callable[[LambdaCurve], None]
+    """Called with the curve by which lambda is chosen, if it is."""
+    summed: Callable[[FeatureRows, Weighting], ClassStatistics] | None = None
+    """Returns the class statistics of these features; default: sums all rows."""
+    groups: Callable[[], Int[np.ndarray, " rows"] | None] = lambda: None
+    """Returns the groups of rows that repeat each other, None if none does."""
+    heads_alike: bool = False
+    """Whether all heads have the same rows yet, as they have before the first task: those that
+    start in the same way then start with the same rows."""
+
+    def __post_init__(self) -> None:
+        """Nothing is shared yet."""
+        self._starts: dict[tuple[Start, str, float], tuple[Initialisation, Spent]] = {}
+        self._watch = Stopwatch(self.device)
+        self._shared: dict[str, Any] = {}
+
+    def start(self, study: Study, head: Rows) -> tuple[Initialisation, Spent]:
+        """Return the rows that a head starts with, up to its last seen one; and its seconds.
+
+        They are the task's new rows, or all rows of a head that is solved.
+        """
+        if self.solve is not None:
+            return self._solved(study, self.solve)
+        init, new = study.start, (self.task.start, self.task.stop)
+        if init.init == "random":
+            return Initialisation(head.between(*new)), {}
+        data = NewClasses(self.features, self.labels, head, *new, self.num_base, self._groups)
+        if not self.heads_alike:
+            return self._initialised(study, data)
+        # How far training goes matters to rows of single images alone.
+        key = init, study.training.loss, 0.0 if data.has_pairs else _travel(study)
+        if key not in self._starts:
+            self._starts[key] = self._initialised(study, data)
+        return self._starts[key]
+
+    def _initialised(self, study: Study, data: NewClasses) -> tuple[Initialisation, Spent]:
+        init = study.start
+        statistics, needed = None, ["features"]
+        if init.reads_statistics:
+            statistics = self.statistics(init.weighting)
+            needed.append(f"statistics {init.weighting}")
+        if init.chooses_lambda and init.lam != "held-out":
+            self._path(init.weighting)
+            needed.append(f"lambda {init.weighting}")
+        watch = Stopwatch(self.device)
+        start = initialise(
+            init,
+            data,
+            loss=study.training.loss,
+            travel=_travel(study),
+            statistics=statistics,
+            path=lambda: self._path(init.weighting),
+            watch=watch,
+        )
+        if start.curve is not None:
+            self.chosen(start.curve)
+        return start, self._with_shared(needed, watch)
+
+    def _once(self, phase: str, compute: Callable[[], Any]) -> Any:
+        """Return what heads share under this name, computed at its first use."""
+        if phase not in self._shared:
+            with self._watch.phase(phase):
+                self._shared[phase] = compute()
+        return self._shared[phase]
+
+    def _path(self, weighting: Weighting) -> LambdaPath:
+        statistics = self.statistics(weighting)
+        path: LambdaPath = self._once(f"lambda {weighting}", lambda: LambdaPath.of(statistics))
+        return path
+
+    def statistics(self, weighting: Weighting = "class") -> ClassStatistics:
+        """Return the class statistics of the rows that the start looks at."""
+        features, found = self.features, self.summed or self._sum
+        phase = f"statistics {weighting}"
+        statistics: ClassStatistics = self._once(phase, lambda: found(features, weighting))
+        return statistics
+
+    def _sum(self, features: FeatureRows, weighting: Weighting) -> ClassStatistics:
+        classes, groups = self.task.stop, self._groups
+        return ClassStatistics.of(
+            features, self.labels, num_classes=classes, weighting=weighting, groups=groups
+        )
+
+    def _curve(self, weighting: Weighting) -> LambdaCurve:
+        features, classes, groups = self.features, self.task.stop, self._groups
+
+        def compute() -> LambdaCurve:
+            curve = lambda_curve(features, self.labels, classes, weighting=weighting, groups=groups)
+            self.chosen(curve)
+            return curve
+
+        found: LambdaCurve = self._once(f"lambda {weighting}", compute)
+        return found
+
+    @cached_property
+    def _groups(self) -> Int[np.ndarray, " rows"] | None:
+        with self._watch.phase("features"):
+            return self.groups()
+
+    @cached_property
+    def features(self) -> FeatureRows:
+        """The features of the rows that the start looks at."""
+        with self._watch.phase("features"):
+            return self.read()
+
+    def _solved(self, study: Study, solve: Solve) -> tuple[Initialisation, Spent]:
+        idle = study.idle("method")
+        weighting: Weighting = "class" if "weighting" in idle else study.start.weighting
+        statistics = self.statistics(weighting)
+        needed = ["features", f"statistics {weighting}"]
+        curve, lam = None, None
+        if "lam" not in idle:
+            if isinstance(study.start.lam, str):
+                curve = self._curve(weighting)
+                needed.append(f"lambda {weighting}")
+            lam = curve.best if curve is not None else study.start.ridge_parameter
+        watch = Stopwatch(self.device)
+        with watch.phase("solve"):
+            rows = solve(statistics, lam or 0.0)
+        start = Initialisation(rows, lam=lam, curve=curve, library=library(rows.weight))
+        return start, self._with_shared(needed, watch)
+
+    def _with_shared(self, needed: list[str], own: Stopwatch) -> Spent:
+        shared = {name.split()[0]: self._watch.seconds[name] for name in needed}
+        return {
+            phase: shared.get(phase, 0.0) + own.seconds.get(phase, 0.0)
+            for phase in PHASES
+            if phase in shared or phase in own.seconds
+        }
+
+
+def _travel(study: Study) -> float:
+    """Return how far training can move a weight: AdamW moves it by about the learning rate."""
+    updates = study.stream.iterations
+    return updates * study.training.rate if updates else 0.0

@@ -1,0 +1,1 @@
+"""Moments of features by class, and the least-square heads that follow from them."""

@@ -1,0 +1,448 @@
+"""Counts, sums and second moment of features, a class at a time, in one pass.
+
+With z = (h, 1) the extended feature, the least-square head, LDA, the neural-collapse
+metrics and D_LS are functions of
+
+    n_c,    S_c = sum_{i in c} (h_i - a),    G = sum_i w_{y_i} (h_i - a)(h_i - a)^T
+
+for any fixed shift a. The weights w_c of a row say what "Ave" means: 1 / (C n_c) for
+averages over classes of averages over rows (`class`), 1 / N for averages over rows
+(`sample`). They need the labels only, so they are fixed before the first feature is read,
+and statistics of equal weights add up over blocks, shards and hosts.
+
+The shift is there for accuracy: E[h h^T] - E[h] E[h]^T cancels when the mean is large, and
+a shift anywhere near the mean removes that (T. F. Chan, G. H. Golub, R. J. LeVeque,
+"Algorithms for computing the sample variance: analysis and recommendations", The American
+Statistician 37(3), 1983). Statistics of different shifts add exactly:
+
+    G' = G + s d^T + d s^T + w d d^T,    d = a - a',    s = sum_c w_c S_c,    w = sum_c w_c n_c.
+
+Statistics of two sets of rows as those of one, for averages over rows.
+
+Class statistics of one task after another: rows that stay are not summed again.
+
+A buffer that keeps all rows has, at task k, those of the tasks before it and those of the task; to
+sum them anew at each task would cost k times as much as the new ones do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import array_api_compat
+import numpy as np
+from jaxtyping import Float, Int
+
+from clinit.errors import StatisticsError
+from clinit.headtrain.array import FeatureRows, beside, namespace, select, take, to_numpy, widen
+from clinit.headtrain.groups import one_of_each, shares_of
+from clinit.headtrain.statistics.moments import Block, MomentSums, cut
+from clinit.headtrain.stream.buffer import TaskRows
+
+Weighting = Literal["class", "sample"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassStatistics:
+    """Class-wise moments of a set of rows, or of a part of it. Memory O(d^2 + C d)."""
+
+    totals: Int[np.ndarray, " classes"]
+    """Rows of each class in the whole set; a class without rows counts for nothing."""
+    weighting: Weighting
+    """`class`: every class with rows weighs the same. `sample`: every row does."""
+    counts: Int[np.ndarray, " classes"]
+    """Rows of each class read so far; equal to `totals` once all parts are merged."""
+    shift: Float[Any, " dim"]
+    """Subtracted from the features before they are summed."""
+    sums: Float[Any, "classes dim"]
+    """Sums of the shifted features of each class."""
+    gram: Float[Any, "dim dim"]
+    """Weighted sum of the outer products of the shifted features."""
+
+    @classmethod
+    def of(
+        cls,
+        features: FeatureRows,
+        labels: Int[Any, " rows"],
+        *,
+        num_classes: int | None = None,
+        weighting: Weighting = "class",
+        totals: Int[np.ndarray, " classes"] | None = None,
+        shift: Float[Any, " dim"] | None = None,
+        groups: Int[np.ndarray, " rows"] | None = None,
+    ) -> ClassStatistics:
+        """Return the statistics of NumPy or CuPy arrays, or of rows that are streamed to a GPU.
+
+        Args:
+            features: Rows of shape (rows, dim), in float16, float32 or float64; widened to float64
+                block by block.
+            labels: In [0, num_classes).
+            num_classes: Default: that of `totals`, or the largest label + 1.
+            weighting: What an average is: over classes of averages, or over rows.
+            totals: Rows of each class in the whole set, when this is a part of it.
+            shift: Default: the mean of at most 4,096 of the rows, evenly spaced.
+            groups: As of `find_groups`: rows of a group count together as one row, here and in
+                `totals`. None: no row repeats another.
+        """
+        labels = to_numpy(labels)
+        if features.shape[0] != len(labels):
+            raise ValueError(f"{features.shape[0]} features for {len(labels)} labels")
+        if totals is None:
+            totals = count(one_of_each(labels, groups), num_classes)
+        elif num_classes is not None and num_classes != len(totals):
+            raise ValueError(f"num_classes is {num_classes} but totals has {len(totals)} classes")
+        if shift is None:
+            spaced = take(features, slice(None, None, max(1, len(labels) // 4096)))
+            shift = _mean(spaced) if len(labels) else _zeros(spaced)
+        # Rows of one class side by side: sums of long segments, and no sort in each block.
+        order = None if _is_sorted(labels) else np.argsort(labels, kind="stable")
+        return cls.of_blocks(
+            cut(features, labels, order, shares_of(groups)), totals, weighting=weighting,
+            shift=shift, dim=features.shape[1],
+        )  # fmt: skip
+
+    @classmethod
+    def of_blocks(
+        cls,
+        blocks: Iterable[Block],
+        totals: Int[np.ndarray, " classes"],
+        *,
+        weighting: Weighting = "class",
+        shift: Float[Any, " dim"] | None = None,
+        dim: int | None = None,
+    ) -> ClassStatistics:
+        """Return the statistics of rows that come in blocks, as from a feature cache.
+
+        Args:
+            blocks: Features, labels and, if rows repeat each other, what each row counts; only one
+                is held at a time.
+            totals: Rows of each class in the whole set, from the labels.
+            weighting: What an average is: over classes of averages, or over rows.
+            shift: Default: the mean of the first block.
+            dim: Needed when there may be no block at all.
+
+        Raises:
+            StatisticsError: If a feature is not finite, or there are more rows of a class
+                than `totals` says.
+        """
+        weights = row_weights(totals, weighting)
+        moments: MomentSums | None = None
+        for features, labels, *shares in blocks:
+            if moments is None:
+                if shift is None:
+                    shift = _mean(features) if features.shape[0] else _zeros(features)
+                moments = MomentSums.zeros(weights, _float64(shift, features))
+            for part in cut(features, to_numpy(labels), None, *shares):
+                moments.add(*part)
+        if moments is None:
+            if shift is None and dim is None:
+                raise ValueError("no block of features was given, and no dim")
+            moments = MomentSums.zeros(weights, np.zeros(dim or 0) if shift is None else shift)
+        statistics = cls(
+            totals=np.asarray(totals, dtype=np.int64),
+            weighting=weighting,
+            counts=moments.rows_counted(),
+            shift=moments.shift,
+            sums=moments.sums,
+            gram=moments.symmetric_gram(),
+        )
+        statistics._check()
+        return statistics
+
+    def __add__(self, other: ClassStatistics) -> ClassStatistics:
+        """Merge the statistics of two disjoint parts of one set.
+
+        Raises:
+            StatisticsError: If the two parts were summed with different weights.
+        """
+        if self.weighting != other.weighting or not np.array_equal(self.totals, other.totals):
+            raise StatisticsError(
+                "statistics of different weights cannot be merged:"
+                f" {_describe(self)} and {_describe(other)}",
+                remedy="Sum every part with the `totals` (rows of each class) of the whole set.",
+            )
+        other = other.with_shift(self.shift)
+        merged = replace(
+            self,
+            counts=self.counts + other.counts,
+            sums=self.sums + other.sums,
+            gram=self.gram + other.gram,
+        )
+        merged._check()
+        return merged
+
+    def within(self, totals: Int[np.ndarray, " more"]) -> ClassStatistics:
+        """Return the statistics of the same rows, as a part of a set that has more classes.
+
+        Their classes have no more rows there, so all weights change by one factor: that of the
+        number of classes, or of rows.
+
+        Args:
+            totals: Rows of each class in the larger set: of these classes as many as here, and of
+                others any number.
+
+        Raises:
+            ValueError: If a class that has rows here has another number of them there.
+        """
+        known = self.totals > 0
+        told = np.asarray(totals, dtype=np.int64)
+        if len(told) < len(known) or not np.array_equal(
+            told[: len(known)][known], self.totals[known]
+        ):
+            raise ValueError("a class has another number of rows in the larger set")
+        xp = namespace(self.gram)
+        added = len(told) - len(known)
+        none = xp.zeros(
+            (added, self.dim), dtype=xp.float64, device=array_api_compat.device(self.gram)
+        )
+        factor = 1.0
+        if known.any():
+            first = int(np.argmax(known))
+            factor = float(row_weights(told, self.weighting)[first] / self.weights[first])
+        return replace(
+            self,
+            totals=told,
+            counts=np.concatenate([self.counts, np.zeros(added, dtype=np.int64)]),
+            sums=xp.concat([self.sums, none]),
+            gram=self.gram * factor,
+        )
+
+    def with_shift(self, shift: Float[Any, " dim"]) -> ClassStatistics:
+        """Return the same statistics, about another shift."""
+        xp = namespace(self.gram)
+        if shift is self.shift or bool(xp.all(shift == self.shift)):
+            return self
+        offset = self.shift - shift
+        weights = beside(self.gram, self.weights)
+        cross = xp.linalg.outer(weights @ self.sums, offset)
+        mass = float(self.weights @ self.counts)
+        return replace(
+            self,
+            shift=shift,
+            sums=self.sums + beside(self.gram, self.counts.astype(np.float64))[:, None] * offset,
+            gram=self.gram + cross + cross.T + mass * xp.linalg.outer(offset, offset),
+        )
+
+    def _check(self) -> None:
+        xp = namespace(self.gram)
+        if (self.counts > self.totals).any():
+            worst = int(np.argmax(self.counts - self.totals))
+            raise StatisticsError(
+                f"class {worst} has {self.counts[worst]:,} rows, expected {self.totals[worst]:,}",
+                remedy="Pass the row counts of the whole set as `totals`, and each part once.",
+            )
+        if not bool(xp.all(xp.isfinite(self.gram))):
+            raise StatisticsError(
+                "the features hold values that are not finite (NaN or infinity)",
+                remedy="Extract them again in float32: float16 ends at 65,504.",
+            )
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, those without rows included."""
+        return len(self.totals)
+
+    @property
+    def dim(self) -> int:
+        """Width of a feature."""
+        return int(self.gram.shape[0])
+
+    @property
+    def weights(self) -> Float[np.ndarray, " classes"]:
+        """Weight w_c of one row of each class; over the whole set they sum to one."""
+        return row_weights(self.totals, self.weighting)
+
+    @property
+    def shares(self) -> Float[np.ndarray, " classes"]:
+        """Ave y: 1 / C for each class with rows (`class`), n_c / N (`sample`)."""
+        return np.asarray(self.weights * self.totals)
+
+    @property
+    def mean(self) -> Float[Any, " dim"]:
+        """mu_G = Ave h."""
+        return self.shift + self._shifted_mean()
+
+    @property
+    def class_means(self) -> Float[Any, "classes dim"]:
+        """mu_c; zero for a class without rows."""
+        xp = namespace(self.gram)
+        present = beside(self.gram, self.totals > 0)[:, None]
+        return xp.where(present, self._shifted_class_means() + self.shift, 0.0)
+
+    @property
+    def centred_class_means(self) -> Float[Any, "classes dim"]:
+        """mu_c - mu_G; zero for a class without rows."""
+        xp = namespace(self.gram)
+        present = beside(self.gram, self.totals > 0)[:, None]
+        return xp.where(present, self._shifted_class_means() - self._shifted_mean(), 0.0)
+
+    @property
+    def total_covariance(self) -> Float[Any, "dim dim"]:
+        """Sigma_T = Ave (h - mu_G)(h - mu_G)^T."""
+        xp = namespace(self.gram)
+        mean = self._shifted_mean()
+        return self.gram - xp.linalg.outer(mean, mean)
+
+    @property
+    def within_covariance(self) -> Float[Any, "dim dim"]:
+        """Sigma_W = Ave (h - mu_c)(h - mu_c)^T."""
+        means = self._shifted_class_means()
+        return self.gram - (means * beside(self.gram, self.shares)[:, None]).T @ means
+
+    @property
+    def target_covariance(self) -> Float[Any, "classes dim"]:
+        """Ave y (h - mu_G)^T: row c is share_c (mu_c - mu_G)."""
+        return beside(self.gram, self.shares)[:, None] * self.centred_class_means
+
+    def _shifted_mean(self) -> Any:
+        self._require_complete()
+        return beside(self.gram, self.weights) @ self.sums
+
+    def _shifted_class_means(self) -> Any:
+        self._require_complete()
+        rows = np.maximum(self.totals, 1).astype(np.float64)
+        return self.sums / beside(self.gram, rows)[:, None]
+
+    def _require_complete(self) -> None:
+        if not np.array_equal(self.counts, self.totals):
+            raise StatisticsError(
+                f"the statistics hold {self.counts.sum():,} of {self.totals.sum():,} rows",
+                remedy="Merge the statistics of all parts (with +) before you use them.",
+            )
+
+
+def count(
+    labels: Int[np.ndarray, " rows"], num_classes: int | None = None
+) -> Int[np.ndarray, " classes"]:
+    """Return the rows of each class; labels must lie in [0, num_classes)."""
+    counts = np.bincount(labels, minlength=num_classes or 0) if len(labels) else np.zeros(
+        num_classes or 0, dtype=np.int64
+    )  # fmt: skip
+    if num_classes is not None and len(counts) > num_classes:
+        raise ValueError(f"label {len(counts) - 1} is outside [0, {num_classes})")
+    return counts
+
+
+def row_weights(
+    totals: Int[np.ndarray, " classes"], weighting: str
+) -> Float[np.ndarray, " classes"]:
+    """Return the weight of a row of each class: 1 / (C n_c) or 1 / N; 0 where n_c = 0."""
+    if weighting not in get_args(Weighting):
+        raise ValueError(f"weighting is {weighting!r}, expected one of {get_args(Weighting)}")
+    present = totals > 0
+    if weighting == "sample":
+        return np.asarray(present / max(1, totals.sum()))
+    return np.asarray(present / (max(1, present.sum()) * np.maximum(totals, 1)))
+
+
+def _is_sorted(labels: np.ndarray) -> bool:
+    return bool((labels[1:] >= labels[:-1]).all())
+
+
+def _mean(features: Any) -> Any:
+    xp = namespace(features)
+    return xp.mean(xp.astype(widen(features), xp.float64), axis=0)
+
+
+def _zeros(features: Any) -> Any:
+    xp = namespace(features)
+    return xp.zeros(features.shape[1], dtype=xp.float64, device=array_api_compat.device(features))
+
+
+def _float64(shift: Any, features: Any) -> Any:
+    return namespace(features).astype(beside(features, shift), namespace(features).float64)
+
+
+def _describe(statistics: ClassStatistics) -> str:
+    totals = statistics.totals
+    return f"{statistics.weighting} weights over {totals.sum():,} rows of {len(totals):,} classes"
+
+
+def pooled(one: ClassStatistics, other: ClassStatistics) -> ClassStatistics:
+    """Return the statistics of the rows of both, each a whole set by itself.
+
+    Unlike `+`, which adds parts of a set whose size is known beforehand. Averages over classes
+    cannot be pooled: the weight of a row would change with each row of its class to come.
+
+    Raises:
+        ValueError: If the averages are over classes, or the numbers of classes differ.
+    """
+    if {one.weighting, other.weighting} != {"sample"} or one.num_classes != other.num_classes:
+        raise ValueError("both must have averages over rows, and the same classes")
+    totals = one.totals + other.totals
+    return _within(one, totals) + _within(other, totals)
+
+
+def _within(part: ClassStatistics, totals: np.ndarray) -> ClassStatistics:
+    share = float(part.totals.sum()) / max(1, int(totals.sum()))
+    return replace(part, totals=totals, gram=part.gram * share)
+
+
+class RunningStatistics:
+    """The statistics that were asked for last, by which the next ones are found sooner.
+
+    Features of a row of the pool must be the same each time.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[Weighting, tuple[np.ndarray, ClassStatistics]] = {}
+
+    def of(
+        self,
+        rows: TaskRows,
+        features: FeatureRows,
+        num_classes: int,
+        weighting: Weighting,
+        groups: Int[np.ndarray, " rows"] | None = None,
+    ) -> ClassStatistics:
+        """Return the class statistics of the rows of a task.
+
+        Args:
+            rows: The rows.
+            features: Theirs, of shape (rows, dim).
+            num_classes: Classes seen so far, those without rows included.
+            weighting: What an average is.
+            groups: Of rows that repeat each other; the same of a row of the pool each time.
+        """
+        found = self._extended(rows, features, num_classes, weighting, groups)
+        if found is None:
+            found = ClassStatistics.of(
+                features, rows.labels, num_classes=num_classes, weighting=weighting, groups=groups
+            )
+        self._last[weighting] = rows.rows, found
+        return found
+
+    def _extended(
+        self,
+        rows: TaskRows,
+        features: FeatureRows,
+        num_classes: int,
+        weighting: Weighting,
+        groups: Int[np.ndarray, " rows"] | None,
+    ) -> ClassStatistics | None:
+        """Return statistics from the last ones, where the old rows, or all, are those."""
+        if weighting not in self._last:
+            return None
+        seen, last = self._last[weighting]
+        if last.num_classes == num_classes and np.array_equal(seen, rows.rows):
+            return last
+        if last.num_classes > num_classes or not _are_same(seen, rows.rows[: rows.num_old]):
+            return None
+        new = np.arange(rows.num_old, len(rows.rows))
+        totals = count(one_of_each(rows.labels, groups), num_classes)
+        added = ClassStatistics.of(
+            select(features, new),
+            rows.labels[new],
+            totals=totals,
+            weighting=weighting,
+            shift=last.shift,
+            groups=None if groups is None else groups[new],
+        )
+        return last.within(totals) + added
+
+
+def _are_same(rows: np.ndarray, others: np.ndarray) -> bool:
+    """Return whether both hold the same rows, in any order, each once."""
+    return len(rows) == len(others) and bool(np.array_equal(np.sort(rows), np.sort(others)))

@@ -1,0 +1,269 @@
+"""Choose the ridge from data: the error of W_LS on rows held out, for many lambdas.
+
+A fifth of the rows of each class is held out, at random. W_LS of the others comes from one
+eigendecomposition for all lambdas; its squared error on the held-out rows, averaged as there and
+over the head rows that will be written, follows from their statistics alone:
+
+    1/2 Ave |V h + b - y|^2 = 1/2 [tr(V Sigma_T V^T) + |V mu + b|^2
+                                   - 2 tr(V T^T) - 2 p.(V mu + b) + sum p],
+
+with T = Ave[y (h - mu)^T] and p = Ave[y] restricted to those rows. (Generalised
+cross-validation would need no held-out rows, but it has no class-balanced form.)
+
+Choose the ridge of a whole least-square head by leaving rows out: exactly, or on average.
+
+Where the rows are there, by the error of what the head answers for each row without it, in closed
+form (`leave_one_out`):
+
+    1/2 sum_i w_i |W_-i z_i - y_i|^2.
+
+Where only sums over rows were kept, by generalised cross-validation, which puts the mean of all
+leverages in place of each, for averages over rows:
+
+    1/2 Ave |W z - y|^2 / (1 - df / N)^2,    df = tr[(Ave z z^T + lam I)^-1 Ave z z^T].
+
+Both factors vanish with lam where there are no more rows than features, and as differences of
+traces they would be rounding alone. With Sigma_T = U diag(e) U^T of rank r, m = U^T mu,
+b_j = Ave[(y - p) (h - mu)^T] u_j, a_j = m_j / (e_j + lam), rho = lam / (1 + lam) and the answer at
+the mean off by t = p - V mu = (p - sum_j b_j a_j) / (1 + rho m.a), as in `solve`, they are sums of
+terms that are not negative:
+
+    Ave |W z - y|^2 = sum_j |lam b_j - rho e_j m_j t|^2 / (e_j (e_j + lam)^2) + rho^2 |t|^2 + u,
+    N - df = N - 1 - r + sum_j lam / (e_j + lam) + rho (1 + sum_j e_j a_j^2) / (1 + rho m.a),
+
+with sums over the r directions in which rows differ (m.a over all). u = Ave |y - p|^2 -
+sum_j |b_j|^2 / e_j is what no head on these features explains: nothing where r = N - 1.
+
+Source: G. H. Golub, M. Heath, G. Wahba, "Generalized cross-validation as a method for choosing a
+good ridge parameter", Technometrics 21(2), 1979.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from clinit.errors import StatisticsError
+from clinit.headtrain.array import FeatureRows, beside, namespace, select, take, to_numpy, widen
+from clinit.headtrain.groups import draw_per_class, one_of_each
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.statistics.class_statistics import ClassStatistics, Weighting, count
+from clinit.headtrain.statistics.leave_one_out import Unit, blocks_of
+from clinit.headtrain.statistics.solve import LambdaPath
+
+Measure = Literal[
+    "held-out error", "leave-one-out loss", "leave-one-out error", "generalised cross-validation"
+]
+HELD_OUT = 0.2
+ALL = slice(None)
+
+
+@dataclass(frozen=True, slots=True)
+class LambdaCurve:
+    """What each lambda is judged by, ascending in lambda."""
+
+    lams: tuple[float, ...]
+    errors: tuple[float, ...]
+    measure: Measure = "held-out error"
+    accuracies: tuple[float, ...] | None = None
+    """Share of held-out rows that each labels right, where that was counted."""
+
+    @property
+    def best(self) -> float:
+        """The lambda of the least error."""
+        return self.lams[int(np.argmin(self.errors))]
+
+    @property
+    def best_by_accuracy(self) -> float | None:
+        """The lambda of the largest accuracy, the one of the least error among several."""
+        if self.accuracies is None:
+            return None
+        ranks = zip(self.accuracies, (-error for error in self.errors), strict=True)
+        return max(zip(ranks, self.lams, strict=True))[1]
+
+
+def lambda_curve(
+    features: FeatureRows,
+    labels: Int[np.ndarray, " rows"],
+    num_classes: int,
+    *,
+    classes: slice = ALL,
+    weighting: Weighting = "class",
+    lams: tuple[float, ...] | None = None,
+    seed: int = 0,
+    groups: Int[np.ndarray, " rows"] | None = None,
+) -> LambdaCurve:
+    """Return the held-out error of W_LS over the head rows `classes`.
+
+    Args:
+        features: Those of buffer and new task together, of shape (rows, dim).
+        labels: In [0, num_classes).
+        num_classes: Classes of W_LS, those without rows included.
+        classes: The head rows that will be written, and so are judged.
+        weighting: What an average is, in the solution and in the error.
+        lams: Default: half decades around the mean eigenvalue of the total covariance, from
+            1e-6 to 1e2 times its power of ten.
+        seed: Seed of the draw of the held-out rows.
+        groups: Of rows that repeat each other: each is held out as a whole, and counts as one row.
+
+    Raises:
+        StatisticsError: If none of `classes` has two rows that do not repeat each other.
+    """
+    held = held_out(labels, seed, groups)
+    if not count(labels[held], num_classes)[classes].any():
+        raise StatisticsError(
+            "lambda cannot be chosen from data: no class that is judged has two rows, one to fit"
+            " and one to judge",
+            remedy="Give a number (the paper: 0.05) instead of `auto`.",
+        )
+    fitted, judge = (
+        ClassStatistics.of(
+            select(features, rows),
+            labels[rows],
+            num_classes=num_classes,
+            weighting=weighting,
+            groups=None if groups is None else groups[rows],
+        )
+        for rows in (np.flatnonzero(~held), np.flatnonzero(held))
+    )
+    path = LambdaPath.of(fitted)
+    lams = default_lams(fitted) if lams is None else lams
+    errors = tuple(held_out_error(path.head(lam, classes), judge, classes) for lam in lams)
+    return LambdaCurve(lams, errors)
+
+
+def default_lams(statistics: ClassStatistics) -> tuple[float, ...]:
+    """Return half decades from 1e-6 to 1e2 times the mean eigenvalue, as round numbers."""
+    xp = namespace(statistics.gram)
+    mean_eigenvalue = float(xp.linalg.trace(statistics.total_covariance)) / statistics.dim
+    centre = round(np.log10(mean_eigenvalue)) if mean_eigenvalue > 0 else 0
+    decades = range(centre - 6, centre + 3)
+    values = [mantissa * 10.0**decade for decade in decades for mantissa in (1, 3)]
+    return tuple(float(f"{value:.0e}") for value in values[:-1])
+
+
+def held_out(
+    labels: Int[np.ndarray, " rows"], seed: int, groups: Int[np.ndarray, " rows"] | None = None
+) -> Bool[np.ndarray, " rows"]:
+    """Mark a fifth of the rows, or groups, of each class (at least one, if there are two)."""
+    if groups is not None:
+        _, places = np.unique(groups, return_inverse=True)
+        return held_out(one_of_each(labels, groups), seed)[places]
+    counts = np.bincount(labels)
+    quotas = np.where(counts >= 2, np.maximum(1, (HELD_OUT * counts).astype(np.int64)), 0)
+    return draw_per_class(labels, quotas, seed)
+
+
+def held_out_error(head: Rows, judge: ClassStatistics, classes: slice) -> float:
+    """Return 1/2 Ave |V h + b - y|^2 over the rows of `judge` and the outputs `classes`."""
+    xp = namespace(judge.gram)
+    shares = beside(judge.gram, judge.shares[classes])
+    at_mean = head.weight @ judge.mean + head.bias
+    spread = xp.sum((head.weight @ judge.total_covariance) * head.weight)
+    overlap = xp.sum(head.weight * judge.target_covariance[classes, :])
+    offset = at_mean @ at_mean - 2 * (shares @ at_mean) + xp.sum(shares)
+    return float(spread - 2 * overlap + offset) / 2
+
+
+MOST_ROWS = 8192
+"""Rows that are left out to compare lambdas, evenly spread over those sorted by class."""
+
+
+def leave_one_out_curve(
+    features: FeatureRows,
+    labels: Int[np.ndarray, " rows"],
+    statistics: ClassStatistics,
+    lams: tuple[float, ...] | None = None,
+    groups: Int[np.ndarray, " rows"] | None = None,
+) -> LambdaCurve:
+    """Return the leave-one-out error of W_LS at each lambda.
+
+    Args:
+        features: Of shape (rows, dim).
+        labels: Their classes.
+        statistics: Those of these rows.
+        lams: Ascending; default: half decades around the mean eigenvalue of the total covariance.
+        groups: Of rows that repeat each other, which are left out together; the others of their
+            class then keep their weights. None: no row does.
+    """
+    path = LambdaPath.of(statistics)
+    lams = default_lams(statistics) if lams is None else lams
+    order = np.argsort(labels, kind="stable")
+    spaced = np.linspace(0, len(order) - 1, num=min(len(order), MOST_ROWS)).astype(np.int64)
+    drawn = np.sort(order[spaced])
+    reweighted = np.full(statistics.num_classes, statistics.weighting == "class")
+    if groups is not None:
+        reweighted &= np.bincount(labels, minlength=len(reweighted)) == np.bincount(
+            one_of_each(labels, groups), minlength=len(reweighted)
+        )
+    blocks, places = blocks_of(labels, drawn, reweighted, groups)
+    coordinates = [path.coordinates(_float64(take(features, block.all_rows))) for block in blocks]
+    weights = statistics.weights[labels[drawn]]
+    truth = np.eye(statistics.num_classes)[labels[drawn]]
+    errors = []
+    for lam in lams:
+        parts = _answers(path, blocks, coordinates, labels, lam)
+        gaps = np.concatenate(list(parts))[places] - truth
+        errors.append(float(weights @ (gaps**2).sum(axis=1) / weights.sum() / 2))
+    return LambdaCurve(lams, tuple(errors), "leave-one-out error")
+
+
+def generalised_curve(
+    statistics: ClassStatistics, lams: tuple[float, ...] | None = None
+) -> LambdaCurve:
+    """Return the generalised cross-validation of W_LS at each lambda.
+
+    Args:
+        statistics: With averages over rows.
+        lams: As in `leave_one_out_curve`; above 0.
+
+    Raises:
+        ValueError: If the averages are over classes.
+    """
+    if statistics.weighting != "sample":
+        raise ValueError("generalised cross-validation needs averages over rows")
+    path, rows = LambdaPath.of(statistics), int(statistics.totals.sum())
+    eigenvalues, mean = to_numpy(path.eigenvalues), to_numpy(path.basis.T @ statistics.mean)
+    target = to_numpy(statistics.target_covariance @ path.basis)
+    shares = to_numpy(statistics.shares)
+    floor = max(rows, len(mean)) * np.finfo(np.float64).eps * eigenvalues.max(initial=0.0)
+    spread = (eigenvalues > floor) & (np.arange(len(mean)) > len(mean) - rows)  # ascending
+    found, along = eigenvalues[spread], target[:, spread]
+    unexplained = 0.0
+    if (spare := rows - 1 - len(found)) > 0:
+        explained = float(((along**2).sum(axis=0) / found).sum())
+        unexplained = max(0.0, 1 - float(shares @ shares) - explained)
+    lams = default_lams(statistics) if lams is None else lams
+    errors = []
+    for lam in lams:
+        rho, shrunk = lam / (1 + lam), found + lam
+        direction = mean[spread] / shrunk
+        inside = float(mean[spread] @ direction)
+        pull = 1 + rho * (inside + float(mean[~spread] @ mean[~spread]) / lam)
+        off = (shares - along @ direction) / pull
+        gaps = lam * along - rho * off[:, None] * (found * mean[spread])
+        error = float(((gaps**2).sum(axis=0) / (found * shrunk**2)).sum())
+        error += rho**2 * float(off @ off) + unexplained
+        left = spare + float((lam / shrunk).sum())
+        left += rho * (1 + float(found @ direction**2)) / pull
+        errors.append(error / 2 / (left / rows) ** 2)
+    return LambdaCurve(lams, tuple(errors), "generalised cross-validation")
+
+
+def _answers(
+    path: LambdaPath,
+    blocks: list[Unit],
+    coordinates: list[Float[Any, "_ dim"]],
+    labels: Int[np.ndarray, " rows"],
+    lam: float,
+) -> Iterator[Float[np.ndarray, "_ classes"]]:
+    for block, rows in zip(blocks, coordinates, strict=True):
+        yield to_numpy(path.left_out(rows, labels[block.all_rows], lam, block))
+
+
+def _float64(rows: Any) -> Any:
+    return namespace(rows).astype(widen(rows), namespace(rows).float64)

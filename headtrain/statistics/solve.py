@@ -1,0 +1,199 @@
+"""Least-square heads from class statistics.
+
+The minimiser of Eq. 1 of the paper (M. Y. Harun, C. Kanan, "A good start matters: enhancing
+continual learning with data-driven weight initialization", 2025),
+
+    L(W) = 1/2 Ave |W z - y|^2 + lam/2 |W|_F^2,    z = (h, 1),
+
+is its Eq. 3, W_LS = Ave[y z^T] (Ave[z z^T] + lam I)^-1 with the same Ave on both sides; for
+class-balanced averages Ave[y z^T] = M^T / C. Written for W = (V, b) about the mean mu of h
+(the terms of z z^T that are as large as |mu|^2 then cancel on paper, not in floating point):
+
+    V = (T + rho p mu^T) (Sigma_T + lam I + rho mu mu^T)^-1,    b = (p - V mu) / (1 + lam),
+    T = Ave[y (h - mu)^T],    p = Ave[y],    rho = lam / (1 + lam).
+
+The term rho mu mu^T does not enter the system that is solved: it would drown Sigma_T where the
+mean is large. By the formula of Sherman and Morrison, with A = Sigma_T + lam I,
+
+    b = (p - V_0 mu) / (1 + lam + lam mu.a),    V = V_0 + lam b a^T,    V_0 = T A^-1,
+    a = A^-1 mu.
+
+There p - V mu, which loses all its digits where the mean is large, has been left out.
+
+The bias is penalised too, as in the paper: hence rho. A class without rows gets a row of zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from clinit.errors import StatisticsError
+from clinit.headtrain.array import beside, namespace, solve_positive_definite, to_numpy
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.statistics.class_statistics import ClassStatistics
+from clinit.headtrain.statistics.leave_one_out import Answers, Unit
+
+
+def least_squares_head(statistics: ClassStatistics, lam: float) -> Rows:
+    """Solve for W_LS = (weight, bias) by a Cholesky factorisation, O(d^3 + C d^2).
+
+    Args:
+        statistics: Statistics of the whole set; on the GPU if they are CuPy arrays.
+        lam: Ridge of Eq. 1, beside averages: the usual ridge of sums is N lam.
+
+    Raises:
+        StatisticsError: If Sigma_T + lam I is singular to working precision.
+    """
+    _check(lam)
+    xp = namespace(statistics.gram)
+    covariance, mean = statistics.total_covariance, statistics.mean
+    if lam <= resolution(statistics):
+        _require_full_rank(statistics, lam)
+    system = covariance + beside(covariance, lam * np.eye(statistics.dim))
+    right = xp.concat([statistics.target_covariance, mean[None, :]])  # V_0 and a in one solve
+    solved = solve_positive_definite(system, right.T).T
+    free, direction = solved[:-1, :], solved[-1, :]
+    shares = beside(covariance, statistics.shares)
+    bias = (shares - free @ mean) / (1 + lam + lam * float(mean @ direction))
+    return Rows(free + lam * xp.linalg.outer(bias, direction), bias)
+
+
+@dataclass(frozen=True, eq=False)
+class LambdaPath:
+    """W_LS for any number of lambdas, after one eigendecomposition Sigma_T = U diag(e) U^T.
+
+    There A is diag(e + lam), so that a lambda costs O(C d), and O(C d^2) to leave the basis.
+    """
+
+    statistics: ClassStatistics
+    eigenvalues: Float[Any, " dim"]
+    """Ascending; rounding may leave tiny negative ones, which are set to zero."""
+    basis: Float[Any, "dim dim"]
+    """U, a column for each eigenvalue."""
+
+    @classmethod
+    def of(cls, statistics: ClassStatistics) -> LambdaPath:
+        """Decompose the total covariance, O(d^3)."""
+        xp = namespace(statistics.gram)
+        eigenvalues, basis = xp.linalg.eigh(statistics.total_covariance)
+        return cls(statistics, xp.maximum(eigenvalues, beside(eigenvalues, 0.0)), basis)
+
+    @cached_property
+    def _mean(self) -> Float[Any, " dim"]:
+        """The mean in the eigenbasis."""
+        return self.basis.T @ self.statistics.mean
+
+    @cached_property
+    def _target(self) -> Float[Any, "classes dim"]:
+        """T."""
+        return self.statistics.target_covariance
+
+    def head(self, lam: float, classes: slice = slice(None)) -> Rows:
+        """Return W_LS, or its rows of `classes`, at one lambda.
+
+        Raises:
+            StatisticsError: If Sigma_T + lam I is singular to working precision.
+        """
+        within = self._within(lam, classes)
+        return Rows(within.weight @ self.basis.T, within.bias)
+
+    def coordinates(self, features: Float[Any, "rows dim"]) -> Float[Any, "rows dim"]:
+        """Return rows about the mean in the eigenbasis, for `left_out`."""
+        return (features - self.statistics.mean) @ self.basis
+
+    def left_out(
+        self,
+        coordinates: Float[Any, "rows dim"],
+        labels: Int[np.ndarray, " rows"],
+        lam: float,
+        unit: Unit,
+        classes: slice = slice(None),
+        *,
+        shares: Float[np.ndarray, " rows"] | None = None,
+        with_bias: bool = True,
+    ) -> Float[Any, "rows classes"]:
+        """Return what W_LS would answer for rows if it had been solved without them.
+
+        O(rows d) per class and lambda, and O(rows n d) for n rows of a unit.
+
+        Args:
+            coordinates: Rows of the data of the statistics, as `coordinates` returns them.
+            labels: Their classes.
+            lam: Ridge.
+            unit: Which of them are looked at together.
+            classes: The head rows that answer.
+            shares: What each of the rows counts; None: they all count as one.
+            with_bias: Whether their biases count.
+        """
+        within = self._within(lam, classes)
+        mean = self._mean
+        direction = mean / (self.eigenvalues + lam)
+        bounds = range(*classes.indices(self.statistics.num_classes))
+        inside = (labels >= bounds.start) & (labels < bounds.stop)
+        return Answers(
+            scores=coordinates @ within.weight.T + (within.weight @ mean + within.bias),
+            target=np.where(inside, labels - bounds.start, -1),
+            weights=self.statistics.weights[labels] * (1.0 if shares is None else shares),
+            white=coordinates / namespace(mean).sqrt(self.eigenvalues + lam),
+            overlaps=coordinates @ direction,
+            mean_overlap=float(mean @ direction),
+            lam=lam,
+            bias=None if with_bias else within.bias,
+        ).without(unit)
+
+    def _within(self, lam: float, classes: slice) -> Rows:
+        """Return W_LS with its weights in the eigenbasis."""
+        _check(lam)
+        if lam <= resolution(self.statistics):
+            _require_full_rank(self.statistics, lam)
+        mean, shares = self._mean, self.statistics.shares[classes]
+        target = self._target[classes, :] @ self.basis
+        free = target / (self.eigenvalues + lam)
+        direction = mean / (self.eigenvalues + lam)
+        bias = (beside(mean, shares) - free @ mean) / (1 + lam + lam * float(mean @ direction))
+        return Rows(free + lam * namespace(free).linalg.outer(bias, direction), bias)
+
+
+def resolution(statistics: ClassStatistics) -> float:
+    """Return the size below which an eigenvalue of the total covariance is rounding only."""
+    xp = namespace(statistics.gram)
+    size = float(xp.linalg.trace(statistics.gram))
+    return statistics.dim * float(np.finfo(np.float64).eps) * size
+
+
+def _check(lam: float) -> None:
+    if not (np.isfinite(lam) and lam >= 0):
+        raise ValueError(f"lam is {lam}, expected a finite number >= 0")
+
+
+def _require_full_rank(statistics: ClassStatistics, lam: float) -> None:
+    covariance = to_numpy(statistics.total_covariance)
+    eigenvalues, basis = np.linalg.eigh(covariance)
+    null = np.flatnonzero(eigenvalues + lam <= resolution(statistics))
+    if not len(null):
+        return
+    rows = int(statistics.totals.sum())
+    cause = f" ({rows:,} rows span at most {rows - 1:,} directions)" if rows <= len(basis) else ""
+    shown = ", ".join(_direction(basis[:, i]) for i in null[:4])
+    more = f" and {len(null) - 4:,} more" if len(null) > 4 else ""
+    raise StatisticsError(
+        f"the least squares are singular at lam = {lam:g}: the features do not vary along"
+        f" {len(null):,} of {len(basis):,} directions{cause}: {shown}{more}",
+        remedy="Use lam > 0 (the paper: 0.05), more rows, or leave out these features.",
+    )
+
+
+def _direction(vector: np.ndarray) -> str:
+    """Describe a unit vector by its largest entries, as `0.71 h[3] - 0.71 h[9]`."""
+    largest = np.argsort(-np.abs(vector))[:3]
+    if abs(vector[largest[0]]) > 1 - 1e-6:
+        return f"h[{largest[0]}] (constant)"
+    vector = vector * np.sign(vector[largest[0]])
+    terms = [f"{vector[i]:+.2f} h[{i}]" for i in largest if abs(vector[i]) > 0.005]
+    rest = " + ..." if 1 - (vector[largest] ** 2).sum() > 1e-4 else ""
+    return " ".join(terms).removeprefix("+").replace(" +", " + ").replace(" -", " - ") + rest

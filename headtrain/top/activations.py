@@ -1,0 +1,386 @@
+"""Activations in front of the first plastic block, by row: stored, or computed from the images.
+
+Both kinds round to float16 in the same way, see `Trunk.of_pixels`. They are the same numbers up to
+the last bits: some kernels sum in another order in a small batch, or where threads share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import h5py
+import numpy as np
+import polars as pl
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from clinit.errors import ImageError
+from clinit.extract.cache.plan import shard_name
+from clinit.extract.cache.read import CacheSplit
+from clinit.extract.dataset.decode import MAX_PIXELS, is_too_large
+from clinit.extract.dataset.images import images_of
+from clinit.extract.network.backbone import BackboneConfig
+from clinit.extract.network.transform import Transform
+from clinit.extract.work.loader import load_batches
+from clinit.headtrain.stream.buffer import Pool
+from clinit.headtrain.top.network import Cut
+
+FLOAT16 = torch.finfo(torch.float16)
+
+
+@dataclass(frozen=True, eq=False)
+class Trunk:
+    """What turns images into activations in front of the first plastic block."""
+
+    config: BackboneConfig
+    cut: Cut
+    transform: Transform
+
+    def features(self, batch: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch ..."]:
+        """Return the activations of normalised images, in float32."""
+        with torch.no_grad(), self.config.arithmetic():
+            activations = self.cut.trunk(batch)
+        return activations.float()
+
+    def of_pixels(
+        self, pixels: UInt8[Tensor, "batch 3 height width"]
+    ) -> Float[Tensor, "batch ..."]:
+        """Return the activations of decoded images as a cache would give them back.
+
+        They are rounded to float16, or left alone where that would overflow or round an image to
+        zeros (`fits_float16`), so that whether they were stored in between changes last bits only.
+        """
+        there = pixels.to(self.config.device, non_blocking=True)
+        activations = self.features(self.transform.normalise(there))
+        return activations.half() if _fits_float16(activations) else activations
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one image's activations."""
+        pixels = torch.zeros((1, 3, *self.transform.crop), dtype=torch.uint8)
+        return tuple(self.of_pixels(pixels).shape[1:])
+
+
+def _fits_float16(activations: Float[Tensor, "batch ..."]) -> bool:
+    """Return whether float16 can hold them, as `shard.fits_float16` decides."""
+    if not len(activations):
+        return True
+    largest = activations.abs().flatten(1).amax(dim=1)
+    small = activations[largest < FLOAT16.smallest_normal]
+    return bool((largest < FLOAT16.max).all()) and torch.equal(small.half().float(), small)
+
+
+Index = Int[np.ndarray, " _"]  # no name: batches of one call differ in length
+ReadInto = Callable[[Index, np.ndarray], None]
+"""Writes the activations of rows into an array."""
+
+
+@runtime_checkable
+class ActivationRows(Protocol):
+    """The activations of the valid rows of one split of a feature cache."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        ...
+
+    def stream(self, batches: Sequence[Index]) -> Generator[Float[Tensor, "batch ..."]]:
+        """Yield the activations of batches of rows, as stored; a batch may be empty."""
+        ...
+
+
+class StoredRows:
+    """Rows of a trunk cache, held in memory or read row by row from its verified shards."""
+
+    def __init__(
+        self, split: CacheSplit, position: Index, *, in_memory: bool, pin_memory: bool = False
+    ) -> None:
+        """Read or verify all shards.
+
+        Args:
+            split: What is stored.
+            position: The row of `split` for each row of the feature cache, -1 for no row.
+            in_memory: Whether to hold the activations in memory.
+            pin_memory: Whether batches are for a CUDA device, see `sent`.
+
+        Raises:
+            CacheError: If a shard is missing or damaged, or belongs to another plan.
+        """
+        self._split = split
+        self._position = position
+        self._pin = pin_memory
+        self._read = _in_memory(split) if in_memory else _from_files(split)
+
+    def __len__(self) -> int:
+        return len(self._position)
+
+    def stream(self, batches: Sequence[Index]) -> Generator[Float[Tensor, "batch ..."]]:
+        """Yield the activations of batches of rows, as stored."""
+        for rows in batches:
+            stored = self._position[rows]
+            assert (stored >= 0).all()
+            shape = (len(rows), *_shape(self._split))
+            dtype = torch.float16 if self._split.dtype == "float16" else torch.float32
+            block = torch.empty(shape, dtype=dtype, pin_memory=self._pin)
+            self._read(stored, block.numpy())
+            yield block
+
+
+def _shape(split: CacheSplit) -> tuple[int, ...]:
+    return split.plan.shape or (split.dim,)
+
+
+def _in_memory(split: CacheSplit) -> ReadInto:
+    split.check_size()
+    values = np.empty((split.num_rows, *_shape(split)), dtype=split.dtype)
+    for index, shard in enumerate(split.shards()):
+        rows = split.plan.rows(index)
+        values[rows.start : rows.stop] = shard.features
+
+    def read(rows: np.ndarray, out: np.ndarray) -> None:
+        np.take(values, rows, axis=0, out=out, mode="clip")  # `raise` would copy them twice
+
+    return read
+
+
+def _from_files(split: CacheSplit) -> ReadInto:
+    for _ in split.shards():  # a damaged row would go unnoticed
+        pass
+
+    @cache
+    def shard(index: int) -> h5py.Dataset:
+        # Without a chunk cache HDF5 reads the bytes of a row, not the chunk around it.
+        path = split.path / shard_name(index)
+        return h5py.File(path, "r", locking=False, rdcc_nbytes=0)["features"]
+
+    def read(rows: np.ndarray, out: np.ndarray) -> None:
+        for place, row in enumerate(rows.tolist()):
+            index, offset = divmod(row, split.plan.shard_rows)
+            out[place] = shard(index)[offset]
+
+    return read
+
+
+@contextmanager
+def whole_images() -> Iterator[None]:
+    """Give the error of an image that cannot be read its remedy."""
+    try:
+        yield
+    except ImageError as error:
+        if is_too_large(str(error)):
+            remedy = "Give the `--max-pixels` that its features were extracted with, or more."
+        else:
+            remedy = (
+                "Its features were extracted from a whole image: put it back, or say where the"
+                " images are with --base-root and --new-root."
+            )
+        raise ImageError(str(error), remedy=remedy) from error
+
+
+class ImageRows:
+    """Rows computed from their images whenever they are asked for."""
+
+    def __init__(
+        self,
+        table: pl.DataFrame,
+        root: Path,
+        trunk: Trunk,
+        *,
+        workers: int,
+        max_pixels: int = MAX_PIXELS,
+    ) -> None:
+        self._table = table
+        self._root = root
+        self._trunk = trunk
+        self._workers = workers
+        self._max_pixels = max_pixels
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def stream(self, batches: Sequence[Index]) -> Generator[Float[Tensor, "batch ..."]]:
+        """Yield the activations of batches of rows; images are decoded ahead.
+
+        Raises:
+            ImageError: If an image cannot be read any more.
+            ManifestError: If a file is not that of the manifest.
+        """
+        asked = self._table[[row for rows in batches for row in rows.tolist()]]
+        images = images_of(asked, self._root)
+        ends = np.cumsum([len(rows) for rows in batches]).tolist()
+        ranges = [range(end - len(rows), end) for rows, end in zip(batches, ends, strict=True)]
+        loaded = load_batches(
+            images,
+            ranges,
+            self._trunk.transform,
+            workers=self._workers,
+            max_pixels=self._max_pixels,
+            pin_memory=self._trunk.config.device.startswith("cuda"),
+        )
+        with closing(loaded), whole_images():
+            for batch in loaded:
+                for row, reason in batch.reasons.items():
+                    raise ImageError(f"{images.place(row)}: {reason}", remedy="")
+                yield self._trunk.of_pixels(batch.pixels)
+
+
+class NoRows:
+    """The rows of a split that does not exist."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def stream(self, batches: Sequence[Index]) -> Generator[Float[Tensor, "batch ..."]]:
+        """Yield nothing: nobody can ask for a row."""
+        yield from ()
+
+
+class PoolActivations:
+    """The rows of several splits under the index of a `Pool`."""
+
+    def __init__(self, parts: Sequence[ActivationRows], device: torch.device) -> None:
+        self._parts = list(parts)
+        self._starts = np.cumsum([0, *map(len, parts)])
+        self.device = device
+
+    def stream(self, batches: Sequence[Index]) -> Generator[Float[Tensor, "batch ..."]]:
+        """Yield the activations of batches of pool rows, in float32 on the device."""
+        where = [np.searchsorted(self._starts, rows, side="right") - 1 for rows in batches]
+        with ExitStack() as stack:
+            streams = []
+            for index, part in enumerate(self._parts):
+                local = [
+                    rows[part_of == index] - self._starts[index]
+                    for rows, part_of in zip(batches, where, strict=True)
+                ]
+                stream = part.stream(local) if any(map(len, local)) else None
+                if stream is not None:
+                    stack.enter_context(closing(stream))
+                streams.append(stream)
+            for part_of in where:
+                yield self._merged(part_of, [None if s is None else next(s) for s in streams])
+
+    def _merged(
+        self, part_of: Index, blocks: Sequence[Tensor | None]
+    ) -> Float[Tensor, "batch ..."]:
+        present = [(i, block) for i, block in enumerate(blocks) if block is not None and len(block)]
+        if len(present) == 1:
+            return self._input(present[0][1])
+        shape = present[0][1].shape[1:]
+        merged = torch.empty((len(part_of), *shape), device=self.device)
+        for index, block in present:
+            here = sent(torch.from_numpy(np.flatnonzero(part_of == index)), self.device)
+            merged[here] = sent(block, self.device).float()
+        return self._input(merged)
+
+    def _input(self, values: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch ..."]:
+        """Return float32 on the device; maps with the channels last, as the weights are."""
+        layout = torch.channels_last if values.ndim == 4 else torch.contiguous_format
+        # The copy first: together, the host would widen the numbers and send twice the bytes.
+        return sent(values, self.device).to(torch.float32, memory_format=layout)
+
+    def blocks(self, rows: Index, size: int) -> Generator[tuple[slice, Float[Tensor, "batch ..."]]]:
+        """Yield `rows` in order, `size` at a time: which of them, and their activations."""
+        slices = [slice(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
+        streamed = self.stream([rows[each] for each in slices])
+        with closing(streamed):
+            yield from zip(slices, streamed, strict=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Rows in front of the first plastic block, the new ones first."""
+
+    activations: Float[Tensor, " batch *shape"]
+    """Output of the frozen trunk, float32, on the device of the model."""
+    labels: Int[Tensor, " batch"]
+    """Head rows, on the device of the model."""
+    rows: Int[np.ndarray, " batch"]
+    """Pool rows: which image each one is."""
+    num_new: int
+    """Rows of the task's own classes."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def num_old(self) -> int:
+        """Rows of earlier classes."""
+        return len(self) - self.num_new
+
+    def old(self) -> Batch:
+        """Return the rows of earlier classes."""
+        part = slice(self.num_new, None)
+        return Batch(self.activations[part], self.labels[part], self.rows[part], num_new=0)
+
+
+@runtime_checkable
+class RowReader(Protocol):
+    """The rows of one task, as batches."""
+
+    @property
+    def new(self) -> Int[np.ndarray, " new"]:
+        """Pool rows of the task's classes."""
+        ...
+
+    @property
+    def old(self) -> Int[np.ndarray, " old"]:
+        """Pool rows of earlier classes that the method's batches read.
+
+        Where the method asks for a `base_sample`, `begin` of the first task finds it here
+        although no batch reads it.
+        """
+        ...
+
+    @property
+    def kept(self) -> Int[np.ndarray, " kept"]:
+        """Rows of `new` that the buffer may hold in later tasks."""
+        ...
+
+    def batches(self, rows: Int[np.ndarray, " rows"], size: int) -> Iterator[Batch]:
+        """Yield `rows` in their order, `size` at a time, the last batch with what is left.
+
+        `num_new` of these batches has no meaning.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskReader:
+    """A `RowReader` of one task."""
+
+    pool: Pool
+    activations: PoolActivations
+    new: Int[np.ndarray, " new"]
+    old: Int[np.ndarray, " old"]
+    kept: Int[np.ndarray, " kept"]
+
+    def batches(self, rows: Int[np.ndarray, " rows"], size: int) -> Generator[Batch]:
+        """Yield `rows` in their order, `size` at a time, the last batch with what is left."""
+        cuts = [rows[start : start + size] for start in range(0, len(rows), size)]
+        return self.stream(cuts, [0] * len(cuts))
+
+    def stream(
+        self, batches: Sequence[Int[np.ndarray, " _"]], num_new: Sequence[int]
+    ) -> Generator[Batch]:
+        """Yield the given batches, the first `num_new` of each being new rows."""
+        with closing(self.activations.stream(batches)) as streamed:
+            for rows, new, activations in zip(batches, num_new, streamed, strict=True):
+                labels = sent(torch.from_numpy(self.pool.labels[rows]), self.activations.device)
+                yield Batch(activations, labels, rows, int(new))
+
+
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """Copy values to a device, without waiting for a CUDA device.
+
+    Only a copy from pinned memory is asynchronous: one from other memory may wait for all work
+    that was queued on the device before. Torch keeps pinned memory until its copies are done.
+    """
+    if device.type == "cuda" and values.device.type == "cpu" and not values.is_pinned():
+        values = values.pin_memory()
+    return values.to(device, non_blocking=True)

@@ -1,1 +1,0 @@
-"""The outputs of the frozen part of the network, computed once and stored."""

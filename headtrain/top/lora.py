@@ -1,0 +1,164 @@
+"""Low-rank updates of the linear layers of plastic blocks.
+
+    W + (alpha / rank) (B A)        A (rank, in), B (out, rank), B = 0 at the start
+
+The paper prints W + B A without a factor and says that it follows the LoRA paper, where alpha is
+the first rank that is tried: a factor of 1, which is alpha = rank here. loralib's own default, and
+that of this module, is alpha = 1.
+
+A convolution of k x k is a matrix (out, in k k), a 1 x 1 convolution a linear layer. The update
+is a parametrisation of the weight: the layer keeps its class and its forward pass, and merging
+stores the sum in place of W. Training and evaluation mode play no part.
+
+Source: E. J. Hu, Y. Shen, P. Wallis, Z. Allen-Zhu, Y. Li, S. Wang, L. Wang, W. Chen, "LoRA:
+Low-Rank Adaptation of Large Language Models", ICLR 2022.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from clinit.errors import BackboneError
+from clinit.headtrain.top.families import family_of
+
+_A_INITS = ("gaussian", "kaiming")
+
+
+class LowRank(nn.Module):
+    """Adds `scale * b @ a` to a weight."""
+
+    def __init__(
+        self, a: Float[Tensor, "rank fan_in"], b: Float[Tensor, "out rank"], scale: float
+    ) -> None:
+        super().__init__()
+        self.a = nn.Parameter(a)
+        self.b = nn.Parameter(b)
+        self.scale = scale
+
+    def forward(self, weight: Float[Tensor, " out *fan_in"]) -> Float[Tensor, " out *fan_in"]:
+        """Return the updated weight, in the weight's own precision."""
+        # Autocast would round the sum to 8 or 11 bits, and merging would then not give what ran.
+        with torch.autocast(weight.device.type, enabled=False):
+            # Not addmm: the sum has the memory format of the weight, channels last or not.
+            return torch.add(weight, (self.b @ self.a).view(weight.shape), alpha=self.scale)
+
+
+def layers(network: nn.Module, blocks: Sequence[str]) -> tuple[str, ...]:
+    """Return the dotted names of the linear layers of some blocks, in forward order.
+
+    The two layers of the MLP (three where it is gated), the two convolutions of a basic block,
+    the first and the last of a bottleneck, the pointwise ones of an inverted residual. Depthwise
+    and grouped convolutions and the projections of attention are not among them.
+
+    Raises:
+        BackboneError: If a block is of an unknown kind.
+    """
+    family = family_of(network)
+    names = []
+    for block in blocks:
+        module = network.get_submodule(block)
+        found = family.linear_layers(module)
+        if not found:
+            raise _no_low_rank(f"{block} is a {type(module).__name__}")
+        for name in found:
+            layer = module.get_submodule(name)
+            if not isinstance(layer, nn.Linear | nn.Conv2d) or getattr(layer, "groups", 1) != 1:
+                raise _no_low_rank(f"{block}.{name} is a {type(layer).__name__}")
+            names.append(f"{block}.{name}")
+    return tuple(names)
+
+
+def _no_low_rank(found: str) -> BackboneError:
+    return BackboneError(
+        f"{found}, whose linear layers are not known",
+        remedy="Train the whole blocks with `--full-rank`, or take fewer `--top-blocks`.",
+    )
+
+
+def add_lora(
+    network: nn.Module,
+    layers: Sequence[str],
+    *,
+    rank: int = 48,
+    alpha: float = 1.0,
+    a_init: str = "gaussian",
+    generator: torch.Generator,
+) -> None:
+    """Give the weights of `layers` an update that starts at zero.
+
+    A is drawn with variance 1 / (3 fan_in), from a normal distribution (`gaussian`) or from
+    U(+-1/sqrt(fan_in)) (`kaiming`, loralib's default): in float32 on the CPU, in the order of
+    `layers`, whatever the network's device and precision. A rank above min(out, fan_in)
+    works, but gains nothing.
+
+    Raises:
+        ValueError: For a rank below one, an unknown `a_init`, a generator that is not on the CPU,
+            or a layer that has an update already.
+    """
+    if rank < 1:
+        raise ValueError(f"rank is {rank}, expected at least 1")
+    if a_init not in _A_INITS:
+        raise ValueError(f"a_init is {a_init!r}, expected one of {_A_INITS}")
+    if generator.device.type != "cpu":
+        raise ValueError(f"the generator is on {generator.device}, expected a generator on the CPU")
+    modules = [network.get_submodule(name) for name in layers]
+    for name, module in zip(layers, modules, strict=True):
+        if parametrize.is_parametrized(module):
+            raise ValueError(f"{name} is parametrised already: merge first")
+    for module in modules:
+        weight = module.weight
+        assert isinstance(weight, nn.Parameter)
+        a = _draw(rank, weight[0].numel(), a_init, generator).to(weight)
+        b = torch.zeros(len(weight), rank).to(weight)
+        parametrize.register_parametrization(module, "weight", LowRank(a, b, alpha / rank))
+
+
+def _draw(
+    rank: int, fan_in: int, a_init: str, generator: torch.Generator
+) -> Float[Tensor, "rank fan_in"]:
+    if a_init == "gaussian":
+        return torch.randn(rank, fan_in, generator=generator) / math.sqrt(3 * fan_in)
+    return (2 * torch.rand(rank, fan_in, generator=generator) - 1) / math.sqrt(fan_in)
+
+
+def merge(network: nn.Module) -> None:
+    """Add every update to its weight and remove it; the outputs stay what they were.
+
+    The weight is the same `nn.Parameter` as before `add_lora`. Without updates, nothing happens.
+    """
+    for module in list(network.modules()):
+        if has_update(module):
+            _own_class(module)
+            parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
+            # Weight before bias again, as in a network that never had an update.
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                if name != "weight":
+                    delattr(module, name)
+                    module.register_parameter(name, parameter)
+
+
+def _own_class(module: nn.Module) -> None:
+    # A deep copy shares the class that `parametrize` made, and a removal takes the property
+    # `weight` from that class: the copy of a network would break when the other is merged.
+    shared = type(module)
+    module.__class__ = type(shared.__name__, shared.__bases__, dict(vars(shared)))
+
+
+def updated_weights(network: nn.Module) -> list[nn.Parameter]:
+    """Return the weights, without their update, of all layers that have one."""
+    modules: list[Any] = [module for module in network.modules() if has_update(module)]
+    return [module.parametrizations["weight"].original for module in modules]
+
+
+def has_update(module: Any) -> bool:
+    """Return whether a layer's weight has a low-rank update that is not merged yet."""
+    if not parametrize.is_parametrized(module, "weight"):
+        return False
+    return isinstance(module.parametrizations["weight"][0], LowRank)

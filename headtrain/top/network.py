@@ -1,0 +1,393 @@
+"""The network of a top-block run: a frozen trunk, plastic blocks and a classifier that grows.
+
+    normalised images --trunk--> activations --top--> penultimate features
+
+`top(trunk(x))` is `forward_head(forward_features(x), pre_logits=True)`: the same modules run in
+the same order. What follows the last block (a norm, the pooling, a dense layer before the
+classifier) is part of the top, and so is a downsampling between two plastic blocks; neither is a
+block.
+
+Everything but the following parameters is frozen:
+
+Low rank     the factors A and B of `lora.add_lora` and the classifier; norms, GRN, layer scales,
+             biases, depthwise convolutions and attention keep their values.
+Full rank    every parameter of the plastic blocks, norms included, and the classifier.
+
+What lies between and behind the blocks (a downsampling, the last norm) is frozen in both. The
+network stays in evaluation mode: batch norms use their stored statistics, nothing is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from clinit.errors import BackboneError
+from clinit.headtrain.array import as_array, as_tensor
+from clinit.headtrain.rows import Rows
+from clinit.headtrain.study import Study
+from clinit.headtrain.top.families import Step, family_of
+from clinit.headtrain.top.lora import LowRank, add_lora, layers, merge, updated_weights
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """The two halves of a network.
+
+    Both run the network's own modules: they follow it from device to device, and
+    parametrising or training a module of the network changes `top`. A copy of the network needs
+    a cut of its own.
+    """
+
+    trunk: Callable[[Tensor], Tensor]
+    """Normalised images (batch, 3, height, width) -> activations (batch, *shape) in front of the
+    first plastic block; no gradient flows back through it."""
+    top: Callable[[Tensor], Tensor]
+    """Activations -> penultimate features (batch, dim), differentiable; they are not changed."""
+    blocks: tuple[str, ...]
+    """Dotted names, in the network, of the plastic blocks, in forward order."""
+
+
+def block_names(network: nn.Module) -> tuple[str, ...]:
+    """Return the dotted names of all blocks of a network, in forward order.
+
+    Raises:
+        BackboneError: If the network belongs to no supported family.
+    """
+    steps = family_of(network).steps(network)
+    return tuple(step.block for step in steps if step.block is not None)
+
+
+def cut_network(network: nn.Module, top_blocks: int) -> Cut:
+    """Cut a network in front of its last `top_blocks` blocks.
+
+    Raises:
+        BackboneError: If the network belongs to no supported family, or has fewer blocks.
+    """
+    names = block_names(network)
+    if not 1 <= top_blocks <= len(names):
+        raise BackboneError(
+            f"{top_blocks} top blocks were asked for; this {type(network).__name__}"
+            f" has {len(names)} blocks",
+            remedy=f"Give `--top-blocks` from 1 to {len(names)}.",
+        )
+    blocks = names[-top_blocks:]
+    steps = tuple(family_of(network).steps(network))
+    first = next(index for index, step in enumerate(steps) if step.block == blocks[0])
+    run_trunk, run_top = _chain(steps[:first]), _chain(steps[first:])
+
+    def top(activations: Tensor) -> Tensor:
+        features: Tensor = network.forward_head(  # type: ignore[operator]
+            run_top(activations), pre_logits=True
+        )
+        return features
+
+    return Cut(torch.no_grad()(run_trunk), top, blocks)
+
+
+def _chain(steps: Sequence[Step]) -> Callable[[Tensor], Tensor]:
+    runs = tuple(step.run for step in steps)
+
+    def run(x: Tensor) -> Tensor:
+        for step in runs:
+            x = step(x)
+        return x
+
+    return run
+
+
+@torch.no_grad()
+def check_cut(cut: Cut, network: nn.Module, batch: Float[Tensor, "batch 3 height width"]) -> None:
+    """Check on one batch of normalised images that the two halves give the network's features.
+
+    Raises:
+        BackboneError: If they do not, to 1e-4 of the largest feature.
+    """
+    maps = network.forward_features(batch)  # type: ignore[operator]
+    expected: Tensor = network.forward_head(maps, pre_logits=True)  # type: ignore[operator]
+    found = cut.top(cut.trunk(batch))
+    scale = float(expected.abs().max().clamp(min=1))
+    # Not `>`: a comparison with NaN must fail too.
+    if found.shape != expected.shape or not float((found - expected).abs().max()) <= 1e-4 * scale:
+        raise BackboneError(
+            f"this {type(network).__name__}, cut in front of {cut.blocks[0]}, does not give"
+            " its own features",
+            remedy="Choose another backbone, or train its head alone with `clinit train-head`.",
+        )
+
+
+CLASSIFIER_WEIGHT = "classifier.weight"
+CLASSIFIER_BIAS = "classifier.bias"
+CLASSIFIER: tuple[str, ...] = (CLASSIFIER_WEIGHT, CLASSIFIER_BIAS)
+"""Names of the classifier's parameters among those that are trained, in every network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How many of a network's parameters learn; A and B are no part of `total`."""
+
+    trained: int
+    """Parameters with a gradient: A and B, or the whole blocks, and the classifier."""
+    plastic: int
+    """Parameters whose value can change: a layer with an update counts with its weight."""
+    block: int
+    """All parameters of the plastic blocks and the classifier, frozen ones too."""
+    total: int
+    """All parameters of the network, once merged."""
+
+    def line(self) -> str:
+        """Return the shares in one line of text."""
+        return (
+            f"{self.trained:,} parameters are trained; "
+            f"{self.plastic:,} of {self.total:,} ({self.plastic / self.total:.1%}) can change; "
+            f"top blocks and head hold {self.block:,} ({self.block / self.total:.1%})"
+        )
+
+
+def make_plastic(network: nn.Module, blocks: Sequence[str], *, full_rank: bool) -> None:
+    """Freeze the network but for what learns, and put it into evaluation mode.
+
+    Call it after `add_lora`, and again after each merge and when the classifier is replaced.
+
+    Raises:
+        ValueError: If `full_rank` is set and a layer has a low-rank update, or not set and none
+            has one.
+    """
+    updates = [module for module in network.modules() if isinstance(module, LowRank)]
+    if full_rank and updates:
+        raise ValueError(f"{len(updates)} layers have low-rank updates: merge before full rank")
+    if not full_rank and not updates:
+        raise ValueError("no layer has a low-rank update: call add_lora first")
+    network.eval().requires_grad_(False)
+    learning = [network.get_submodule(name) for name in blocks] if full_rank else updates
+    for module in (*learning, classifier_of(network)):
+        module.requires_grad_(True)
+
+
+def classifier_of(network: nn.Module) -> nn.Linear:
+    """Return the network's own classifier."""
+    classifier = network.get_classifier()  # type: ignore[operator]
+    assert isinstance(classifier, nn.Linear), "load_backbone refuses other classifiers"
+    return classifier
+
+
+def shares(network: nn.Module, blocks: Sequence[str]) -> Shares:
+    """Count the parameters of a network after `make_plastic`, in any state of the merge."""
+    factors = _identities(m for m in network.modules() if isinstance(m, LowRank))
+    updated = set(map(id, updated_weights(network)))
+    inside = _identities([*map(network.get_submodule, blocks), classifier_of(network)])
+
+    def count(chosen: Callable[[nn.Parameter], bool]) -> int:
+        return sum(p.numel() for p in network.parameters() if chosen(p))
+
+    def lasting(parameter: nn.Parameter) -> bool:
+        return id(parameter) not in factors
+
+    return Shares(
+        trained=count(lambda p: p.requires_grad),
+        plastic=count(lambda p: lasting(p) and (p.requires_grad or id(p) in updated)),
+        block=count(lambda p: lasting(p) and id(p) in inside),
+        total=count(lasting),
+    )
+
+
+def _identities(modules: Iterable[nn.Module]) -> set[int]:
+    return {id(parameter) for module in modules for parameter in module.parameters()}
+
+
+class PlasticModel:
+    """A cut network whose top blocks and classifier are trained, one task after another."""
+
+    def __init__(self, network: nn.Module, cut: Cut, head: Rows, study: Study) -> None:
+        """Take over `network`, which is changed; its classifier becomes `head`."""
+        self.network = network
+        self.cut = cut
+        assert study.top is not None
+        self._settings = study.top
+        self._mixed = study.training.precision == "bf16"
+        self._device = next(network.parameters()).device
+        self._whole = _Top(network, cut.top)
+        self._top: Callable[[Tensor], Tensor] = self._whole
+        self._classifier_name = _name_of(network, classifier_of(network))
+        self._set_classifier(head.weight.shape[0])
+        self.write(0, head)
+        self._original = {name: value.clone() for name, value in self._block_values().items()}
+
+    @property
+    def device(self) -> torch.device:
+        """The device that the network is on."""
+        return self._device
+
+    @property
+    def num_classes(self) -> int:
+        """Number of rows of the classifier as it is now."""
+        return self._classifier.out_features
+
+    @property
+    def dim(self) -> int:
+        """Width of a penultimate feature."""
+        return self._classifier.in_features
+
+    def features(self, activations: Float[Tensor, "batch ..."]) -> Float[Tensor, "batch dim"]:
+        """Return what the classifier reads; differentiable."""
+        with self._arithmetic():
+            features = self._top(activations)
+        return features.float()
+
+    def features_at(
+        self, parameters: Mapping[str, Tensor], activations: Float[Tensor, "batch ..."]
+    ) -> Float[Tensor, "batch dim"]:
+        """Return the features with `parameters` in place of the model's own."""
+        values = {
+            f"network.{name}": value for name, value in parameters.items() if name not in CLASSIFIER
+        }
+        with self._arithmetic():
+            features: Tensor = torch.func.functional_call(self._whole, values, (activations,))
+        return features.float()
+
+    @contextmanager
+    def full_precision(self) -> Iterator[None]:
+        """Compute in float32 inside, whatever the configuration says."""
+        self._mixed, before = False, self._mixed
+        try:
+            yield
+        finally:
+            self._mixed = before
+
+    def logits(self, features: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch classes"]:
+        """Return `features @ weight.T + bias`."""
+        with self._arithmetic():
+            logits: Tensor = self._classifier(features)
+        return logits.float()
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """Return the parameters that are trained now, those of the classifier as CLASSIFIER."""
+        prefix = f"{self._classifier_name}."
+        return {
+            f"classifier.{name.removeprefix(prefix)}" if name.startswith(prefix) else name: value
+            for name, value in self.network.named_parameters()
+            if value.requires_grad
+        }
+
+    def grow(self, rows: Rows) -> None:
+        """Append rows to the classifier."""
+        before = self._classifier
+        self._set_classifier(before.out_features + rows.weight.shape[0])
+        with torch.no_grad():
+            self._classifier.weight[: before.out_features] = before.weight
+            self._classifier.bias[: before.out_features] = before.bias
+        self.write(before.out_features, rows)
+
+    def rows(self) -> Rows:
+        """Copy the classifier, as arrays where it is; see `clinit.headtrain.array.as_array`."""
+        weight, bias = self._classifier.weight, self._classifier.bias
+        return Rows(as_array(weight.double()), as_array(bias.double()))
+
+    def tensors(self) -> Rows:
+        """Return the classifier as tensors, without a copy."""
+        return Rows(self._classifier.weight.detach(), self._classifier.bias.detach())
+
+    @torch.no_grad()
+    def write(self, start: int, rows: Rows) -> None:
+        """Overwrite rows of the classifier from row `start` on."""
+        stop = start + rows.bias.shape[0]
+        self._classifier.weight[start:stop] = as_tensor(rows.weight).to(self._device)
+        self._classifier.bias[start:stop] = as_tensor(rows.bias).to(self._device)
+
+    def open(self, generator: torch.Generator) -> None:
+        """Make the blocks plastic for a task: whole, or by low-rank updates drawn anew."""
+        if not self._settings.full_rank:
+            add_lora(
+                self.network,
+                layers(self.network, self.cut.blocks),
+                rank=self._settings.rank,
+                alpha=self._settings.alpha,
+                a_init=self._settings.a_init,
+                generator=generator,
+            )
+        make_plastic(self.network, self.cut.blocks, full_rank=self._settings.full_rank)
+        self._top = torch.compile(self._whole) if self._settings.compile else self._whole
+
+    def close(self) -> None:
+        """Merge the low-rank updates into the blocks."""
+        merge(self.network)
+        self._top = self._whole
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all that training may have changed, updates that are not merged included."""
+        return {
+            name: value.detach().clone()
+            for name, value in self.network.state_dict().items()
+            if name.startswith(self._prefixes)
+        }
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take over a `state()` of as many classes, whether its updates are merged or not."""
+        found = self.network.load_state_dict(dict(state), strict=False)
+        missing = [name for name in found.missing_keys if name.startswith(self._prefixes)]
+        wrong = sorted([*found.unexpected_keys, *missing])
+        assert not wrong, f"a state of another network: {wrong[:3]}"
+
+    @property
+    def _prefixes(self) -> tuple[str, ...]:
+        """Prefixes of the names of all that training may change."""
+        return tuple(f"{name}." for name in (*self.cut.blocks, self._classifier_name))
+
+    def changed(self) -> dict[str, np.ndarray]:
+        """Return the parameters of the merged blocks that training has changed, by name."""
+        return {
+            name: value.cpu().numpy()
+            for name, value in self._block_values().items()
+            if not torch.equal(value, self._original[name])
+        }
+
+    @property
+    def _classifier(self) -> nn.Linear:
+        return classifier_of(self.network)
+
+    def _set_classifier(self, classes: int) -> None:
+        """Replace the classifier with one of `classes` rows, which are yet to be written."""
+        # Empty: the default initialisation would draw from the global generator.
+        classifier = nn.utils.skip_init(nn.Linear, self.dim, classes, device=self._device)
+        assert isinstance(classifier, nn.Linear)
+        parent, _, name = self._classifier_name.rpartition(".")
+        setattr(self.network.get_submodule(parent), name, classifier)
+        if hasattr(self.network, "num_classes"):
+            self.network.num_classes = classes  # type: ignore[assignment]
+
+    def _block_values(self) -> dict[str, Tensor]:
+        prefixes = tuple(f"{name}." for name in self.cut.blocks)
+        return {
+            name: value.detach()
+            for name, value in self.network.state_dict().items()
+            if name.startswith(prefixes)
+        }
+
+    def _arithmetic(self) -> AbstractContextManager[Any]:
+        if self._mixed:
+            return torch.autocast(self._device.type, dtype=torch.bfloat16)
+        return nullcontext()
+
+
+class _Top(nn.Module):
+    """The top of a network as a module, for `torch.func` and `torch.compile`."""
+
+    def __init__(self, network: nn.Module, top: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.network = network
+        self._run = top
+
+    def forward(self, activations: Tensor) -> Tensor:
+        return self._run(activations)
+
+
+def _name_of(network: nn.Module, module: nn.Module) -> str:
+    names: dict[int, str] = {id(each): name for name, each in network.named_modules()}
+    return names[id(module)]

@@ -1,1 +1,0 @@
-"""The backbone cut in two: its frozen part, its plastic blocks, their optimizer."""

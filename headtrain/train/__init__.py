@@ -1,0 +1,1 @@
+"""Heads that are trained side by side: a bank, its losses, its steps, its evaluation."""

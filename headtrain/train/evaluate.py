@@ -1,0 +1,239 @@
+"""What the heads of a bank label right, whatever the precision that they are trained in.
+
+Features stay as they are stored; a block at a time is widened to float32 and multiplied with all
+heads at once. The first of equal logits wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from clinit.headtrain.train.heads import Bank, products_in
+from clinit.headtrain.train.losses import loss_named
+from clinit.headtrain.train.rows import LabelledRows
+
+BLOCK_VALUES = 2**19
+"""Logits computed at a time: 2 MB stay in a core's cache while they are reduced."""
+MIN_BLOCK_ROWS = 256
+"""Fewer rows would leave the matrix product short of work; then heads come in turn."""
+CUDA_BLOCK_VALUES = 2**28
+"""On a CUDA device: 1 GB, so that a few launches cover the whole test set."""
+
+Mistakes = Int[np.ndarray, "3 _"]
+"""Class, number among the rows of its class, and predicted class of each wrongly labelled row."""
+Group = tuple[slice, slice]
+"""Rows, and the classes of the task that their labels are of."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluation:
+    """What the heads of a bank label right."""
+
+    correct: Int[np.ndarray, "heads classes"]
+    correct_in_task: Int[np.ndarray, "heads classes"]
+    """If a head is asked about the classes alone that arrived together with that of the row."""
+    mistakes: tuple[Mistakes, ...] | None
+    """One per head; None unless asked for."""
+
+
+def evaluate(
+    bank: Bank, test: LabelledRows, ends: Sequence[int], *, list_mistakes: bool = False
+) -> Evaluation:
+    """Count the rows of each class that each head labels right.
+
+    Args:
+        bank: Heads.
+        test: Rows, sorted by label.
+        ends: Head row after the last class of each task, in order.
+        list_mistakes: Whether to list the rows that are labelled wrong.
+    """
+    right, right_in_task = _judge(bank, test, ends)
+    return Evaluation(
+        correct=_counts(right, test.labels, bank.num_classes),
+        correct_in_task=_counts(right_in_task, test.labels, bank.num_classes),
+        mistakes=_mistakes(bank, test, right) if list_mistakes else None,
+    )
+
+
+def count_correct(bank: Bank, test: LabelledRows) -> Int[np.ndarray, "heads classes"]:
+    """Count the rows of each class that each head labels right."""
+    return _counts(_judge(bank, test)[0], test.labels, bank.num_classes)
+
+
+def mean_losses(bank: Bank, sample: LabelledRows) -> Float[np.ndarray, " heads"]:
+    """Return the mean loss of each head over `sample`, each with its own training loss."""
+    totals = torch.zeros(bank.num_heads, dtype=torch.float64, device=bank.device)
+    losses = [loss_named(head.loss) for head in bank.heads]
+    for part, blocks in blocks_of(bank, len(sample)):
+        features, labels = sample.widened(part), sample.labels[part]
+        for heads in blocks:
+            logits = logits_of(bank, features, heads)
+            for column, head in enumerate(range(heads.start, heads.stop)):
+                totals[head] += losses[head].value(logits[:, column], labels).double().sum()
+    means: np.ndarray = (totals / len(sample)).cpu().numpy()
+    return means
+
+
+def logits_of(
+    bank: Bank, features: Float[Tensor, "rows dim"], heads: slice, space: Tensor | None = None
+) -> Float[Tensor, "rows heads classes"]:
+    """Return float32 logits of some heads, in the memory of `space` if it is given."""
+    shape = (len(features), heads.stop - heads.start, bank.num_classes)
+    out = features.new_empty(shape) if space is None else space.resize_(shape)
+    with products_in("float32"):
+        return bank.logits(features, out, heads)
+
+
+def blocks_of(bank: Bank, total: int) -> Iterator[tuple[slice, list[slice]]]:
+    """Yield slices of `total` rows, and into which slices of heads each of them is split."""
+    values = CUDA_BLOCK_VALUES if bank.device.type == "cuda" else BLOCK_VALUES
+    rows = max(MIN_BLOCK_ROWS, values // (bank.num_heads * bank.num_classes))
+    heads = min(bank.num_heads, max(1, values // (rows * bank.num_classes)))
+    split = [
+        slice(first, min(first + heads, bank.num_heads))
+        for first in range(0, bank.num_heads, heads)
+    ]
+    for start in range(0, total, rows):
+        yield slice(start, min(start + rows, total)), split
+
+
+def _judge(
+    bank: Bank, test: LabelledRows, ends: Sequence[int] = ()
+) -> tuple[Bool[Tensor, "rows heads"], Bool[Tensor, "rows heads"]]:
+    """Return which rows each head labels right, among all classes and those of their task.
+
+    Args:
+        bank: Heads.
+        test: Rows; sorted by label if there are `ends`.
+        ends: Head row after the last class of each task, in order; default: all are one task.
+    """
+    shape = (len(test), bank.num_heads)
+    right, in_task = (torch.zeros(shape, dtype=torch.bool, device=bank.device) for _ in range(2))
+    groups = _groups(test.labels, ends, bank.num_classes)
+    space = bank.weight.new_empty(0)
+    for part, blocks in blocks_of(bank, len(test)):
+        features, labels = test.widened(part), test.labels[part]
+        inside = _inside(groups, part)
+        for heads in blocks:
+            logits = logits_of(bank, features, heads, space)
+            own, rival, rival_in_task = compared(logits, labels, inside)
+            right[part, heads], in_task[part, heads] = own > rival, own > rival_in_task
+            equal = (own == rival) | (own == rival_in_task)
+            if equal.any():
+                _first_of_equals(
+                    (right[part, heads], in_task[part, heads]), equal, logits, own, labels, inside
+                )
+    return right, in_task
+
+
+def compared(
+    logits: Float[Tensor, "rows heads classes"],
+    labels: Int[Tensor, " rows"],
+    groups: Sequence[Group],
+) -> tuple[Float[Tensor, "rows heads"], Float[Tensor, "rows heads"], Float[Tensor, "rows heads"]]:
+    """Return the logit of the label, and the largest of its rivals, of all and of its task.
+
+    The logit of the label is overwritten. Each logit is read once, several times as fast as by
+    an `argmax`.
+    """
+    index = labels[:, None, None].expand(*logits.shape[:2], 1)
+    own = logits.gather(2, index)[..., 0]
+    logits.scatter_(2, index, -torch.inf)
+    rival, in_task = torch.empty_like(own), torch.empty_like(own)
+    for rows, classes in groups:
+        inside = logits[rows, :, classes].amax(2)
+        in_task[rows] = inside
+        for others in (slice(0, classes.start), slice(classes.stop, None)):
+            if len(range(*others.indices(logits.shape[2]))):
+                inside = torch.maximum(inside, logits[rows, :, others].amax(2))
+        rival[rows] = inside
+    return own, rival, in_task
+
+
+def _first_of_equals(
+    found: tuple[Bool[Tensor, "rows heads"], Bool[Tensor, "rows heads"]],
+    equal: Bool[Tensor, "rows heads"],
+    logits: Float[Tensor, "rows heads classes"],
+    own: Float[Tensor, "rows heads"],
+    labels: Int[Tensor, " rows"],
+    groups: Sequence[Group],
+) -> None:
+    """Settle the rows whose label shares the largest logit, in place."""
+    label = labels[:, None].expand(own.shape)
+    logits.scatter_(2, label[..., None], own[..., None])
+    right, in_task = found
+    for rows, classes in groups:
+        which = equal[rows]
+        tied, of_tied = logits[rows][which], label[rows][which]
+        right[rows][which] = tied.argmax(1) == of_tied
+        in_task[rows][which] = tied[:, classes].argmax(1) + classes.start == of_tied
+
+
+def _groups(labels: Int[Tensor, " rows"], ends: Sequence[int], num_classes: int) -> list[Group]:
+    """Return the rows and the classes of each task; all of them without `ends`."""
+    if not ends:
+        return [(slice(0, len(labels)), slice(0, num_classes))]
+    bounds = torch.tensor(ends, device=labels.device)
+    last = torch.searchsorted(labels, bounds).tolist()
+    return [
+        (slice(*between), slice(*classes))
+        for between, classes in zip(pairwise((0, *last)), pairwise((0, *ends)), strict=True)
+        if between[0] < between[1]
+    ]
+
+
+def _inside(groups: Sequence[Group], part: slice) -> list[Group]:
+    """Return the groups of the rows of a part, counted from its first one."""
+    cut = [
+        (max(rows.start, part.start), min(rows.stop, part.stop), classes)
+        for rows, classes in groups
+    ]
+    return [
+        (slice(first - part.start, last - part.start), classes)
+        for first, last, classes in cut
+        if first < last
+    ]
+
+
+def _counts(
+    right: Bool[Tensor, "rows heads"], labels: Int[Tensor, " rows"], num_classes: int
+) -> Int[np.ndarray, "heads classes"]:
+    """Count by label: like bincount, but without waiting for a CUDA device."""
+    counts = labels.new_zeros(right.shape[1], num_classes)
+    counts.scatter_add_(1, labels.expand(len(counts), -1), right.T.long())
+    counted: np.ndarray = counts.cpu().numpy()
+    return counted
+
+
+def _mistakes(
+    bank: Bank, test: LabelledRows, right: Bool[Tensor, "rows heads"]
+) -> tuple[Mistakes, ...]:
+    first = torch.searchsorted(test.labels, test.labels)  # of the same class
+    number = torch.arange(len(test), device=test.labels.device) - first
+    found = []
+    for head in range(bank.num_heads):
+        wrong = (~right[:, head]).nonzero()[:, 0]
+        rivals = best_rivals(bank, head, test, wrong)
+        columns = torch.stack([test.labels[wrong], number[wrong], rivals])
+        found.append(columns.to("cpu", torch.int32).numpy())
+    return tuple(found)
+
+
+def best_rivals(
+    bank: Bank, head: int, test: LabelledRows, rows: Int[Tensor, " rows"]
+) -> Int[Tensor, " rows"]:
+    """Return the class that one head prefers to all others but the label, for each of `rows`."""
+    found = torch.empty(len(rows), dtype=torch.int64, device=bank.device)
+    for part, _ in blocks_of(bank, len(rows)):
+        block = test.take(rows[part])
+        logits = logits_of(bank, block.features.float(), slice(head, head + 1))[:, 0]
+        logits.scatter_(1, block.labels[:, None], -torch.inf)
+        found[part] = logits.argmax(dim=1)
+    return found

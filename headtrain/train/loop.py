@@ -1,0 +1,235 @@
+"""The updates of one task in order, with evaluations on the way.
+
+Each update is the same calls on the same tensors, and its number is a tensor on the device as
+well. So a step is a function of device memory alone: on a CUDA device it is captured in a graph
+once and replayed for all others, one launch instead of some thirty.
+
+Passes over rows in shuffled batches, with a cosine that takes each learning rate to zero.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from clinit.headtrain.ram import STEPS_AT_ONCE
+from clinit.headtrain.stream.buffer import TaskRows
+from clinit.headtrain.stream.seeds import Draw, generator
+from clinit.headtrain.stream.task_plan import Schedule
+from clinit.headtrain.study import Stream
+from clinit.headtrain.train.heads import Bank
+from clinit.headtrain.train.rows import Feed, LabelledRows, feed_of
+from clinit.headtrain.train.step import Updates
+from clinit.stopwatch import Stopwatch
+
+WARM_UP_STEPS = 3
+"""Steps before the capture: libraries set themselves up and the optimizer makes its state,
+which cannot be captured."""
+
+
+class CaptureWarning(UserWarning):
+    """A step could not be captured: it is launched call by call, which is slower."""
+
+
+class Replayed:
+    """Does a step a few times, then captures it and replays the capture.
+
+    The step is handed over at each call, always the same, and not kept: its owner may hold this
+    object without a cycle, which would keep the rows of a task until the next is under way. It
+    must read and write the same device memory at each call and wait for nothing. Every call is
+    one step, those before the capture too: nothing has to be put back.
+    """
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._replay: Callable[[], None] | None = None
+
+    def __call__(self, step: Callable[[], None]) -> None:
+        """Do one step."""
+        if self._steps < WARM_UP_STEPS:
+            self._warm_up(step)
+        else:
+            if self._steps == WARM_UP_STEPS:
+                self._replay = self._captured(step)
+            (self._replay or step)()
+        self._steps += 1
+
+    def _warm_up(self, step: Callable[[], None]) -> None:
+        """Do a step on a stream of its own, as a capture does."""
+        stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            step()
+        current.wait_stream(stream)
+
+    def _captured(self, step: Callable[[], None]) -> Callable[[], None] | None:
+        """Return what replays a step; None where it cannot be captured."""
+        try:
+            return _capture(step)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            warnings.warn(
+                "the update of the heads could not be captured in a CUDA graph and is launched"
+                f" call by call, which is slower: {error}",
+                CaptureWarning,
+                stacklevel=2,
+            )
+            return None
+
+
+def _capture(step: Callable[[], None]) -> Callable[[], None]:
+    """Record the launches of `step` without doing them; return what does them all."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+class TaskSteps:
+    """The updates of one task, done in order; captured on a CUDA device, plain on a CPU."""
+
+    def __init__(self, updates: Updates, feed: Feed, schedule: Schedule) -> None:
+        device = updates.labels.device
+        iterations, batch = schedule.batches.shape
+        heads = updates.losses.shape[1]
+        self._updates, self._feed = updates, feed
+        self._stored = feed.features.new_empty(batch, feed.features.shape[1])
+        self._number = torch.zeros(1, dtype=torch.int64, device=device)
+        is_new = torch.from_numpy(np.arange(batch) < schedule.num_new[:, None])
+        self._kinds = torch.stack([is_new, ~is_new], dim=1)[..., None].to(device)
+        self._kind_rows = self._kinds.sum(2, dtype=torch.float32)
+        self._zero = torch.zeros((), device=device)
+        self._losses = torch.zeros(iterations, 2, heads, device=device)
+        self._replayed = Replayed() if device.type == "cuda" else None
+
+    @property
+    def losses(self) -> Float[np.ndarray, "iterations heads 2"]:
+        """Mean losses of new and old rows before each update; NaN without a row."""
+        recorded: np.ndarray = self._losses.transpose(1, 2).cpu().numpy()
+        return recorded
+
+    def run(self, start: int, stop: int) -> None:
+        """Do the steps `start` to `stop` - 1, which follow those done before."""
+        self._feed.prepare(start, stop)
+        for _ in range(start, stop):
+            if self._replayed is None:
+                self._advance()
+            else:
+                self._replayed(self._advance)
+
+    def _advance(self) -> None:
+        feed, updates, number = self._feed, self._updates, self._number
+        batch = torch.index_select(feed.batches, 0, number).view(-1)
+        torch.index_select(feed.features, 0, batch, out=self._stored)
+        torch.index_select(feed.labels, 0, batch, out=updates.labels)
+        updates.features.copy_(self._stored)
+        updates.update()
+        self._record(updates.losses, number)
+        number.add_(1)
+
+    def _record(self, losses: Float[Tensor, "batch heads"], number: Tensor) -> None:
+        """Write down the mean loss of each kind of rows, 0 / 0 where there is none."""
+        kinds = torch.index_select(self._kinds, 0, number)[0]
+        sums = torch.where(kinds, losses, self._zero).sum(1)
+        means = sums / torch.index_select(self._kind_rows, 0, number)[0]
+        self._losses.index_copy_(0, number, means[None])
+
+
+REPORT_STEPS = STEPS_AT_ONCE
+"""Most steps between two signs of progress."""
+
+
+def train_task(
+    bank: Bank,
+    rows: LabelledRows,
+    data: TaskRows,
+    schedule: Schedule,
+    stream: Stream,
+    *,
+    evaluate: Callable[[int, LabelledRows], None],
+    stepped: Callable[[int], None],
+    watch: Stopwatch,
+) -> Float[np.ndarray, "iterations heads 2"]:
+    """Train `bank` on a task; return the mean losses of new and old rows before each update.
+
+    Args:
+        bank: Heads with the rows of the new classes initialised.
+        rows: Features and labels of the old and new rows.
+        data: Which rows these are.
+        schedule: The batches.
+        stream: Evaluation points, batch size and seed.
+        evaluate: Called at each evaluation point with the number of updates done and the
+            sample for the new-task loss; before the first step too.
+        stepped: Called with the number of updates done since the last call.
+        watch: Adds up the time of training.
+    """
+    with watch.phase("prepare"):
+        sample = rows.take(torch.from_numpy(data.loss_sample(stream.seed)))
+        feed = feed_of(rows, torch.from_numpy(schedule.batches), REPORT_STEPS)
+        steps = TaskSteps(Updates(bank, stream.rows_per_batch), feed, schedule)
+    for start, stop in pairwise((0, *stream.evaluation_points)):
+        for first in range(start, stop, REPORT_STEPS):
+            last = min(first + REPORT_STEPS, stop)
+            with watch.phase("train"):
+                steps.run(first, last)
+            stepped(last - first)
+        evaluate(stop, sample)
+    return steps.losses
+
+
+def unchanged(features: Float[Tensor, "batch dim"]) -> Float[Tensor, "batch dim"]:
+    """Return the features of a batch as they are."""
+    return features
+
+
+def train_epochs(
+    bank: Bank,
+    rows: Iterator[LabelledRows],
+    sizes: Sequence[int],
+    *,
+    batch_size: int,
+    seed: int,
+    on_epoch: Callable[[int, Float[np.ndarray, " heads"]], None],
+    prepare: Callable[[Tensor], Tensor] = unchanged,
+) -> Float[np.ndarray, "epochs heads"]:
+    """Train all heads of a bank on the same batches; return the mean loss of each epoch.
+
+    Args:
+        bank: Heads, each with its own learning rate at the start of the cosine.
+        rows: The rows of one epoch after the other.
+        sizes: Their numbers.
+        batch_size: At most the smallest size. Rows that do not fill a batch are left out of the
+            epoch.
+        seed: Seed of the order of the rows.
+        on_epoch: Called with the number of finished epochs and the mean losses of the last one.
+        prepare: Changes the features of a batch, in any type, before the heads read them.
+    """
+    updates = Updates(bank, batch_size)
+    steps = sum(size // batch_size for size in sizes)
+    shares = iter(np.cos(np.linspace(0, np.pi, steps, endpoint=False)) / 2 + 0.5)
+
+    def train_on(rows: LabelledRows, epoch: int) -> Float[np.ndarray, " heads"]:
+        count = len(rows) // batch_size
+        order = generator(seed, Draw.ALIGNMENT, epoch).permutation(len(rows))
+        batches = torch.from_numpy(order[: count * batch_size].reshape(count, batch_size))
+        total = torch.zeros(bank.num_heads, dtype=torch.float64, device=bank.device)
+        for batch in batches.to(bank.device):
+            taken = rows.take(batch)
+            share = float(next(shares))
+            total += updates.step(prepare(taken.features), taken.labels, share).double().mean(0)
+        means: np.ndarray = (total / count).cpu().numpy()
+        return means
+
+    losses = np.empty((len(sizes), bank.num_heads))
+    for epoch in range(len(sizes)):
+        # No name for the rows here: it would keep a view in memory while the next is read.
+        losses[epoch] = train_on(next(rows), epoch)
+        on_epoch(epoch + 1, losses[epoch])
+    return losses

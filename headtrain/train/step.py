@@ -1,0 +1,276 @@
+"""One update of a bank: two matrix products and one fused AdamW pass.
+
+    logits     u = x W^T + b                 rows x (heads classes)
+    gradient   dW = (1 / rows) (dL/du)^T x   (heads classes) x dim
+
+No autograd: the gradient of a linear head is the gradient of its logits times the features. In
+bfloat16 both operands and both results are rounded; the bias is added in float32.
+
+Update and kernel of AdamW are torch's (I. Loshchilov, F. Hutter, "Decoupled weight decay
+regularization", ICLR 2019), called as a function: the class `torch.optim.AdamW` loads the compiler
+of torch when it is made, which takes longer than a short run, and costs as much per step as a small
+head does. It is applied to views of the bank's tensors. Written out with tensors of per-head rates
+it took three times as long on a CPU, eight passes instead of one. Neighbours with equal settings
+share a view and a launch. The optimizer state is fresh, so that the moments of new rows cannot be
+those of a stale head.
+
+All tensors of a step are made once and stay where they are, and nothing waits for the device: a
+step on a CUDA device can be captured as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.optim.adamw import adamw
+
+from clinit.headtrain.train.heads import Bank, check_precision, products_in
+from clinit.headtrain.train.losses import loss_named
+
+BETAS = (0.9, 0.999)
+EPS = 1e-8
+Setting = TypeVar("Setting")
+
+
+class AdamW:
+    """Parameters that share a learning rate and a weight decay, with their moments."""
+
+    def __init__(
+        self, parameters: list[Tensor], gradients: list[Tensor], *, lr: float, weight_decay: float
+    ) -> None:
+        """Begin with moments of zero.
+
+        Args:
+            parameters: Updated in place.
+            gradients: Read at each step, from the memory that they have now.
+            lr: Learning rate.
+            weight_decay: Decoupled weight decay.
+        """
+        self.lr, self._weight_decay = lr, weight_decay
+        self._parameters, self._gradients = parameters, gradients
+        self._moments = [torch.zeros_like(each) for each in parameters]
+        self._squares = [torch.zeros_like(each) for each in parameters]
+        self._steps = [each.new_zeros(()) for each in parameters]
+
+    @property
+    def state(self) -> list[Tensor]:
+        """What it remembers: means of gradients and of their squares, numbers of steps."""
+        return [*self._moments, *self._squares, *self._steps]
+
+    def step(self, share: float = 1.0) -> None:
+        """Do one step, with this share of the learning rate. Nothing waits for the device."""
+        adamw(
+            self._parameters,
+            self._gradients,
+            self._moments,
+            self._squares,
+            [],
+            self._steps,
+            fused=True,
+            amsgrad=False,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            lr=share * self.lr,
+            weight_decay=self._weight_decay,
+            eps=EPS,
+            maximize=False,
+        )
+
+
+class Products:
+    """Products of float32 matrices; CUDA may take them in TF32, if that is switched on."""
+
+    def __init__(self) -> None:
+        self._features = torch.empty(0)
+
+    def read(self, features: Float[Tensor, "batch dim"]) -> None:
+        """Take the features of a batch, for all heads."""
+        self._features = features
+
+    def logits(
+        self,
+        weight: Float[Tensor, "rows dim"],
+        bias: Float[Tensor, " rows"],
+        out: Float[Tensor, "batch rows"],
+    ) -> None:
+        """Write the logits of the batch into `out`."""
+        torch.addmm(bias, self._features, weight.t(), out=out)
+
+    def weight_gradient(
+        self, gradient: Float[Tensor, "batch rows"], scale: float, out: Float[Tensor, "rows dim"]
+    ) -> None:
+        """Write the gradient of the weight, `scale` times the product, into `out`."""
+        torch.addmm(out, gradient.t(), self._features, beta=0, alpha=scale, out=out)
+
+
+class Bf16Products(Products):
+    """Products of bfloat16 copies, made in place for at most `rows` rows of heads at a time."""
+
+    def __init__(self, batch: int, rows: int, dim: int, device: torch.device) -> None:
+        def empty(*shape: int) -> Tensor:
+            return torch.empty(shape, dtype=torch.bfloat16, device=device)
+
+        self._features = empty(batch, dim)
+        self._weight = empty(rows, dim)
+        self._logits = empty(batch * rows)
+
+    def read(self, features: Float[Tensor, "batch dim"]) -> None:
+        """Copy them; give them as float32, which is faster to convert than float16."""
+        self._features.copy_(features)
+
+    def logits(
+        self,
+        weight: Float[Tensor, "rows dim"],
+        bias: Float[Tensor, " rows"],
+        out: Float[Tensor, "batch rows"],
+    ) -> None:
+        """Multiply in bfloat16 and add the bias in float32."""
+        rounded = self._weight[: len(weight)].copy_(weight)
+        logits = self._logits[: out.numel()].view(out.shape)
+        torch.mm(self._features, rounded.t(), out=logits)
+        out.copy_(logits).add_(bias)  # an addition of two types would allocate
+
+    def weight_gradient(
+        self, gradient: Float[Tensor, "batch rows"], scale: float, out: Float[Tensor, "rows dim"]
+    ) -> None:
+        """Multiply in bfloat16; the rounded weight of the block is not needed any more."""
+        rounded = self._logits[: gradient.numel()].view(gradient.shape).copy_(gradient)
+        product = self._weight[: len(out)]
+        torch.addmm(product, rounded.t(), self._features, beta=0, alpha=scale, out=product)
+        out.copy_(product)
+
+
+class Updates:
+    """Steps of a bank whose number of rows stays as it is."""
+
+    features: Float[Tensor, "batch dim"]
+    """Features of the next update, in float32."""
+    labels: Int[Tensor, " batch"]
+    losses: Float[Tensor, "batch heads"]
+    """Losses of the last update, from before it."""
+
+    def __init__(self, bank: Bank, batch_size: int) -> None:
+        check_precision(bank.precision, bank.device)
+        self._precision = bank.precision
+        self.features = bank.weight.new_empty(batch_size, bank.dim)
+        self.labels = torch.zeros(batch_size, dtype=torch.int64, device=bank.device)
+        self.losses = bank.weight.new_zeros(batch_size, bank.num_heads)
+        split = list(_split(bank))
+        rows = max(heads.stop - heads.start for heads, _ in split) * bank.num_classes
+        self._products = Products()
+        if bank.precision == "bf16":
+            self._products = Bf16Products(batch_size, rows, bank.dim, bank.device)
+        self.weight_gradient = bank.weight.new_zeros(rows, bank.dim)
+        self.bias_gradient = bank.weight.new_zeros(rows)
+        self.logits, self.gradient = bank.weight.new_empty(2, batch_size * rows)
+        self._groups = [_HeadGroup(self, bank, heads, loss) for heads, loss in split]
+
+    @property
+    def optimizers(self) -> list[AdamW]:
+        """One for each setting of neighbours that are updated together."""
+        return [optimizer for group in self._groups for optimizer in group.optimizers]
+
+    def step(
+        self,
+        features: Float[Tensor, "batch dim"],
+        labels: Int[Tensor, " batch"],
+        share: float = 1.0,
+    ) -> Float[Tensor, "batch heads"]:
+        """Do one update on the mean loss of a batch; return the losses before it.
+
+        `features` may be float16: they are widened into a buffer of this object. The losses are
+        in a buffer too, which the next step overwrites. `share` is that of the learning rates.
+        """
+        self.features.copy_(features)
+        self.labels.copy_(labels)
+        self.update(share)
+        return self.losses
+
+    def update(self, share: float = 1.0) -> None:
+        """Do one update on what `features` and `labels` hold; fill `losses`."""
+        with products_in(self._precision):
+            self._products.read(self.features)
+            for group in self._groups:
+                group.update(self._products, share)
+
+
+class _HeadGroup:
+    """Heads whose products are taken in one call; they share a loss.
+
+    Rows of one head come after those of the other. All are views, made once: a step of a small
+    head would spend a tenth of its time on making them. Each group overwrites the logits and the
+    gradients of the last one.
+    """
+
+    def __init__(self, updates: Updates, bank: Bank, heads: slice, loss: str) -> None:
+        weight, bias = bank.weight[heads], bank.bias[heads]
+        batch, rows = len(updates.labels), bias.numel()
+        self._loss = loss_named(loss)
+        self._weight, self._bias = weight.view(rows, -1), bias.view(rows)
+        self._weight_gradient = updates.weight_gradient[:rows]
+        self._bias_gradient = updates.bias_gradient[None, :rows]
+        self._logits, self._gradient = (
+            each[: batch * rows].view(batch, rows) for each in (updates.logits, updates.gradient)
+        )
+        self._ones = bank.weight.new_ones(1, batch)
+        self._labels = updates.labels[:, None].expand(batch, len(bias))
+        self._losses = updates.losses[:, heads]
+        of_weight = self._weight_gradient.view(weight.shape)
+        of_bias = updates.bias_gradient[:rows].view(bias.shape)
+        settings = [(each.rate, each.weight_decay) for each in bank.heads[heads]]
+        self.optimizers = [
+            AdamW(
+                [weight[part], bias[part]],
+                [of_weight[part], of_bias[part]],
+                lr=lr,
+                weight_decay=weight_decay,
+            )
+            for part, (lr, weight_decay) in spans(settings)
+        ]
+
+    def update(self, products: Products, share: float) -> None:
+        """Do one update on the batch that `products` has read, with a share of the rates."""
+        products.logits(self._weight, self._bias, out=self._logits)
+        shape = (*self._labels.shape, -1)
+        values, _ = self._loss.value_and_gradient(
+            self._logits.view(shape), self._labels, out=self._gradient.view(shape)
+        )
+        self._losses.copy_(values)
+        scale, out = 1 / len(self._labels), self._bias_gradient
+        products.weight_gradient(self._gradient, scale, out=self._weight_gradient)
+        # A product with ones is twice as fast as the sum over rows on a CPU.
+        torch.addmm(out, self._ones, self._gradient, beta=0, alpha=scale, out=out)
+        for optimizer in self.optimizers:
+            optimizer.step(share)
+
+
+def _split(bank: Bank) -> Iterator[tuple[slice, str]]:
+    """Yield the heads of each group and their loss.
+
+    A CPU takes head after head: weights, logits and moments of one head stay in its caches,
+    where those of a whole bank are read from memory by every pass. A CUDA device is filled by
+    all heads of a loss at once.
+    """
+    for heads, loss in spans([head.loss for head in bank.heads]):
+        if bank.device.type == "cuda":
+            yield heads, loss
+        else:
+            yield from ((slice(head, head + 1), loss) for head in range(heads.start, heads.stop))
+
+
+def spans(settings: Sequence[Setting]) -> Iterator[tuple[slice, Setting]]:
+    """Yield the runs of equal neighbours in `settings`, as slices.
+
+    >>> list(spans(["ce", "ce", "mse"]))
+    [(slice(0, 2, None), 'ce'), (slice(2, 3, None), 'mse')]
+    """
+    start = 0
+    for setting, group in groupby(settings):
+        stop = start + sum(1 for _ in group)
+        yield slice(start, stop), setting
+        start = stop

@@ -1,0 +1,130 @@
+import hashlib
+import json
+
+import pytest
+
+from clinit.extract.cache.fingerprint import Difference, Fingerprint
+
+NETWORK = Fingerprint.of_network(
+    backbone="resnet18",
+    weights="ab",
+    model_args={"global_pool": "avg", "depth": 2},
+    timm="1.0",
+    transform="resize 36",
+    decoder="png 1",
+    dtype="float16",
+    autocast="off",
+)
+CLIP = Fingerprint.of_import(backbone="clip", dtype="float16")
+
+
+def test_documents_hold_the_fields_in_the_order_in_which_they_always_did() -> None:
+    own = [
+        ("backbone", "resnet18"),
+        ("weights", "ab"),
+        ("model_args", "[('depth', 2), ('global_pool', 'avg')]"),
+        ("timm", "1.0"),
+        ("transform", "resize 36"),
+        ("decoder", "png 1"),
+        ("dtype", "float16"),
+        ("autocast", "off"),
+    ]
+    rows = NETWORK.of_rows("m")
+    view = [("augmentation", "cropped"), ("view_seed", "7"), ("view", "0")]
+    assert list(NETWORK.fields.items()) == own
+    assert list(rows.fields.items()) == [*own, ("manifest", "m")]
+    assert list(rows.of_view("cropped", seed=7, number=0).fields.items()) == [
+        *own,
+        ("manifest", "m"),
+        *view,
+    ]
+    assert list(rows.of_activations("n", cut="stages.3", dtype="bfloat16").fields.items()) == [
+        *own[:6],
+        ("dtype", "bfloat16"),
+        ("autocast", "off"),
+        ("manifest", "n"),
+        ("cut", "stages.3"),
+    ]
+    assert list(CLIP.of_rows("m", features="f").fields.items()) == [
+        ("backbone", "clip"),
+        ("imported", "npy"),
+        ("dtype", "float16"),
+        ("manifest", "m"),
+        ("features", "f"),
+    ]
+
+
+def test_the_identifier_of_a_backbone_is_the_digest_of_its_fields_without_those_of_rows() -> None:
+    text = '{"backbone": "clip", "dtype": "float16", "imported": "npy"}'
+    assert json.loads(text) == CLIP.fields
+    expected = hashlib.sha256(text.encode()).hexdigest()
+    assert CLIP.backbone_identifier == expected
+    assert CLIP.of_rows("m", features="f").backbone_identifier == expected
+    backwards = Fingerprint(dict(sorted(CLIP.fields.items(), reverse=True)))
+    assert backwards.backbone_identifier == expected
+    assert Fingerprint.of_import(backbone="dino", dtype="float16").backbone_identifier != expected
+
+
+def test_what_says_which_rows_does_not_say_which_backbone() -> None:
+    assert CLIP.of_rows("m", features="f").without_rows == CLIP
+    assert NETWORK.of_rows("m").without_rows == NETWORK
+
+
+def test_absent_fields_are_none() -> None:
+    assert (CLIP.weights, CLIP.timm, CLIP.manifest, CLIP.features) == (None,) * 4
+    assert (NETWORK.augmentation, NETWORK.view_seed, NETWORK.view) == (None,) * 3
+    view = CLIP.of_rows("m", features="f").of_view("cropped", seed=7, number=3)
+    assert (view.backbone, view.dtype) == ("clip", "float16")
+    assert (view.manifest, view.features) == ("m", "f")
+    assert (view.augmentation, view.view_seed, view.view) == ("cropped", "7", "3")
+    assert (NETWORK.weights, NETWORK.timm) == ("ab", "1.0")
+
+
+def test_differences_name_each_field_that_differs_and_what_both_hold() -> None:
+    one = Fingerprint({"a": "1", "b": "2", "c": "3"})
+    other = Fingerprint({"d": "4", "c": "0", "a": "1"})
+    assert one.differences(other) == (
+        Difference("b", "2", "nothing"),
+        Difference("c", "3", "0"),
+        Difference("d", "nothing", "4"),
+    )
+    assert one.differences(Fingerprint({"c": "3", "b": "2", "a": "1"})) == ()
+    # A field that holds the word is still another than one that is absent.
+    assert len(one.differences(Fingerprint({**one.fields, "d": "nothing"}))) == 1
+
+
+def test_a_view_differs_from_the_plain_split_in_nothing_but_the_fields_of_views() -> None:
+    plain = NETWORK.of_rows("m")
+    view = plain.of_view("cropped", seed=7, number=0)
+    assert plain.differences_but_of_view(view) == ()
+    assert plain.differences_but_of_view(NETWORK.of_rows("n").of_view("c", seed=7, number=0)) == (
+        Difference("manifest", "m", "n"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("identifier", "fits"),
+    [("", True), (CLIP.backbone_identifier, True), (NETWORK.backbone_identifier, False)],
+)
+def test_a_head_reads_the_features_of_its_backbone_and_one_of_unknown_origin_reads_all(
+    identifier: str, fits: bool
+) -> None:
+    assert CLIP.of_rows("m").fits(identifier) is fits
+
+
+def test_only_an_import_under_the_name_of_earlier_versions_is_nameless() -> None:
+    assert Fingerprint({"backbone": "imported", "imported": "npy"}).is_nameless
+    assert not CLIP.is_nameless
+    assert not Fingerprint({"backbone": "imported", "weights": "1"}).is_nameless
+
+
+def test_digests_are_told_by_their_first_digits_and_other_texts_by_what_differs() -> None:
+    here = Fingerprint({"backbone": "vit", "weights": "a1" * 32, "transform": "resize 36, crop 32"})
+    there = Fingerprint({"weights": "b2" * 32, "transform": "resize 36, crop 28"})
+    assert ", ".join(map(str, here.differences(there))) == (
+        "backbone (vit / nothing), weights (a1a1a1a1a1a1… / b2b2b2b2b2b2…),"
+        " transform (resize 36, crop 32 / resize 36, crop 28)"
+    )
+    (lost,) = Fingerprint({"weights": "a1" * 32}).differences(Fingerprint({}))
+    assert str(lost) == "weights (a1a1a1a1a1a1… / nothing)"
+    assert lost.one == "a1" * 32, "files and JSON keep it whole"

@@ -1,0 +1,112 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clinit.errors import CacheError
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.plan import Plan, read_plan, settle_plan, shard_name
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return Plan(
+        dataset="folder",
+        split="train",
+        num_rows=10,
+        dim=4,
+        dtype="float16",
+        shard_rows=4,
+        batch_size=3,
+        fingerprint=Fingerprint({"backbone": "x", "manifest": "1"}),
+    )
+
+
+@pytest.mark.parametrize("shard_rows", [1, 3, 4, 10, 99])
+def test_the_shards_cover_every_row_once(plan: Plan, shard_rows: int) -> None:
+    cut = replace(plan, shard_rows=shard_rows)
+    rows = [row for shard in range(cut.num_shards) for row in cut.rows(shard)]
+    assert rows == list(range(10))
+
+
+def test_a_plan_survives_the_disk(plan: Plan, tmp_path: Path) -> None:
+    settle_plan(plan, tmp_path)
+    assert read_plan(tmp_path) == plan
+    assert read_plan(tmp_path).identifier == plan.identifier
+    settle_plan(plan, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"batch_size": 5}, "was begun with batch_size = 3, this command has batch_size = 5"),
+        (
+            {"fingerprint": Fingerprint({"backbone": "y", "manifest": "1"})},
+            "backbone = x, .* backbone = y",
+        ),
+        ({"fingerprint": Fingerprint({"manifest": "1"})}, "backbone = x, .* backbone = nothing"),
+        (
+            {"fingerprint": Fingerprint({"backbone": "x", "manifest": "1", "features": "2"})},
+            "features = nothing, .* features = 2",
+        ),
+    ],
+)
+def test_another_plan_is_refused_and_the_field_is_named(
+    plan: Plan, tmp_path: Path, change: dict[str, object], text: str
+) -> None:
+    settle_plan(plan, tmp_path)
+    other = replace(plan, **change)  # type: ignore[arg-type]
+    assert other.identifier != plan.identifier
+    with pytest.raises(CacheError, match=text):
+        settle_plan(other, tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "clinit-cache/9"}', '{"format": 1}'])
+def test_a_damaged_plan_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(CacheError, match=r"is damaged: |is not the plan of a feature cache: "):
+        read_plan(tmp_path)
+
+
+def test_a_fingerprint_that_is_none_is_refused(plan: Plan, tmp_path: Path) -> None:
+    settle_plan(plan, tmp_path)
+    content = json.loads((tmp_path / "plan.json").read_text())
+    del content["sha256"]
+    content |= {"format": "clinit-cache/1", "fingerprint": [1]}
+    (tmp_path / "plan.json").write_text(json.dumps(content))
+    with pytest.raises(CacheError, match=r"fingerprint is \[1\], expected `object`, got `array`"):
+        read_plan(tmp_path)
+
+
+def test_an_absent_plan_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CacheError, match="no feature cache at "):
+        read_plan(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_rows": 0},
+        {"num_rows": 2**40 + 1},
+        {"shard_rows": 0},
+        {"batch_size": 2**41},
+        {"dim": 0},
+        {"dtype": "int8"},
+        {"split": "../train"},
+    ],
+)
+def test_impossible_plans_are_refused(plan: Plan, change: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        replace(plan, **change)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (-2, -2), (0,), (4, 1, -1, -1)])
+def test_a_shape_that_no_row_has_is_refused(plan: Plan, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="does not hold 4 numbers"):
+        replace(plan, shape=shape)
+    assert replace(plan, shape=(2, 2)).shape == (2, 2)
+
+
+def test_shard_names_sort_in_row_order() -> None:
+    assert sorted(map(shard_name, (10, 9, 100))) == [shard_name(i) for i in (9, 10, 100)]

@@ -1,0 +1,491 @@
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from clinit.errors import CacheError, StorageError
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.plan import Plan
+from clinit.extract.cache.shard import Shard, assemble, fits_float16, read_shard, write_shard
+
+PLAN = Plan(
+    dataset="made",
+    split="train",
+    num_rows=17,
+    dim=5,
+    dtype="float16",
+    shard_rows=7,
+    batch_size=7,
+    fingerprint=Fingerprint({"backbone": "x"}),
+)
+
+
+@pytest.fixture
+def shard() -> Shard:
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(7, 5)).astype(np.float32)
+    labels = np.array([0, 0, 1, 1, 2, 2, 2])
+    return assemble(features, labels, {2: "the file is empty"}, dtype="float16")
+
+
+def test_a_shard_survives_the_disk(shard: Shard, tmp_path: Path) -> None:
+    write_shard(shard, tmp_path / "a.h5", plan=PLAN, index=0)
+    found = read_shard(tmp_path / "a.h5", PLAN, 0)
+    assert found.digest() == shard.digest()
+    assert found.features.dtype == np.float16
+    np.testing.assert_array_equal(found.features, shard.features)
+    np.testing.assert_array_equal(found.labels, shard.labels)
+    np.testing.assert_array_equal(found.valid, [1, 1, 0, 1, 1, 1, 1])
+    assert found.reasons == {2: "the file is empty"}
+    assert [path.name for path in tmp_path.iterdir()] == ["a.h5"]
+
+
+def test_the_same_shard_gives_the_same_bytes(shard: Shard, tmp_path: Path) -> None:
+    for name in ("a.h5", "b.h5"):
+        write_shard(shard, tmp_path / name, plan=PLAN, index=0)
+    assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "b.h5").read_bytes()
+
+
+def test_an_invalid_row_holds_zeros_and_moves_no_other() -> None:
+    features = np.arange(12, dtype=np.float32).reshape(4, 3)
+    shard = assemble(features, np.zeros(4, np.int64), {1: "bad"}, dtype="float32")
+    np.testing.assert_array_equal(shard.features[1], 0)
+    np.testing.assert_array_equal(shard.features[[0, 2, 3]], features[[0, 2, 3]])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_features_that_are_not_finite_make_their_row_invalid(value: float) -> None:
+    features = np.ones((3, 2), dtype=np.float32)
+    features[1, 0] = value
+    shard = assemble(features, np.zeros(3, np.int64), {}, dtype="float16")
+    assert shard.reasons == {1: "the features are not finite"}
+    np.testing.assert_array_equal(shard.valid, [True, False, True])
+    assert np.isfinite(shard.features).all()
+
+
+@pytest.mark.parametrize("value", [1e-9, 6e-8, -3e-5, 6.09e-5])
+@pytest.mark.parametrize("shape", [(3, 4), (3, 2, 2)])
+def test_rows_that_float16_would_round_to_zeros_are_stored_in_float32(
+    value: float, shape: tuple[int, ...]
+) -> None:
+    features = np.ones(shape, dtype=np.float32)
+    features[1] = value * 1.001
+    shard = assemble(features, np.zeros(3, np.int64), {}, dtype="float16")
+    assert shard.features.dtype == np.float32
+    np.testing.assert_array_equal(shard.features, features)
+
+
+@pytest.mark.parametrize("rows", [[0.0, 0.0], [1.0, 1e-9], [-1.0, 0.0], [6.2e-5, 0.0]])
+def test_zeros_and_small_values_beside_others_stay_in_float16(rows: list[float]) -> None:
+    features = np.array([rows, [1.0, 2.0]], dtype=np.float32)
+    shard = assemble(features, np.zeros(2, np.int64), {}, dtype="float16")
+    assert shard.features.dtype == np.float16
+    np.testing.assert_array_equal(shard.features, features.astype(np.float16))
+
+
+def test_small_rows_that_were_float16_already_stay_in_float16() -> None:
+    rows = [[1e-7, 0.0, -3e-6], [1.0, 2.0, 3.0]]
+    features = np.array(rows, dtype=np.float16).astype(np.float32)
+    shard = assemble(features, np.zeros(2, np.int64), {}, dtype="float16")
+    assert shard.features.dtype == np.float16
+    np.testing.assert_array_equal(shard.features.astype(np.float32), features)
+
+
+def test_an_invalid_row_does_not_choose_the_type() -> None:
+    features = np.full((2, 3), 1e-9, dtype=np.float32)
+    features[0] = 1
+    shard = assemble(features, np.zeros(2, np.int64), {1: "bad"}, dtype="float16")
+    assert shard.features.dtype == np.float16
+
+
+def _fits(features: np.ndarray) -> bool:
+    """As the docstring of `fits_float16` says it, row by row."""
+    for row in features.reshape(len(features), -1).tolist():
+        largest = max(map(abs, row))
+        if largest >= 65_504:
+            return False
+        same = [float(np.float16(value)) for value in row] == row
+        if largest < 2**-14 and not same:
+            return False
+    return True
+
+
+def test_the_rule_is_that_of_a_slow_loop() -> None:
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(300):
+        scale = 2.0 ** rng.integers(-30, 18, (4, 1))
+        features = (rng.normal(size=(4, 3)) * scale).astype(np.float32)
+        features[rng.random(4) < 0.3] = 0
+        if rng.random() < 0.3:
+            features = np.clip(features, -6e4, 6e4).astype(np.float16).astype(np.float32)
+        found.append(fits_float16(features))
+        assert found[-1] == _fits(features)
+    assert 50 < sum(found) < 250
+
+
+@pytest.mark.parametrize("value", [65_520.0, -1e6])
+def test_what_float16_cannot_hold_is_stored_in_float32(value: float) -> None:
+    features = np.array([[1.0, value]], dtype=np.float32)
+    shard = assemble(features, np.zeros(1, np.int64), {}, dtype="float16")
+    assert shard.features.dtype == np.float32
+    np.testing.assert_array_equal(shard.features, features)
+
+
+def test_a_flipped_byte_is_found(shard: Shard, tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    write_shard(shard, path, plan=PLAN, index=0)
+    with h5py.File(path) as file:
+        offset = file["features"].id.get_chunk_info(0).byte_offset
+    content = bytearray(path.read_bytes())
+    content[offset + 3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CacheError, match=r"a\.h5 has changed since it was written") as caught:
+        read_shard(path, PLAN, 0)
+    assert "writes anew what is damaged" in caught.value.remedy
+
+
+@pytest.mark.parametrize("part", [0.0, 0.001, 0.1, 0.5, 0.99])
+def test_a_truncated_shard_is_found(shard: Shard, tmp_path: Path, part: float) -> None:
+    path = tmp_path / "a.h5"
+    write_shard(shard, path, plan=PLAN, index=0)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(part * len(content))])
+    with pytest.raises(CacheError, match=r"a\.h5 (cannot be read as a shard: |has changed since)"):
+        read_shard(path, PLAN, 0)
+
+
+def test_a_shard_of_another_plan_is_refused(shard: Shard, tmp_path: Path) -> None:
+    write_shard(shard, tmp_path / "a.h5", plan=PLAN, index=0)
+    with pytest.raises(CacheError, match="belongs to another extraction"):
+        read_shard(tmp_path / "a.h5", replace(PLAN, batch_size=3), 0)
+
+
+def test_an_absent_shard_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CacheError, match=r"a\.h5 is missing"):
+        read_shard(tmp_path / "a.h5", PLAN, 0)
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from clinit.errors import ClinitError
+from clinit.extract.cache.fingerprint import Fingerprint
+from clinit.extract.cache.plan import Plan
+from clinit.extract.cache.shard import assemble, write_shard
+sys.dont_write_bytecode = True  # a bytecode file that is cut short breaks every later import
+resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))  # no file grows beyond 2 kB
+features = np.random.default_rng(0).normal(size=(7, 500)).astype(np.float32)
+shard = assemble(features, np.zeros(7, np.int64), {}, dtype="float16")
+plan = Plan(dataset="made", split="train", num_rows=7, dim=500, dtype="float16", shard_rows=7,
+            batch_size=7, fingerprint=Fingerprint())
+try:
+    write_shard(shard, Path(sys.argv[1]), plan=plan, index=0)
+except ClinitError as error:
+    print(error, "|", error.remedy)
+"""
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    # In a process of its own: the limit would also hold for what the tests print.
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, tmp_path / "a.h5"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith(f"cannot write {tmp_path / 'a.h5'}: File too large | Free space")
+    assert done.stderr == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def change(path: Path, edit: Callable[[h5py.File], object]) -> None:
+    """Change a shard as somebody would who knows how it is sealed."""
+    with h5py.File(path, "r+") as file:
+        edit(file)
+    seal(path, path.read_bytes())
+
+
+def seal(path: Path, content: bytes) -> None:
+    digest = hashlib.sha256(content[512:]).hexdigest().encode()
+    path.write_bytes(b"clinit-shard/2 sha256 " + digest + content[86:])
+
+
+def replaced(file: h5py.File, name: str, **how: Any) -> None:
+    content = file[name][:]
+    del file[name]
+    file.create_dataset(name, **({"data": content} | how))
+
+
+def external_link(file: h5py.File, other: Path) -> None:
+    del file["features"]
+    file["features"] = h5py.ExternalLink(str(other / "other.h5"), "/features")
+
+
+def soft_link(file: h5py.File, other: Path) -> None:
+    file.move("features", "elsewhere")
+    file["features"] = h5py.SoftLink("/elsewhere")
+
+
+def virtual(file: h5py.File, other: Path) -> None:
+    layout = h5py.VirtualLayout((7, 5), "f2")
+    layout[:] = h5py.VirtualSource(str(other / "other.h5"), "features", (7, 5))
+    del file["features"]
+    file.create_virtual_dataset("features", layout)
+
+
+def external_storage(file: h5py.File, other: Path) -> None:
+    del file["features"]
+    file.create_dataset("features", (7, 5), "f2", external=[(str(other / "raw"), 0, 70)])
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (external_link, "`features` is a link to somewhere else"),
+        (soft_link, "`features` is a link to somewhere else"),
+        (virtual, "`features` is stored in other files"),
+        (external_storage, "`features` is stored in other files"),
+    ],
+)
+def test_the_same_numbers_in_another_place_are_not_read(
+    shard: Shard,
+    tmp_path: Path,
+    edit: Callable[[h5py.File, Path], None],
+    message: str,
+) -> None:
+    path, other = tmp_path / "a.h5", tmp_path / "elsewhere"
+    write_shard(shard, path, plan=PLAN, index=0)
+    other.mkdir()
+    with h5py.File(other / "other.h5", "w") as file:
+        file["features"] = shard.features
+    (other / "raw").write_bytes(shard.features.tobytes())
+    change(path, lambda file: edit(file, other))
+    with h5py.File(path) as file:  # it would be the same, digest and all
+        np.testing.assert_array_equal(file["features"][:], shard.features)
+    # Whatever was opened would now be missing: the refusal is of the link, not of its target.
+    shutil.rmtree(other)
+    with pytest.raises(CacheError) as caught:
+        read_shard(path, PLAN, 0)
+    assert str(caught.value) == f"{path} cannot be read as a shard: {message}"
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda f: replaced(f, "features", compression="gzip"), "`features` is stored through a"),
+        (lambda f: replaced(f, "labels", fletcher32=True), "`labels` is stored through a filter"),
+        (
+            lambda f: replaced(f, "features", data=None, shape=(2**40, 5), dtype="f2"),
+            r"`features` is of shape \(1099511627776, 5\), expected \(7, 5\)",
+        ),
+        (
+            lambda f: replaced(f, "features", data=None, shape=(7, 5), dtype="f8"),
+            "`features` holds float64, expected float16 or float32",
+        ),
+        (
+            lambda f: replaced(f, "features", data=None, shape=(7, 5), dtype=h5py.string_dtype()),
+            "`features` holds object, expected float16 or float32",
+        ),
+        (
+            lambda f: replaced(f, "labels", data=None, shape=(7,), dtype="i4"),
+            "`labels` holds int32, expected int64",
+        ),
+        (
+            lambda f: replaced(f, "labels", data=None, shape=(7, 1), dtype="i8"),
+            r"`labels` is of shape \(7, 1\), expected \(7,\)",
+        ),
+        (
+            lambda f: replaced(f, "labels", data=h5py.Empty("i8")),
+            r"`labels` is of shape None, expected \(7,\)",
+        ),
+        (
+            lambda f: replaced(
+                f,
+                "features",
+                data=None,
+                shape=(7, 5),
+                dtype="f2",
+                maxshape=(None, 5),
+                chunks=(2**28, 5),
+            ),
+            "`features` declares 70 bytes in a file of",
+        ),
+        (
+            lambda f: replaced(f, "invalid_rows", data=None, shape=(2**40,), dtype="i8"),
+            "`invalid_rows` declares 8,796,093,022,208 bytes in a file of",
+        ),
+        (
+            lambda f: replaced(f, "invalid_reasons", data=np.zeros(1, dtype="i8")),
+            "`invalid_reasons` holds int64, expected object",
+        ),
+        (
+            lambda f: replaced(f, "invalid_rows", data=np.array([3])),
+            "`valid` and `invalid_rows` do",
+        ),
+        (lambda f: replaced(f, "invalid_rows", data=np.array([2, 3])), r"is of shape \(1,\), exp"),
+        (lambda f: (f.move("valid", "v"), f.create_group("valid")), "`valid` is no data set"),
+        (lambda f: f.__delitem__("labels"), "."),
+        (lambda f: f.attrs.__delitem__("plan"), "."),
+        (lambda f: f.attrs.__setitem__("plan", np.zeros(50)), "its `plan` is no text"),
+        (lambda f: f.attrs.__setitem__("plan", h5py.Empty("f")), "its `plan` is no text"),
+        (lambda f: f.attrs.__setitem__("plan", 3), "its `plan` is no text"),
+        (lambda f: f.attrs.__setitem__("plan", ["a", "b"]), "its `plan` is no text"),
+    ],
+)
+def test_what_is_not_stored_as_a_shard_is_not_read(
+    shard: Shard, tmp_path: Path, edit: Callable[[h5py.File], object], message: str
+) -> None:
+    path = tmp_path / "a.h5"
+    write_shard(shard, path, plan=PLAN, index=0)
+    change(path, edit)
+    with pytest.raises(CacheError, match=rf"a\.h5 cannot be read as a shard: .*{message}"):
+        read_shard(path, PLAN, 0)
+
+
+def test_a_plan_of_more_rows_than_the_file_holds_reserves_nothing(
+    shard: Shard, tmp_path: Path
+) -> None:
+    # Plan and shard agree on 2^40 rows that nobody has stored.
+    path = tmp_path / "a.h5"
+    write_shard(shard, path, plan=PLAN, index=0)
+    huge = replace(PLAN, num_rows=2**40, shard_rows=2**40)
+
+    def edit(file: h5py.File) -> None:
+        replaced(file, "features", data=None, shape=(2**40, 5), dtype="f2", chunks=(7, 5))
+        file.attrs["plan"] = huge.identifier
+
+    change(path, edit)
+    with pytest.raises(CacheError, match=r"`features` declares 10,995,116,277,760 bytes in a file"):
+        read_shard(path, huge, 0)
+
+
+def test_one_long_text_for_many_reasons_is_not_multiplied(tmp_path: Path) -> None:
+    plan = replace(PLAN, num_rows=400, shard_rows=400, dim=1)
+    reasons = dict.fromkeys(range(400), "bad")
+    shard = assemble(np.zeros((400, 1), np.float32), np.zeros(400, int), reasons, dtype="float16")
+    path = tmp_path / "a.h5"
+    write_shard(shard, path, plan=plan, index=0)
+    long = "x" * 50_000
+
+    def edit(file: h5py.File) -> None:
+        replaced(file, "invalid_reasons", data=[long] + ["bad"] * 399, dtype=h5py.string_dtype())
+
+    change(path, edit)
+    content = bytearray(path.read_bytes())
+    with h5py.File(path) as file:
+        place = file["invalid_reasons"].id.get_offset()
+    assert content[place : place + 4] == (50_000).to_bytes(4, "little")
+    content[place : place + 16 * 400] = content[place : place + 16] * 400  # all are the first
+    seal(path, bytes(content))
+    with h5py.File(path) as file:
+        assert file["invalid_reasons"][399] == long.encode()
+    with pytest.raises(CacheError, match=r"`invalid_reasons` are longer than the file of [0-9,]+"):
+        read_shard(path, plan, 0)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 5])
+def test_reasons_are_read_in_parts_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    reasons = {row: f"reason {row} ü" for row in (0, 1, 3, 5, 6)}
+    shard = assemble(np.zeros((7, 5), np.float32), np.zeros(7, int), reasons, dtype="float16")
+    path = tmp_path / "a.h5"
+    write_shard(shard, path, plan=PLAN, index=0)
+    monkeypatch.setattr("clinit.extract.cache.shard._REASON_BYTES", rows * path.stat().st_size)
+    assert read_shard(path, PLAN, 0).reasons == reasons
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE])
+def test_storage_that_fails_is_not_a_damaged_shard(
+    shard: Shard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    path = tmp_path / "a.h5"
+    write_shard(shard, path, plan=PLAN, index=0)
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "open", fail)
+    with pytest.raises(StorageError) as caught:
+        read_shard(path, PLAN, 0)
+    assert str(caught.value) == f"cannot read {path}: {os.strerror(number)}"
+    assert caught.value.remedy.startswith("Look at the rights and at the disk")
+
+
+def test_a_shard_is_read_without_a_lock(shard: Shard, tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    write_shard(shard, path, plan=PLAN, index=0)
+    with path.open("rb+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # HDF5 would be refused its own
+        with pytest.raises(OSError, match="unable to lock file"):
+            h5py.File(path, "r", locking=True)
+        assert read_shard(path, PLAN, 0).digest() == shard.digest()
+
+
+def test_a_shard_that_is_no_file_is_refused(shard: Shard, tmp_path: Path) -> None:
+    (tmp_path / "a.h5").mkdir()
+    with pytest.raises(CacheError, match=r"a\.h5 is no regular file"):
+        read_shard(tmp_path / "a.h5", PLAN, 0)
+
+
+def test_a_file_larger_than_any_shard_of_its_plan_is_not_read(shard: Shard, tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    write_shard(shard, path, plan=PLAN, index=0)
+    with path.open("rb+") as file:
+        file.truncate(2**42)  # takes no space
+    with pytest.raises(CacheError, match=r"a\.h5 has 4,398,046,511,104 bytes, a shard of its rows"):
+        read_shard(path, PLAN, 0)
+
+
+def test_another_shard_of_the_same_plan_is_refused(shard: Shard, tmp_path: Path) -> None:
+    write_shard(shard, tmp_path / "a.h5", plan=PLAN, index=0)
+    write_shard(shard, tmp_path / "b.h5", plan=PLAN, index=1)  # as many rows
+    with pytest.raises(CacheError, match=r"`features` is of shape \(7, 5\), expected \(3, 5\)"):
+        read_shard(tmp_path / "a.h5", PLAN, 2)
+
+
+def test_no_flipped_bit_of_a_shard_changes_what_is_read(shard: Shard, tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    write_shard(shard, path, plan=PLAN, index=0)
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    refused = 0
+    for place in rng.permutation(len(whole))[:600].tolist():
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        try:
+            assert read_shard(path, PLAN, 0).digest() == shard.digest()
+        except (CacheError, StorageError):
+            refused += 1
+    # All but those in the rest of the user block, which mean nothing.
+    assert refused > 500
+
+
+def test_hdf5_is_not_given_a_file_that_has_changed(
+    shard: Shard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It goes round for ever in some of them: a heap that is its own successor.
+    def parse(*arguments: object, **options: object) -> None:
+        raise AssertionError("HDF5 must not see it")
+
+    path = tmp_path / "a.h5"
+    write_shard(shard, path, plan=PLAN, index=0)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    monkeypatch.setattr(h5py, "File", parse)
+    with pytest.raises(CacheError, match=r"a\.h5 has changed since it was written"):
+        read_shard(path, PLAN, 0)

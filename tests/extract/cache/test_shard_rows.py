@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import os
+from io import RawIOBase
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clinit.errors import CacheError, StorageError
+from clinit.extract.cache.features import FeatureSet, StoredRows, select_rows
+from clinit.extract.cache.read import CacheSplit, open_split, shard, shard_rows
+from clinit.extract.cache.shard_rows import largest_shard, stored_features
+from tests.headtrain.stream.made_caches import write_split
+
+CENTRES = np.random.default_rng(0).normal(size=(5, 16))
+
+
+def made(folder: Path, *, wide: tuple[int, ...] = ()) -> CacheSplit:
+    """150 rows in four shards, some of them bad; those with a row of `wide` are float32."""
+    write_split(folder, "train", CENTRES, 30, bad=[0, 5, 6, 79, 80, 149], wide=wide)
+    return open_split(folder / "train")
+
+
+@pytest.mark.parametrize("wide", [(), (50,)])
+@pytest.mark.parametrize(("gap", "span"), [(2**15, 2**24), (0, 2**24), (200, 256)])
+def test_rows_are_those_of_the_loaded_features_in_any_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wide: tuple[int, ...], gap: int, span: int
+) -> None:
+    monkeypatch.setattr(shard_rows, "GAP_BYTES", gap)
+    monkeypatch.setattr(shard_rows, "SPAN_BYTES", span)
+    split = made(tmp_path / "a", wide=wide)
+    expected, found = split.load(), stored_features(split)
+    assert isinstance(found.features, StoredRows)
+    assert found.features.dtype == expected.features.dtype == ("f4" if wide else "f2")
+    assert found.features.shape == expected.features.shape == (144, 16)
+    assert found.features.nbytes == expected.features.nbytes
+    assert len(found.features) == 144
+    np.testing.assert_array_equal(found.labels, expected.labels)
+    random = np.random.default_rng(1)
+    chosen = [random.integers(144, size=size) for size in (0, 1, 7, 60, 400)]
+    for rows in (*chosen, random.permutation(144), np.array([3, 3, 4, 6, 6])):
+        taken = found.features[rows]
+        assert taken.tobytes() == expected.features[rows].tobytes()
+        assert taken.dtype == expected.features.dtype
+    for part in (slice(None), slice(0), slice(10, 90), slice(None, None, 7), slice(140, 999)):
+        assert found.features[part].tobytes() == expected.features[part].tobytes()
+
+
+def test_a_choice_of_a_choice_reads_the_rows_of_both(tmp_path: Path) -> None:
+    split = made(tmp_path / "a")
+    expected, found = split.load().features, stored_features(split).features
+    some, of_some = np.arange(140, 3, -2), np.array([0, 9, 9, 30])
+    twice = found.select(some).select(of_some)
+    np.testing.assert_array_equal(twice[:], expected[some][of_some])
+    np.testing.assert_array_equal(found.select(slice(5, 50))[slice(2, 4)], expected[7:9])
+
+
+def test_a_choice_of_the_rows_of_an_array_copies_none_of_them() -> None:
+    features, some = np.arange(12.0).reshape(6, 2), np.array([4, 0, 4])
+    found = select_rows(features, some)
+    features[4] = 7
+    np.testing.assert_array_equal(found[:], [[7, 7], [0, 1], [7, 7]])
+    np.testing.assert_array_equal(select_rows(found, np.array([1]))[:], [[0, 1]])
+    assert (found.shape, found.dtype, found.nbytes) == ((3, 2), features.dtype, 48)
+
+
+def test_a_set_says_whether_it_is_in_memory(tmp_path: Path) -> None:
+    split = made(tmp_path / "a")
+    on_disk, loaded = stored_features(split), split.load()
+    assert loaded.is_loaded
+    assert not on_disk.is_loaded
+    assert repr(on_disk) == repr(loaded)[:-1] + ", on disk>"
+    np.testing.assert_array_equal(on_disk.dataset().tensors[0], loaded.dataset().tensors[0])
+
+
+def test_shards_whose_features_are_not_in_one_piece_give_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = made(tmp_path / "a")
+    expected = split.load().features
+    monkeypatch.setattr(shard, "_place", lambda dataset, content: None)
+    found = stored_features(split).features
+    rows = np.random.default_rng(0).permutation(144)[:50]
+    assert found[rows].tobytes() == expected[rows].tobytes()
+
+
+def test_nothing_but_the_rows_that_are_asked_for_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = stored_features(made(tmp_path / "a")).features
+    sizes: list[int] = []
+    fill = shard_rows._fill
+
+    def counted(file: RawIOBase, buffer: memoryview) -> bool:
+        sizes.append(len(buffer))
+        return fill(file, buffer)
+
+    monkeypatch.setattr(shard_rows, "_fill", counted)
+    found[np.array([100, 2, 101])]
+    assert sizes == [32, 64]
+
+
+def test_a_damaged_shard_is_refused_when_the_features_are_opened(tmp_path: Path) -> None:
+    split = made(tmp_path / "a")
+    path = split.path / "shard-00002.h5"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CacheError, match=r"shard-00002\.h5 has changed since it was written"):
+        stored_features(split)
+
+
+def test_a_shard_that_changes_later_is_refused_when_a_row_of_it_is_read(tmp_path: Path) -> None:
+    split = made(tmp_path / "a")
+    found: FeatureSet = stored_features(split)
+    path = split.path / "shard-00001.h5"
+    path.write_bytes(path.read_bytes())
+    os.utime(path, ns=(1, 1))
+    assert found.features[:30].shape == (30, 16)  # of the first shard
+    with pytest.raises(CacheError) as caught:
+        found.features[:60]
+    assert str(caught.value) == f"{path} has changed since this command has verified it"
+    assert caught.value.remedy == (
+        "Let nothing write to the cache, then run the same command again."
+    )
+
+
+def test_a_shard_that_is_gone_or_cannot_be_read_is_told_from_one_that_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = made(tmp_path / "a")
+    found = stored_features(split).features
+
+    def fails(file: object, buffer: object) -> bool:
+        raise OSError(5, "Input/output error")
+
+    path = split.path / "shard-00001.h5"
+    with monkeypatch.context() as patched:
+        patched.setattr(shard_rows, "_fill", fails)
+        with pytest.raises(StorageError) as caught:
+            found[50:51]
+    assert str(caught.value) == f"cannot read {path}: Input/output error"
+    path.unlink()
+    with pytest.raises(CacheError) as missing:
+        found[50:51]
+    assert str(missing.value) == f"{path} is missing"
+
+
+def test_the_largest_shard_is_that_of_the_most_bytes(tmp_path: Path) -> None:
+    split = made(tmp_path / "a", wide=(90,))
+    assert largest_shard(split) == (split.path / "shard-00002.h5").stat().st_size

@@ -1,0 +1,268 @@
+"""cache.json: read in its types, and compared with the plan and the shards."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clinit.errors import CacheError, HeadError
+from clinit.extract.arrays import import_features as module
+from clinit.extract.arrays.import_features import ImportConfig, import_features
+from clinit.extract.cache.head import Head, Top1, read_head, write_head
+from clinit.extract.cache.read import CacheSplit, open_cache, open_split, verify_shard
+
+ROWS, DIM = 20, 6
+BAD = (3, 4, 11)
+
+
+@pytest.fixture
+def split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CacheSplit:
+    """Twenty rows in three shards; three of them are not finite."""
+    return make(tmp_path, monkeypatch)
+
+
+def make(folder: Path, monkeypatch: pytest.MonkeyPatch, dtype: str = "float32") -> CacheSplit:
+    monkeypatch.setattr(module, "SHARD_ROWS", 7)
+    labels = np.arange(ROWS) * 4 // ROWS
+    features = np.eye(4, DIM, dtype=dtype)[labels]
+    features[list(BAD)] = np.nan
+    np.save(folder / "x.npy", features)
+    np.save(folder / "y.npy", labels)
+    write_head(Head(np.eye(4, DIM), np.zeros(4), tuple("0123")), folder / "h.safetensors")
+    config = ImportConfig(backbone="clip", head=folder / "h.safetensors")
+    return import_features(folder / "x.npy", folder / "y.npy", folder / "cache", config)
+
+
+def test_the_summary_says_what_the_split_holds(split: CacheSplit) -> None:
+    told = split.summary
+    assert (told.num_rows, told.num_valid, told.dim, told.dtype) == (20, 17, 6, "float32")
+    assert [(shard.name, shard.rows, shard.non_finite) for shard in told.shards] == [
+        ("shard-00000.h5", 7, 2),
+        ("shard-00001.h5", 7, 1),
+        ("shard-00002.h5", 6, 0),
+    ]
+    assert [(shard.min, shard.max) for shard in told.shards] == [(0, 1)] * 3
+    assert [(entry.row, entry.path) for entry in told.invalid] == [(r, f"{r:02d}") for r in BAD]
+    assert told.head.top1 == Top1(17, 17)
+    assert told.run.features is not None
+    assert told.run.features.path.endswith("x.npy")
+    assert np.flatnonzero(~split.valid).tolist() == list(BAD)
+
+
+def changed(**fields: object) -> Callable[[dict[str, Any]], object]:
+    return lambda content: content.update(fields)
+
+
+def inside(field: str, index: int | str, **fields: object) -> Callable[[dict[str, Any]], object]:
+    return lambda content: content[field][index].update(fields)
+
+
+DAMAGES = [
+    (changed(num_valid=3), "num_valid is 3, but 3 of 20 rows are invalid"),
+    (changed(num_valid=-1), "num_valid is -1, expected `int` >= 0"),
+    (changed(num_rows=21, num_valid=18), "num_rows is 21, planned were 20"),
+    (changed(dim=5), "dim is 5, planned were 6"),
+    (changed(dtype="float16"), "dtype is float16, which differs from that of the shards"),
+    (changed(dtype="int8"), "dtype is 'int8', expected another value"),
+    (changed(shards=[]), "it lists 0 of 3 shards"),
+    (changed(shards=[3]), "shards[0] is 3, expected `object`, got `int`"),
+    (inside("shards", 1, rows=6), "shard 1 is shard-00001.h5 of 6 rows, not as planned"),
+    (inside("shards", 0, name="../x.h5"), "shard 0 is ../x.h5 of 7 rows, not as planned"),
+    (inside("shards", 0, non_finite=-1), "shards[0].non_finite is -1, expected `int` >= 0"),
+    (inside("shards", 0, dtype=None), "shards[0].dtype is None, expected `str`, got `null`"),
+    (inside("invalid", 0, row=4), "the rows of `invalid` are not in order"),
+    (inside("invalid", 0, row=12), "the rows of `invalid` are not in order"),
+    (inside("invalid", 2, row=20), "`invalid` names row 20 of 20"),
+    (inside("invalid", 2, row=10**12), "`invalid` names row 1,000,000,000,000 of 20"),
+    (inside("invalid", 0, row=True), "invalid[0].row is True, expected `int`, got `bool`"),
+    (changed(invalid=[]), "num_valid is 17, but 0 of 20 rows are invalid"),
+    (changed(head=None), "head is None, expected `object`, got `null`"),
+    (lambda c: c["head"].update(correct=300), "the head has 300 of 17 rows correct"),
+    (
+        lambda c: c["head"].update(correct=18, total=18),
+        "the head was judged on 18 of 17 valid rows",
+    ),
+    (lambda c: c["head"].update(correct=-1), "head.correct is -1, expected `int` >= 0"),
+    (lambda c: c["head"].update(correct=1.5), "head.correct is 1.5, expected `int`, got `float`"),
+    (changed(run=[]), "run is [], expected `object`, got `array`"),
+    (lambda c: c["run"].update(images_per_s=-3), "run.images_per_s is -3, expected `float` >= 0.0"),
+    (
+        lambda c: c["run"].update(shares={"read": "a"}),
+        "run.shares[...]: expected `float`, got `str`",
+    ),
+    (lambda c: c.pop("invalid"), "it lacks `invalid`"),
+]
+
+
+def edit(split: CacheSplit, change: Callable[[dict[str, Any]], object]) -> Path:
+    """Change cache.json as an earlier version could have written it: without a seal."""
+    path = split.path / "cache.json"
+    content = json.loads(path.read_text())
+    del content["sha256"]
+    content["format"] = "clinit-cache/1"
+    change(content)
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize(("change", "message"), DAMAGES, ids=[text for _, text in DAMAGES])
+def test_what_cannot_be_is_refused_by_its_field(
+    split: CacheSplit, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    path = edit(split, change)
+    with pytest.raises(CacheError) as caught:
+        open_split(split.path)
+    assert str(caught.value) == f"{path} is damaged: {message}"
+    assert "`clinit extract` or `clinit cache import`" in caught.value.remedy
+
+
+def test_an_infinite_speed_is_refused(split: CacheSplit) -> None:
+    path = edit(split, lambda content: None)
+    path.write_text(path.read_text().replace('"images_per_s": null', '"images_per_s": 1e999'))
+    with pytest.raises(CacheError, match="it holds '1e999', which no float64 holds"):
+        open_split(split.path)
+
+
+def test_an_unchanged_summary_of_an_earlier_version_is_read(split: CacheSplit) -> None:
+    edit(split, lambda content: content["head"].pop("tensors"))
+    found = open_split(split.path)
+    without = replace(split.summary.head, tensors=None)
+    assert found.summary == replace(split.summary, head=without)
+
+
+def test_a_summary_of_today_needs_its_seal(split: CacheSplit) -> None:
+    path = edit(split, changed(format="clinit-cache/2"))
+    with pytest.raises(CacheError, match=r"cache\.json is damaged: it has changed since it was"):
+        open_split(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("change", "shard"),
+    [
+        (inside("invalid", 0, row=2), 0),
+        (inside("invalid", 2, row=13), 1),
+        (inside("invalid", 1, reason="another"), 0),
+    ],
+)
+def test_a_shard_with_other_invalid_rows_than_the_summary_is_refused(
+    split: CacheSplit, change: Callable[[dict[str, Any]], object], shard: int
+) -> None:
+    edit(split, change)
+    found = open_split(split.path)
+    for index in range(3):
+        problem = verify_shard(found, index)
+        assert (problem is None) == (index != shard)
+        if problem:
+            assert problem.endswith("are not those that cache.json beside it names")
+    with pytest.raises(
+        CacheError, match=r"type or invalid rows of .* are not those that cache.json"
+    ):
+        found.load()
+
+
+def test_a_shard_of_another_type_than_the_summary_says_is_refused(split: CacheSplit) -> None:
+    def narrow(content: dict[str, Any]) -> None:
+        content["dtype"] = "float16"
+        for shard in content["shards"]:
+            shard["dtype"] = "float16"
+
+    edit(split, narrow)
+    with pytest.raises(CacheError, match="dtype is float16, planned was float32"):
+        open_split(split.path)
+
+
+def test_a_shard_narrower_than_the_summary_says_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = make(tmp_path, monkeypatch, dtype="float16")
+    edit(split, lambda c: (c.update(dtype="float32"), c["shards"][0].update(dtype="float32")))
+    with pytest.raises(
+        CacheError, match=r"type or invalid rows of .*shard-00000\.h5 are not those"
+    ):
+        open_split(split.path).load()
+
+
+def test_a_shard_that_the_summary_has_another_digest_of_is_found(split: CacheSplit) -> None:
+    edit(split, inside("shards", 1, sha256="0" * 64))
+    found = open_split(split.path)
+    assert [verify_shard(found, index) is None for index in range(3)] == [True, False, True]
+
+
+@pytest.mark.parametrize("what", ["dim", "num_rows"])
+def test_memory_is_not_reserved_for_what_the_shards_do_not_hold(
+    split: CacheSplit, what: str
+) -> None:
+    huge = {"dim": replace(split.plan, dim=2**40), "num_rows": replace(split.plan, num_rows=2**39)}
+    told = {"dim": replace(split.summary, dim=2**40), "num_rows": split.summary}
+    other = CacheSplit(split.path, huge[what], told[what])
+    with pytest.raises(
+        CacheError, match=r"the shards in .* are smaller than|is missing|is not the"
+    ):
+        other.load()
+    with pytest.raises(CacheError, match="is not the manifest that was extracted"):
+        CacheSplit(split.path, huge["num_rows"], split.summary).valid.sum()
+
+
+def test_a_plan_of_any_number_of_shards_is_not_counted_through(split: CacheSplit) -> None:
+    (split.path / "cache.json").unlink()
+    path = split.path / "plan.json"
+    content = json.loads(path.read_text()) | {"format": "clinit-cache/1", "num_rows": 2**40}
+    del content["sha256"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(CacheError, match=r"holds 3 of 157,073,089,683 shards: its extraction was"):
+        open_split(split.path)
+
+
+def test_a_head_that_is_not_the_one_that_was_judged_is_refused(split: CacheSplit) -> None:
+    path = split.path.parent / "head.safetensors"
+    head = read_head(path)
+    write_head(replace(head, weight=2 * head.weight), path)
+    with pytest.raises(CacheError, match=r"head\.safetensors is not the head that was stored with"):
+        open_cache(path.parent)
+    edit(split, lambda content: content["head"].pop("tensors"))
+    opened = open_cache(path.parent)  # an earlier version did not say which head it was
+    assert opened.head is not None
+    assert opened.head.weight[0, 0] == 2
+
+
+def test_other_names_of_the_rows_are_no_other_head(split: CacheSplit) -> None:
+    path = split.path.parent / "head.safetensors"
+    write_head(replace(read_head(path), class_names=tuple("abcd")), path)
+    head = open_cache(path.parent).head
+    assert head is not None
+    assert head.class_names == tuple("abcd")
+
+
+def test_no_flipped_bit_of_a_document_or_the_head_opens_another_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split, rng = make(tmp_path, monkeypatch), np.random.default_rng(0)
+    cache = split.path.parent
+    before = open_cache(cache)
+    assert before.head is not None
+    for path in (split.path / "plan.json", split.path / "cache.json", cache / "head.safetensors"):
+        whole = path.read_bytes()
+        for place in rng.permutation(len(whole))[:120].tolist():
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << int(rng.integers(8))
+            path.write_bytes(damaged)
+            try:
+                after = open_cache(cache)
+            except (CacheError, HeadError):
+                continue
+            found = after.split("train")
+            assert (found.plan, found.summary) == (split.plan, split.summary)
+            assert after.head is not None
+            np.testing.assert_array_equal(after.head.weight, before.head.weight)
+        path.write_bytes(whole)
+
+
+def test_the_file_can_be_read_by_people(split: CacheSplit) -> None:
+    text = (split.path / "cache.json").read_text()
+    assert re.search(r'"format": "clinit-cache/2",\n', text)
+    assert '"num_valid": 17' in text

@@ -1,0 +1,363 @@
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from clinit.errors import BackboneError, DeviceError, MachineError
+from clinit.extract.network.backbone import (
+    BackboneConfig,
+    check_penultimate,
+    load_backbone,
+    state_sha256,
+)
+
+MODEL = "convnextv2_atto"
+ARGS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
+
+
+def config(weights: Path, **changes: object) -> BackboneConfig:
+    settings = {"name": MODEL, "weights": weights, "model_args": ARGS} | changes
+    return BackboneConfig(**settings)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    return torch.randn(5, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+def test_features_are_what_timms_own_forward_pass_gives(
+    tiny_weights: Path, images: torch.Tensor
+) -> None:
+    network = timm.create_model(MODEL, num_classes=3, checkpoint_path=str(tiny_weights), **ARGS)
+    network.eval()
+    backbone = load_backbone(config(tiny_weights))
+    with torch.no_grad():
+        expected = network.forward_head(network.forward_features(images), pre_logits=True)  # type: ignore[operator]
+        assert torch.equal(backbone.features(images), expected)
+        assert torch.equal(backbone.logits(images), network(images))
+
+
+def test_the_head_of_the_features_gives_the_logits(
+    tiny_weights: Path, images: torch.Tensor
+) -> None:
+    backbone = load_backbone(config(tiny_weights))
+    check_penultimate(backbone, images)
+    head = backbone.head
+    found = backbone.features(images).numpy() @ head.weight.T + head.bias
+    torch.testing.assert_close(torch.from_numpy(found), backbone.logits(images))
+    assert (head.class_names, backbone.dim) == (("a", "b", "c"), 12)
+
+
+@pytest.mark.parametrize("wrapper", [None, "model", "state_dict"])
+def test_a_pth_file_gives_the_same_network_and_the_same_hash(
+    tiny_weights: Path, tmp_path: Path, wrapper: str | None, images: torch.Tensor
+) -> None:
+    state = load_file(tiny_weights)
+    torch.save(state if wrapper is None else {wrapper: state}, tmp_path / "tiny.pth")
+    first, second = (
+        load_backbone(config(tiny_weights)),
+        load_backbone(config(tmp_path / "tiny.pth")),
+    )
+    assert first.weights_sha256 == second.weights_sha256
+    assert torch.equal(first.features(images), second.features(images))
+    assert second.head.class_names is None
+
+
+def test_the_hash_changes_with_one_weight(tiny_weights: Path, tmp_path: Path) -> None:
+    state = load_file(tiny_weights)
+    state["stem.0.bias"][0] += 1e-3
+    save_file(state, tmp_path / "other.safetensors")
+    other = load_backbone(config(tmp_path / "other.safetensors"))
+    assert other.weights_sha256 != load_backbone(config(tiny_weights)).weights_sha256
+
+
+def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[object, ...]:
+            return (Path.touch, (tmp_path / "exploded",))
+
+    (tmp_path / "bomb.pth").write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(BackboneError, match=r"bomb\.pth cannot be read as weights") as caught:
+        load_backbone(config(tmp_path / "bomb.pth"))
+    assert "code in a checkpoint is never run" in caught.value.remedy
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_absent_weights_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BackboneError, match="no weights at "):
+        load_backbone(config(tmp_path / "absent.safetensors"))
+
+
+def test_weights_of_another_model_are_refused(tiny_weights: Path) -> None:
+    with pytest.raises(BackboneError, match="does not fit convnextv2_atto"):
+        load_backbone(config(tiny_weights, model_args={}))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"depths": []},
+        {"depths": (1, 1)},
+        {"depths": 5},
+        {"dims": (0, 0, 0, 0)},
+        {"kernel_sizes": (1,)},
+        {"drop_rate": "x"},
+        {"norm_layer": "nope"},
+        {"act_layer": 5},
+        {"patch_size": "x"},
+        {"img_size": 64},
+    ],
+)
+def test_wrong_values_of_model_arguments_are_one_sentence(
+    tiny_weights: Path, arguments: dict[str, Any]
+) -> None:
+    with pytest.raises(BackboneError, match="timm cannot build convnextv2_atto with") as caught:
+        load_backbone(config(tiny_weights, model_args=ARGS | arguments))
+    assert "\n" not in str(caught.value)
+    assert caught.value.remedy == "Check `--backbone` and `--model-arg`."
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_arguments_that_are_no_architecture_are_refused_before_timm_is_called(
+    tiny_weights: Path, monkeypatch: pytest.MonkeyPatch, weights: bool
+) -> None:
+    monkeypatch.setattr(timm, "create_model", _never)
+    monkeypatch.setattr(timm.models, "load_state_dict", _never)
+    path = tiny_weights if weights else None
+    with pytest.raises(
+        BackboneError, match="convnextv2_atto: the model argument 'checkpoint_path'"
+    ):
+        load_backbone(
+            BackboneConfig(name=MODEL, weights=path, model_args={"checkpoint_path": "evil.pth"})
+        )
+
+
+def _never(*args: object, **kwargs: object) -> nn.Module:
+    raise AssertionError("called")
+
+
+@pytest.mark.parametrize("weights", [True, False])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (f"{MODEL}.nope", "has no weights 'nope' of convnextv2_atto"),
+        (f"{MODEL}.", "has no weights '' of convnextv2_atto"),
+        (f"{MODEL}.fcmae_ft_in1k.x", "has no weights 'fcmae_ft_in1k.x' of convnextv2_atto"),
+        ("hf-hub:timm/resnet18", "has no model 'hf-hub:timm/resnet18'"),
+        ("local-dir:/tmp/resnet18", "has no model 'local-dir:/tmp/resnet18'"),
+        ("/tmp/resnet18", "has no model '/tmp/resnet18'"),
+        ("resnet18.hf-hub:timm/resnet18", "has no weights 'hf-hub:timm/resnet18' of resnet18"),
+        ("", "has no model ''"),
+    ],
+)
+def test_a_name_that_is_no_model_or_tag_of_timm_is_refused(
+    tiny_weights: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, weights: bool
+) -> None:
+    monkeypatch.setattr(timm, "create_model", _never)
+    with pytest.raises(BackboneError, match=text) as caught:
+        load_backbone(BackboneConfig(name=name, weights=tiny_weights if weights else None))
+    if name == f"{MODEL}.nope":
+        assert "convnextv2_atto.fcmae_ft_in1k" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"dims": (4, 8, 8, 3_000)},
+        {"depths": (20_000, 1, 1, 1)},
+        {"kernel_sizes": 2_000},
+    ],
+)
+def test_a_network_that_is_far_larger_than_its_weights_is_not_built(
+    tiny_weights: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any]
+) -> None:
+    devices: list[str] = []
+    build = timm.create_model
+
+    def spy(*args: Any, **kwargs: Any) -> nn.Module:
+        devices.append(torch.empty(0).device.type)
+        return build(*args, **kwargs)
+
+    monkeypatch.setattr(timm, "create_model", spy)
+    with pytest.raises(BackboneError, match=r"more than 4 times what its weights hold, [\d,]+ val"):
+        load_backbone(config(tiny_weights, model_args=ARGS | arguments))
+    assert devices == ["meta"], "nothing but names and numbers"
+
+
+def test_pretrained_weights_bound_their_network_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        BackboneError, match=r"more than 4 times .* 11,689,512 values in 62 tensors"
+    ):
+        load_backbone(BackboneConfig(name="resnet18", model_args={"num_classes": 2**20}))
+
+
+@pytest.mark.parametrize("of", ["file", "name"])
+def test_a_network_that_cannot_be_counted_is_not_built(
+    tiny_weights: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    """What raises on the meta device alone would otherwise be built at any size."""
+    build, devices = timm.create_model, []
+
+    def fail(name: str, **kwargs: Any) -> nn.Module:
+        devices.append(torch.empty(0).device.type)
+        if kwargs:
+            raise NotImplementedError("no data of a meta tensor")
+        return build(name)
+
+    monkeypatch.setattr(timm, "create_model", fail)
+    named = BackboneConfig(name="resnet18", model_args={"num_classes": 3})
+    with pytest.raises(BackboneError) as caught:
+        load_backbone(config(tiny_weights) if of == "file" else named)
+    name = MODEL if of == "file" else "resnet18"
+    assert str(caught.value).startswith(f"timm cannot build {name} with {{")
+    assert str(caught.value).endswith("}: no data of a meta tensor")
+    assert caught.value.remedy == "Check `--backbone` and `--model-arg`."
+    assert set(devices) == {"meta"}
+
+
+def test_no_hook_stays_after_a_network_is_built(tiny_weights: Path) -> None:
+    load_backbone(config(tiny_weights))
+    assert nn.Linear(8000, 8000, device="meta").weight.numel() == 64_000_000
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't allocate memory: 36 bytes")])
+def test_a_shortage_of_memory_is_not_the_fault_of_the_arguments(
+    tiny_weights: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*args: object, **kwargs: object) -> nn.Module:
+        raise error
+
+    monkeypatch.setattr(timm, "create_model", fail)
+    with pytest.raises(MachineError, match="not enough memory: timm cannot build") as caught:
+        load_backbone(config(tiny_weights))
+    assert caught.value.remedy.startswith("Free memory, or choose a smaller backbone")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("parameter", ["head.fc.weight", "head.fc.bias"])
+def test_a_classifier_that_is_not_finite_is_refused_at_load(
+    tiny_weights: Path, tmp_path: Path, parameter: str, value: float
+) -> None:
+    state = load_file(tiny_weights)
+    state[parameter].view(-1)[1] = value
+    save_file(state, tmp_path / "diverged.safetensors")
+    with pytest.raises(BackboneError, match="values that are not finite") as caught:
+        load_backbone(config(tmp_path / "diverged.safetensors"))
+    assert str(caught.value).startswith(f"{tmp_path / 'diverged.safetensors'}: the classifier of ")
+    assert "Give an undamaged checkpoint" in caught.value.remedy
+
+
+def test_a_classifier_that_is_not_finite_does_not_pass_the_check(
+    tiny_weights: Path, images: torch.Tensor
+) -> None:
+    backbone = load_backbone(config(tiny_weights))
+    backbone.head.weight[1, 2] = np.nan
+    with pytest.raises(BackboneError, match="does not give the model's own logits"):
+        check_penultimate(backbone, images)
+
+
+def test_an_unknown_model_is_refused_with_its_neighbours(tiny_weights: Path) -> None:
+    with pytest.raises(BackboneError, match="has no model 'resnet18000'") as caught:
+        load_backbone(config(tiny_weights, name="resnet18000"))
+    assert "Models like it: " in caught.value.remedy
+
+
+def test_pretrained_weights_that_cannot_be_had_are_refused_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def offline(*args: object, **kwargs: object) -> nn.Module:
+        raise OSError("no connection")
+
+    monkeypatch.setattr(timm, "create_model", offline)
+    monkeypatch.setattr("clinit.extract.network.weights.why_unreachable", lambda: None)
+    with pytest.raises(BackboneError, match="cannot give pretrained weights of resnet18: no conn"):
+        load_backbone(BackboneConfig(name="resnet18"))
+
+
+def test_a_cuda_device_that_is_not_there_is_refused(
+    tiny_weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match="PyTorch finds no CUDA device"):
+        load_backbone(config(tiny_weights, device="cuda"))
+
+
+def test_a_model_that_does_more_than_its_classifier_is_refused(
+    tiny_weights: Path, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone = load_backbone(config(tiny_weights))
+    classifier = backbone.network.get_classifier()  # type: ignore[operator]
+    classifier.register_forward_hook(lambda module, inputs, output: 2 * output)
+    with pytest.raises(BackboneError, match="does not give the model's own logits"):
+        check_penultimate(backbone, images)
+
+
+def test_features_that_are_not_finite_are_refused(tiny_weights: Path, images: torch.Tensor) -> None:
+    backbone = load_backbone(config(tiny_weights))
+    with pytest.raises(BackboneError, match="gives features that are not finite"):
+        check_penultimate(backbone, images * float("nan"))
+
+
+def test_a_model_without_one_linear_classifier_is_refused(tmp_path: Path) -> None:
+    network = timm.create_model("resnet10t", num_classes=0)
+    save_file(network.state_dict(), tmp_path / "headless.safetensors")
+    headless = BackboneConfig(
+        name="resnet10t", weights=tmp_path / "headless.safetensors", model_args={"num_classes": 0}
+    )
+    with pytest.raises(BackboneError, match="the classifier of resnet10t is Identity"):
+        load_backbone(headless)
+
+
+def test_a_model_that_averages_two_classifiers_is_refused(tiny_weights: Path) -> None:
+    with pytest.raises(BackboneError, match="averages two classifiers"):
+        load_backbone(config(tiny_weights, name="deit_tiny_distilled_patch16_224"))
+
+
+def test_a_size_that_the_model_does_not_take_is_refused(tmp_path: Path) -> None:
+    network = timm.create_model("vit_tiny_patch16_224", num_classes=2)
+    save_file(network.state_dict(), tmp_path / "vit.safetensors")
+    vit = BackboneConfig(name="vit_tiny_patch16_224", weights=tmp_path / "vit.safetensors")
+    with pytest.raises(BackboneError, match="cannot process images of 96 x 96 pixels"):
+        check_penultimate(load_backbone(vit), torch.zeros(2, 3, 96, 96))
+
+
+def test_names_that_are_not_one_a_row_are_refused(tiny_weights: Path, tmp_path: Path) -> None:
+    path = tmp_path / "named.safetensors"
+    save_file(load_file(tiny_weights), path, metadata={"class_names": '["a"]'})
+    with pytest.raises(BackboneError, match="names 1 classes, its classifier has 3 rows"):
+        load_backbone(config(path))
+
+
+def test_an_unknown_autocast_is_refused() -> None:
+    with pytest.raises(ValueError, match="autocast must be off, bfloat16 or float16"):
+        BackboneConfig(name=MODEL, autocast="int8")
+
+
+def test_bfloat16_autocast_changes_little(tiny_weights: Path, images: torch.Tensor) -> None:
+    exact = load_backbone(config(tiny_weights)).features(images)
+    rough = load_backbone(config(tiny_weights, autocast="bfloat16")).features(images)
+    assert rough.dtype == torch.float32
+    assert not torch.equal(exact, rough)
+    torch.testing.assert_close(exact, rough, rtol=0, atol=0.05 * float(exact.abs().max()))
+
+
+@pytest.mark.gpu
+def test_the_gpu_gives_the_features_of_the_cpu(tiny_weights: Path, images: torch.Tensor) -> None:
+    on_gpu = load_backbone(config(tiny_weights, device="cuda")).features(images.cuda())
+    expected = load_backbone(config(tiny_weights)).features(images)
+    torch.testing.assert_close(on_gpu.cpu(), expected, rtol=1e-2, atol=1e-2)
+
+
+def test_the_digest_of_a_state_is_that_of_its_values_however_they_lie() -> None:
+    lone = torch.tensor([1.5], dtype=torch.float64)
+    spread = torch.tensor(1.5, dtype=torch.float64).expand(1)
+    assert spread.stride() == (0,)
+    assert state_sha256({"a": spread}) == state_sha256({"a": lone})
+    assert state_sha256({"a": lone}) != state_sha256({"a": lone + 1})
+    assert state_sha256({"a": lone}) != state_sha256({"b": lone})

@@ -1,0 +1,179 @@
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from clinit.errors import BackboneError
+from clinit.extract.network.model_args import (
+    MAX_CLASSES,
+    MAX_TEXT,
+    check_model_args,
+    parse_model_args,
+    read_literal,
+    read_model_args,
+)
+
+
+def test_model_arguments_are_python_literals_or_strings() -> None:
+    parsed = parse_model_args(["pad_type=same", "depths=(1, 2)", "drop_rate=0.1", "act_layer=None"])
+    assert parsed == {"pad_type": "same", "depths": (1, 2), "drop_rate": 0.1, "act_layer": None}
+
+
+@pytest.mark.parametrize("argument", ["pad_type", "=same", "a b=1"])
+def test_a_malformed_model_argument_is_refused(argument: str) -> None:
+    with pytest.raises(BackboneError, match="is not of the form name=value"):
+        parse_model_args([argument])
+
+
+@pytest.mark.parametrize(
+    ("model", "argument"),
+    [
+        ("swinv2_tiny_window8_256", "pretrained_window_sizes=(8, 8, 8, 4)"),
+        ("dpn68", "b=True"),
+        ("dpn68", "small=False"),
+        ("tresnet_m", "v2=True"),
+        ("visformer_tiny", "embed_norm=None"),
+        ("coat_lite_tiny", "crpe_window={3: 4, 5: 2, 7: 2}"),
+        ("densenet121", "memory_efficient=True"),
+    ],
+)
+def test_arguments_of_one_family_of_networks_are_taken(model: str, argument: str) -> None:
+    arguments = parse_model_args([argument])
+    check_model_args(arguments)
+    with torch.device("meta"):
+        assert isinstance(timm.create_model(model, **arguments), nn.Module)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir"),
+        *("model_name", "scriptable", "exportable", "no_jit", "features_only", "kwargs_filter"),
+        *("pretrained_filter_fn", "device", "kwargs", "pretrained_strict", "pruned"),
+    ],
+)
+def test_what_is_no_architecture_is_refused_by_its_name(name: str) -> None:
+    text = f"the model argument '{name}' is none of those that describe an architecture"
+    with pytest.raises(ValueError, match=text):
+        check_model_args({"depths": (1, 2), name: "x"})
+
+
+def refusal(arguments: dict[str, Any]) -> str | None:
+    try:
+        check_model_args(arguments)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        0,
+        -1,
+        65_536,
+        0.5,
+        "",
+        "same",
+        "layernorm2d",
+        "7x7",
+        (),
+        (1, (2.5, "a")),
+        [[[1]]],
+        {3: 2, 5: (1, 2)},
+    ],
+)
+def test_plain_values_are_accepted(value: object) -> None:
+    assert refusal({"depths": value}) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (10**9, "= 1000000000 lies beyond 65,536"),
+        (-(10**9), "lies beyond 65,536"),
+        ((4, 8, (10**6,)), "lies beyond 65,536"),
+        pytest.param(16**4100, "= a number of thousands of digits lies beyond 65,536", id="huge"),
+        (1e7, "lies beyond 1,000,000"),
+        (float("nan"), "= nan lies beyond 1,000,000"),
+        (float("inf"), "lies beyond 1,000,000"),
+        ("/etc/passwd", "= '/etc/passwd' is not a word of letters, digits, _, + and -"),
+        ("hf-hub:timm/resnet18", "is not a word of letters"),
+        ("a\n", "is not a word of letters"),
+        ("x" * 10**6, "is not a word of letters"),
+        ((1,) * 129, "has more than 128 entries or more than 3 levels"),
+        ([[[[1]]]], "has more than 128 entries or more than 3 levels"),
+        ({3: 10**9}, "lies beyond 65,536"),
+        ({10**9: 3}, "lies beyond 65,536"),
+        ({3: "/etc/passwd"}, "is not a word of letters"),
+        ({True: 1}, "is of type dict, expected numbers, words or lists of them"),
+        ({"file": "x"}, "is of type dict, expected numbers, words or lists of them"),
+        (b"x", "is of type bytes"),
+        (nn.Linear, "is of type type"),
+    ],
+)
+def test_what_is_not_plain_or_beyond_reason_is_refused(value: object, text: str) -> None:
+    with pytest.raises(ValueError, match="the model argument depths ") as caught:
+        check_model_args({"depths": value})
+    assert text in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_the_number_of_classes_may_be_larger_than_a_width() -> None:
+    check_model_args({"num_classes": MAX_CLASSES})
+    with pytest.raises(ValueError, match="num_classes = 4194305 lies beyond 4,194,304"):
+        check_model_args({"num_classes": MAX_CLASSES + 1})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("[" * 2000 + "]" * 2000, "-" * 4000 + "1", "(" * 4000, "0x" + "f" * 4000, "1" * 4000),
+        *("__import__('os')", "{}.a", "{[]: 1}", "\0", "'" + "\\x", "\ud800"),
+    ],
+)
+def test_hostile_text_is_an_error_and_no_crash(text: str) -> None:
+    try:
+        read_literal(text)
+    except ValueError as error:
+        assert len(str(error)) < 200  # noqa: PT017
+    with pytest.raises(ValueError):  # noqa: PT011
+        read_model_args(text)
+    with pytest.raises(BackboneError):
+        parse_model_args([f"pretrained_cfg={text}"])
+
+
+def test_a_long_text_is_not_read_at_all() -> None:
+    with pytest.raises(ValueError, match="a text of 4,097 characters, expected 4,096 at most"):
+        read_literal(" " * MAX_TEXT + "1")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "model_args is of type NoneType, expected a text"),
+        ({"depths": 1}, "model_args is of type dict, expected a text"),
+        ("5", "model_args is '5', expected names with values"),
+        ("[1, 2]", "expected names with values"),
+        ("{1: 2}", "expected names with values"),
+        (
+            "{'checkpoint_path': 'evil.pth'}",
+            "the model argument 'checkpoint_path' is none of those",
+        ),
+    ],
+)
+def test_stored_arguments_of_another_form_are_refused(text: object, message: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        read_model_args(text)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["{'depths': (1, 2)}", "[('depths', (1, 2))]", "(('depths', (1, 2)),)"]
+)
+def test_stored_arguments_come_back_as_they_were(text: str) -> None:
+    assert read_model_args(text) == {"depths": (1, 2)}

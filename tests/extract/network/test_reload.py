@@ -1,0 +1,207 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+
+from clinit.errors import BackboneError, CacheError, DeviceError
+from clinit.extract.arrays.import_features import ImportConfig, import_features
+from clinit.extract.cache.read import CacheSplit, open_split
+from clinit.extract.dataset.decode import decode
+from clinit.extract.dataset.scan import scan
+from clinit.extract.network.backbone import BackboneConfig
+from clinit.extract.network.reload import reload
+from clinit.extract.work.run import ExtractConfig, extract
+from clinit.files.documents import content_sha256
+
+MODEL = "convnextv2_atto"
+ARGS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
+Extract = Callable[..., CacheSplit]
+
+
+@pytest.fixture
+def extracted(make_tree: Callable[..., Path], tiny_weights: Path, tmp_path: Path) -> Extract:
+    root = make_tree()
+
+    def run(weights: Path = tiny_weights, **changes: Any) -> CacheSplit:
+        autocast = changes.pop("autocast", "off")
+        backbone = BackboneConfig(name=MODEL, weights=weights, model_args=ARGS, autocast=autocast)
+        config = ExtractConfig(backbone=backbone, input_size=32, batch_size=4, **changes)
+        manifest = scan("folder", root, "train").manifest
+        list(extract({"train": manifest}, root, tmp_path / "cache", config))
+        return open_split(tmp_path / "cache" / "train")
+
+    return run
+
+
+def change_weights(split: CacheSplit, change: Callable[[dict[str, Any]], object]) -> CacheSplit:
+    """Change what cache.json says about the run."""
+    path = split.path / "cache.json"
+    content = json.loads(path.read_text())
+    change(content["run"])
+    del content["sha256"]
+    path.write_text(json.dumps({**content, "sha256": content_sha256(content)}))
+    return open_split(split.path)
+
+
+@pytest.mark.parametrize("transform", ["timm", "paper"])
+@pytest.mark.parametrize("autocast", ["off", "bfloat16"])
+def test_the_reloaded_backbone_and_transform_give_the_cached_features(
+    extracted: Extract, transform: str, autocast: str
+) -> None:
+    split = extracted(
+        transform=transform, autocast=autocast, dtype="float32", mean=(0.48145466, 0.45, 1 / 3)
+    )
+    backbone, found = reload(split)
+    root = Path(split.summary.run.root or "")
+    pixels = [
+        found.to_input(decode((root / path).read_bytes()))
+        for path in split.manifest.table["path"][:4]
+    ]
+    features = backbone.features(found.normalise(torch.stack(pixels)))
+    assert np.array_equal(features.numpy(), split.load().features[:4])
+
+
+def test_the_weights_are_taken_from_where_they_were_even_in_another_folder(
+    extracted: Extract, tiny_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tiny_weights.parent)
+    split = extracted(weights=Path(tiny_weights.name))
+    monkeypatch.chdir(tmp_path)
+    assert split.summary.run.weights == str(tiny_weights)
+    backbone, _ = reload(split)
+    assert backbone.config.weights == tiny_weights
+    assert backbone.head.class_names == ("a", "b", "c")
+
+
+def test_weights_that_have_moved_can_be_given(
+    extracted: Extract, tiny_weights: Path, tmp_path: Path
+) -> None:
+    moved = tmp_path / "moved.safetensors"
+    moved.write_bytes(tiny_weights.read_bytes())
+    split = extracted(weights=moved)
+    moved.unlink()
+    with pytest.raises(
+        CacheError, match=r"were at \S+moved\.safetensors, where nothing is now"
+    ) as caught:
+        reload(split)
+    assert "--weights FILE" in caught.value.remedy
+    assert reload(split, weights=tiny_weights)[0].dim == 12
+
+
+def test_other_weights_are_refused(extracted: Extract, tiny_weights: Path, tmp_path: Path) -> None:
+    state = load_file(tiny_weights)
+    state["stem.0.bias"][0] += 1
+    save_file(state, tmp_path / "other.safetensors")
+    with pytest.raises(CacheError, match=r"other\.safetensors: SHA-256 \w{12}…, but the") as caught:
+        reload(extracted(), weights=tmp_path / "other.safetensors")
+    assert "--weights FILE" in caught.value.remedy
+
+
+def test_weights_of_another_network_are_refused(extracted: Extract, tmp_path: Path) -> None:
+    save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
+    with pytest.raises(BackboneError, match=r"other\.safetensors does not fit") as caught:
+        reload(extracted(), weights=tmp_path / "other.safetensors")
+    assert "that the features were extracted with: `--weights FILE`" in caught.value.remedy
+
+
+def test_a_cache_that_does_not_know_its_weights_learns_it_from_its_command(
+    extracted: Extract, tiny_weights: Path
+) -> None:
+    split = change_weights(extracted(), lambda run: run.pop("weights"))
+    with pytest.raises(CacheError, match="did not keep where the weights are") as caught:
+        reload(split)
+    assert "--weights FILE" in caught.value.remedy
+    before = split.summary.run.started
+    again = extracted()
+    assert again.summary.run.started == before
+    assert reload(again)[0].config.weights == tiny_weights
+
+
+def test_timms_own_weights_are_taken_again_and_judged(
+    extracted: Extract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = change_weights(extracted(), lambda run: run.update(weights=None))
+    create, taken = timm.create_model, list[bool]()
+
+    def pretrained(name: str, pretrained: bool = False, **arguments: Any) -> torch.nn.Module:
+        taken.append(pretrained)  # the first network is counted, not used
+        return create(name, num_classes=3, **arguments)
+
+    monkeypatch.setattr(timm, "create_model", pretrained)
+    with pytest.raises(CacheError, match="timm's pretrained weights of convnextv2_atto: SHA-256"):
+        reload(split)
+    assert taken[-1]
+
+
+def test_pretrained_weights_that_cannot_be_had_ask_for_a_file(
+    extracted: Extract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = timm.create_model
+
+    def offline(name: str, pretrained: bool = False, **arguments: Any) -> torch.nn.Module:
+        if pretrained:
+            raise OSError("no connection")
+        return create(name, **arguments)
+
+    split = change_weights(extracted(), lambda run: run.update(weights=None))
+    monkeypatch.setattr(timm, "create_model", offline)
+    monkeypatch.setattr("clinit.extract.network.weights.why_unreachable", lambda: None)
+    with pytest.raises(BackboneError, match="cannot give pretrained weights") as caught:
+        reload(split)
+    assert "--weights FILE" in caught.value.remedy
+
+
+def test_imported_features_have_no_network(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.eye(4, dtype=np.float32))
+    np.save(tmp_path / "y.npy", np.arange(4))
+    config = ImportConfig(backbone="clip")
+    split = import_features(tmp_path / "x.npy", tmp_path / "y.npy", tmp_path / "cache", config)
+    with pytest.raises(CacheError, match="they were imported from 'clip'") as caught:
+        reload(split)
+    assert "`clinit extract`" in caught.value.remedy
+
+
+def test_a_fingerprint_that_cannot_be_parsed_is_refused(extracted: Extract) -> None:
+    split = extracted()
+    split.plan.fingerprint.fields["transform"] = "shrink"  # type: ignore[index]
+    with pytest.raises(CacheError, match="not the description of a transform: 'shrink'"):
+        reload(split)
+
+
+@pytest.mark.parametrize(
+    ("stored", "text"),
+    [
+        ("[('checkpoint_path', 'evil.pth')]", "the model argument 'checkpoint_path' is none of"),
+        ("[('pretrained_cfg', {'file': 'evil.pth'})]", "the model argument 'pretrained_cfg' is"),
+        ("[('img_size', 1000000000)]", "img_size = 1000000000 lies beyond"),
+        ("[" * 1000, "is not a Python literal"),
+        ("[('img_size'," + " " * 5000 + "1)]", "a text of 5,016 characters"),
+        ("open('evil.pth')", "is not a Python literal"),
+    ],
+)
+def test_what_a_plan_asks_for_is_not_believed(
+    extracted: Extract, monkeypatch: pytest.MonkeyPatch, stored: str, text: str
+) -> None:
+    split = extracted()
+    split.plan.fingerprint.fields["model_args"] = stored  # type: ignore[index]
+    monkeypatch.setattr(timm, "create_model", lambda *args, **kwargs: 1 / 0)
+    with pytest.raises(CacheError) as caught:
+        reload(split)
+    assert str(caught.value).startswith(f"the fingerprint of {split.path} does not describe a net")
+    assert text in str(caught.value)
+
+
+def test_the_device_is_chosen_as_everywhere(
+    extracted: Extract, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    split = extracted()
+    assert reload(split, device="auto")[0].config.device == "cpu"
+    with pytest.raises(DeviceError, match="PyTorch finds no CUDA device"):
+        reload(split, device="cuda")

@@ -1,0 +1,485 @@
+import threading
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+from dataclasses import replace as replaced
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from clinit.errors import ImageError
+from clinit.extract.dataset.scan import scan
+from clinit.extract.network.backbone import BackboneConfig, load_backbone
+from clinit.extract.network.transform import Transform
+from clinit.extract.work.loader import ImageBatch
+from clinit.extract.work.pipeline import (
+    Compute,
+    forward_threads,
+    in_turn,
+    overlapped,
+    side_by_side,
+)
+from clinit.extract.work.run import ExtractConfig, extract
+from clinit.extract.work.timing import Progress, Timing
+
+MODEL = "convnextv2_atto"
+ARGS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}
+CPU = torch.device("cpu")
+TRANSFORM = Transform(
+    resize=36, crop=(32, 32), interpolation="bilinear", mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1)
+)
+
+
+class LateStream:
+    """A CUDA stream that is as late as it may be: it does nothing before somebody waits for it.
+
+    Or one that is as early as it may be.
+    """
+
+    def __init__(self, device: "LateDevice", early: bool = False) -> None:
+        self.device = device
+        self._early = early
+        self._jobs: list[Callable[[], object]] = []
+        self.finished = 0
+        device.streams.append(self)
+
+    @property
+    def queued(self) -> int:
+        return len(self._jobs)
+
+    def queue(self, job: Callable[[], object]) -> None:
+        self._jobs.append(job)
+        if self._early:
+            self.synchronize()
+
+    def run_until(self, position: int) -> None:
+        while self.finished < position:
+            self.finished += 1
+            self._jobs[self.finished - 1]()
+
+    def synchronize(self) -> None:
+        with _disable_current_modes(), torch.inference_mode():
+            self.run_until(self.queued)
+
+    def wait_event(self, event: "LateEvent") -> None:
+        self.queue(event.reach)
+
+    def wait_stream(self, stream: "LateStream") -> None:
+        position = stream.queued
+        self.queue(lambda: stream.run_until(position))
+
+
+class LateEvent:
+    """A mark in a stream."""
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False) -> None:
+        assert enable_timing
+
+    def record(self, stream: LateStream) -> None:
+        self.stream, self.position = stream, stream.queued
+
+    def reach(self) -> None:
+        self.stream.run_until(self.position)
+
+    def synchronize(self) -> None:
+        self.stream.device.waits.append([stream.queued for stream in self.stream.device.streams])
+        with _disable_current_modes(), torch.inference_mode():
+            self.reach()
+
+    def elapsed_time(self, end: "LateEvent") -> float:
+        for event in (self, end):
+            assert event.stream.finished >= event.position, "an event has not been waited for"
+        return 1.0
+
+
+class Queueing(TorchDispatchMode):
+    """Puts each operation into the queue of a stream; until it is done, its result is garbage."""
+
+    def __init__(self, stream: LateStream) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._stream = stream
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        kwargs = {k: v for k, v in (kwargs or {}).items() if k != "pin_memory"}
+        with self:
+            parts = func.decompose(*args, **kwargs)
+        if parts is not NotImplemented:
+            return parts
+        returns = [each.alias_info for each in func._schema.returns]
+        if func is torch.ops.aten.copy_.default:
+            self._queue_copy(*args[:2])
+            return args[0]
+        if func._schema.is_mutable:
+            self._stream.queue(lambda: func(*args, **kwargs))
+            return args[0]
+        results = func(*args, **kwargs)
+        if any(alias is not None for alias in returns):
+            return results  # a view: no work for the device
+        outputs = [each for each in tree_leaves(results) if isinstance(each, Tensor)]
+        for output in outputs:
+            output.fill_(torch.nan if output.is_floating_point() else 171)
+        if "empty" not in func.__name__:
+            self._stream.queue(lambda: self._redo(func, args, kwargs, outputs))
+        return results
+
+    def _queue_copy(self, target: Tensor, source: Tensor) -> None:
+        """Hold no reference to the host's side of it: the allocator holds none either."""
+        to_host = self._stream is self._stream.device.default
+        host = weakref.ref(target if to_host else source)
+        target, source = target.detach(), source.detach()
+
+        def copy() -> None:
+            assert host() is not None, "memory of the host was dropped before its copy was done"
+            target.copy_(source)
+
+        self._stream.queue(copy)
+
+    @staticmethod
+    def _redo(func: Any, args: Any, kwargs: Any, outputs: list[Tensor]) -> None:
+        for output, result in zip(outputs, tree_leaves(func(*args, **kwargs)), strict=True):
+            output.copy_(result)
+
+
+class LateDevice:
+    """A CUDA device that is simulated on the CPU."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, early_copies: bool = False) -> None:
+        self.streams: list[LateStream] = []
+        self.waits: list[list[int]] = []
+        """What was in the queue of each stream, at each waiting of the host."""
+        self.default = LateStream(self)
+        monkeypatch.setattr(torch.cuda, "Stream", lambda device: LateStream(self, early_copies))
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.default)
+        monkeypatch.setattr(torch.cuda, "Event", LateEvent)
+        monkeypatch.setattr(torch.cuda, "stream", self._stream)
+
+    @staticmethod
+    def _stream(stream: LateStream) -> AbstractContextManager[object]:
+        return Queueing(stream)
+
+    @property
+    def idle(self) -> bool:
+        return all(stream.finished == stream.queued for stream in self.streams)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> LateDevice:
+    return LateDevice(monkeypatch)
+
+
+@pytest.fixture
+def compute() -> Compute:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        network = nn.Sequential(nn.Conv2d(3, 4, 4, 4), nn.GELU(), nn.Flatten(), nn.Linear(256, 5))
+    normalise = TRANSFORM.normaliser(CPU)
+    return torch.no_grad()(lambda pixels: network(normalise(pixels)))
+
+
+def arrive(sizes: list[int]) -> Iterator[ImageBatch]:
+    """Yield batches of noise, each in memory of its own."""
+    generator = torch.Generator().manual_seed(0)
+    start = 0
+    for size in sizes:
+        shape = (size, 3, 32, 32)
+        pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        yield ImageBatch(range(start, start + size), pixels, {}, 0.0, 0.0)
+        start += size
+
+
+@pytest.mark.parametrize("sizes", [[], [4], [4, 3], [4, 4, 1], [4, 4, 4, 4, 2]])
+@pytest.mark.parametrize("early_copies", [False, True])
+def test_overlapped_batches_have_the_bits_of_batches_in_turn(
+    monkeypatch: pytest.MonkeyPatch, compute: Compute, early_copies: bool, sizes: list[int]
+) -> None:
+    device = LateDevice(monkeypatch, early_copies)
+    found = [(b.rows, f.numpy()) for b, f in overlapped(arrive(sizes), compute, CPU, Timing())]
+    expected = list(in_turn(arrive(sizes), compute, CPU, Timing()))
+    assert [rows for rows, _ in found] == [batch.rows for batch, _ in expected]
+    for (_, features), (_, plain) in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(features, plain.numpy())
+    assert device.idle
+
+
+def test_overlapped_extraction_writes_the_bytes_of_a_plain_one(
+    make_tree: Callable[..., Path],
+    tiny_weights: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = make_tree()
+    manifests = {split: scan("folder", root, split).manifest for split in ("train", "val")}
+    backbone = BackboneConfig(name=MODEL, weights=tiny_weights, model_args=ARGS)
+    config = ExtractConfig(backbone=backbone, input_size=32, batch_size=2, shard_rows=7)
+    seen: list[Progress] = []
+    monkeypatch.setattr("clinit.extract.work.shard_work.features_of", in_turn)
+    list(extract(manifests, root, tmp_path / "plain", config, on_progress=seen.append))
+    plain = [progress.rows_done for progress in seen]
+    seen.clear()
+    device = LateDevice(monkeypatch)
+    monkeypatch.setattr("clinit.extract.work.shard_work.features_of", overlapped)
+    list(extract(manifests, root, tmp_path / "late", config, on_progress=seen.append))
+    assert [progress.rows_done for progress in seen] == plain
+    shards = sorted(path.relative_to(tmp_path / "plain") for path in tmp_path.glob("plain/*/*.h5"))
+    assert len(shards) == 4
+    for shard in shards:
+        assert (tmp_path / "late" / shard).read_bytes() == (tmp_path / "plain" / shard).read_bytes()
+    assert device.idle
+    assert device.waits
+
+
+@pytest.fixture
+def threads() -> Iterator[int]:
+    """Let PyTorch have three threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield 3
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("sizes", [[], [4], [4, 3], [4, 4, 4, 4, 4, 4, 1]])
+def test_batches_side_by_side_come_in_order_with_their_features(
+    compute: Compute, threads: int, sizes: list[int]
+) -> None:
+    found = list(side_by_side(arrive(sizes), compute, Timing()))
+    expected = list(in_turn(arrive(sizes), compute, CPU, Timing()))
+    assert [batch.rows for batch, _ in found] == [batch.rows for batch, _ in expected]
+    for (_, features), (_, plain) in zip(found, expected, strict=True):
+        np.testing.assert_allclose(features.numpy(), plain.numpy(), atol=1e-6)
+
+
+def test_as_many_batches_are_computed_at_a_time_as_there_are_threads(threads: int) -> None:
+    together = threading.Barrier(threads, timeout=20)
+
+    def compute(pixels: Tensor) -> Tensor:
+        assert torch.get_num_threads() == 1
+        together.wait()  # fails where fewer are computed at a time
+        return pixels.flatten(1).float()
+
+    assert len(list(side_by_side(arrive([2] * 6), compute, Timing()))) == 6
+    assert torch.get_num_threads() == threads
+
+
+def test_features_have_the_same_bits_on_any_number_of_threads(tiny_weights: Path) -> None:
+    config = BackboneConfig(name=MODEL, weights=tiny_weights, model_args=ARGS)
+    backbone, normalise = load_backbone(config), TRANSFORM.normaliser(CPU)
+    before, found = torch.get_num_threads(), []
+    for number in (1, 2, 4):
+        torch.set_num_threads(number)
+        batches = side_by_side(
+            arrive([8] * 5), lambda pixels: backbone.features(normalise(pixels)), Timing()
+        )
+        found.append(np.concatenate([features.numpy() for _, features in batches]))
+    torch.set_num_threads(before)
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+
+
+def test_no_thread_is_left_where_a_batch_fails_or_the_reader_stops(
+    compute: Compute, threads: int
+) -> None:
+    def broken(pixels: Tensor) -> Tensor:
+        raise RuntimeError("the network is broken")
+
+    with pytest.raises(RuntimeError, match="the network is broken"):
+        list(side_by_side(arrive([4] * 5), broken, Timing()))
+    reader = side_by_side(arrive([4] * 9), compute, Timing())
+    next(reader)
+    reader.close()
+    assert not [each for each in threading.enumerate() if each.name.startswith("forward")]
+
+
+def test_fewer_batches_are_computed_at_a_time_where_the_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    samples = 32 * 3 * 224 * 224
+    for free, expected in ((2**40, threads), (2 * 192 * samples, 2), (1000, 1)):
+        monkeypatch.setattr("clinit.extract.work.pipeline.free_memory", lambda free=free: free)
+        assert forward_threads(samples) == expected
+
+
+def test_a_batch_is_under_way_when_the_one_before_is_waited_for(
+    device: LateDevice, compute: Compute
+) -> None:
+    """And no more than that, which bounds the memory."""
+    launched = []
+
+    def counted(pixels: Tensor) -> Tensor:
+        launched.append(pixels.untyped_storage().data_ptr())
+        return compute(pixels)
+
+    under_way = []
+    landed = overlapped(arrive([4] * 6), counted, CPU, Timing())
+    for done, _ in enumerate(landed):
+        under_way.append(len(launched) - done)
+    assert under_way == [2, 2, 2, 2, 2, 1]
+    assert len(set(launched)) == 2
+    copies = [queued[1] for queued in device.waits]
+    assert copies == [3, 4, 5, 6, 7, 7]  # one waits for the work before it, then one a batch
+
+
+@dataclass(slots=True)
+class Broken:
+    """Something that goes wrong at its third call."""
+
+    calls: int = 0
+
+    def call(self) -> None:
+        self.calls += 1
+        if self.calls == 3:
+            raise ImageError("broken", remedy="")
+
+
+@pytest.mark.parametrize("where", ["batches", "compute", "consumer"])
+def test_nothing_is_left_in_flight_by_an_error(
+    device: LateDevice, compute: Compute, where: str
+) -> None:
+    broken = Broken()
+
+    def batches() -> Generator[ImageBatch]:
+        for batch in arrive([4] * 6):
+            if where == "batches":
+                broken.call()
+            yield batch
+
+    def computed(pixels: Tensor) -> Tensor:
+        features = compute(pixels)
+        if where == "compute":
+            broken.call()
+        return features
+
+    flight = overlapped(batches(), computed, CPU, Timing())
+
+    def consume() -> None:
+        with closing(flight):
+            for _ in flight:
+                assert not device.idle
+                if where == "consumer":
+                    broken.call()
+
+    with pytest.raises(ImageError, match="broken"):
+        consume()
+    assert device.idle
+
+
+def test_the_wait_for_the_device_is_split_by_what_it_did(
+    device: LateDevice, compute: Compute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here each copy takes a millisecond, and so does the forward pass."""
+    ticks = iter(range(10_000))
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(ticks)))
+    timing = Timing()
+    list(overlapped(arrive([4, 4]), compute, CPU, timing))
+    # A second to queue the copy, one to queue the rest, one to wait; of that, two thirds are of
+    # the two copies.
+    assert timing.seconds == pytest.approx(
+        {"read": 0, "decode": 0, "transfer": 2 + 2 * 2 / 3, "forward": 2 + 2 * 1 / 3, "write": 0}
+    )
+
+
+class NoEvent:
+    """Stands for a CUDA event and for a stream, where there is no CUDA."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
+
+    def record(self, stream: object) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, end: object) -> float:
+        return 1.0
+
+    def wait_event(self, event: object) -> None: ...
+
+    def wait_stream(self, stream: object) -> None: ...
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *args: object) -> None: ...
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # fake CUDA tensors find no driver
+def test_pixels_are_computed_on_the_device_and_features_come_back(
+    tiny_weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On fake tensors: one on the wrong device raises."""
+    for name in ("Event", "Stream", "stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, NoEvent)
+    plain = BackboneConfig(name=MODEL, weights=tiny_weights, model_args=ARGS)
+    backbone = load_backbone(plain)
+    with FakeTensorMode(allow_non_fake_inputs=False) as fake:
+        for module in backbone.network.modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                there = fake.from_tensor(parameter).to("cuda")
+                setattr(module, name, nn.Parameter(there, requires_grad=False))
+        cuda = torch.device("cuda")
+        normalise = TRANSFORM.normaliser(cuda)
+        seen = set()
+
+        def compute(pixels: Tensor) -> Tensor:
+            seen.add(pixels.device.type)
+            return backbone.features(normalise(pixels))
+
+        batches = (replaced(b, pixels=torch.empty_like(b.pixels)) for b in arrive([4, 4, 2]))
+        found = [features for _, features in overlapped(batches, compute, cuda, Timing())]
+    assert seen == {"cuda"}
+    assert [(f.device.type, tuple(f.shape)) for f in found] == [
+        ("cpu", (rows, backbone.dim)) for rows in (4, 4, 2)
+    ]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("autocast", ["off", "bfloat16"])
+def test_a_gpu_gives_the_same_bits_when_copies_overlap(tiny_weights: Path, autocast: str) -> None:
+    config = BackboneConfig(
+        name=MODEL,
+        weights=tiny_weights,
+        model_args=ARGS,
+        device="cuda",
+        autocast=autocast,
+    )
+    backbone, cuda = load_backbone(config), torch.device("cuda")
+    normalise = TRANSFORM.normaliser(cuda)
+
+    def compute(pixels: Tensor) -> Tensor:
+        return backbone.features(normalise(pixels))
+
+    def pinned() -> Iterator[ImageBatch]:
+        for batch in arrive([64] * 20 + [7]):
+            yield replaced(batch, pixels=batch.pixels.pin_memory())
+
+    timing = Timing()
+    plain = [features for _, features in in_turn(pinned(), compute, cuda, Timing())]
+    found = [features.clone() for _, features in overlapped(pinned(), compute, cuda, timing)]
+    assert len(found) == len(plain) == 21
+    assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True))
+    assert timing.seconds["transfer"] > 0 < timing.seconds["forward"]
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_a_forward_pass_is_launched_without_waiting_for_the_gpu(tiny_weights: Path) -> None:
+    config = BackboneConfig(name=MODEL, weights=tiny_weights, model_args=ARGS, device="cuda")
+    backbone, cuda = load_backbone(config), torch.device("cuda")
+    normalise = TRANSFORM.normaliser(cuda)
+    backbone.features(normalise(torch.zeros(8, 3, 32, 32, dtype=torch.uint8, device=cuda)))
+
+    def compute(pixels: Tensor) -> Tensor:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return backbone.features(normalise(pixels))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    batches = (replaced(b, pixels=b.pixels.pin_memory()) for b in arrive([8] * 4))
+    assert len(list(overlapped(batches, compute, cuda, Timing()))) == 4
