@@ -77,7 +77,6 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_read(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "free_memory", lambda device: 10**6)
-    monkeypatch.setattr(memory, "SAID_FROM", 0)
     result = train(tiny_run.parent / "caches", tmp_path / "runs", "ranpac", "--ranpac-width=500")
     assert isinstance(result.exception, MachineError)
     assert "sums and solves of 500 random features take 0.01 GB of memory" in str(result.exception)
