@@ -9,7 +9,7 @@ import pytest
 
 from clinit.errors import CacheError, StorageError
 from clinit.extract.cache.features import FeatureSet, StoredRows, select_rows
-from clinit.extract.cache.read import CacheSplit, open_split, shard, shard_rows
+from clinit.extract.cache.read import CacheSplit, open_split
 from clinit.extract.cache.shard_rows import largest_shard, stored_features
 from tests.headtrain.stream.made_caches import write_split
 
