@@ -35,7 +35,7 @@ from clinit.extract.images import ImageFiles
 from clinit.extract.network.backbone import Backbone, BackboneConfig, load_backbone
 from clinit.extract.tree import IMAGE_SUFFIXES
 from clinit.extract.wordnet import title
-from clinit.extract.work.loader import ImageBatch, load_batches
+from clinit.extract.work.pipeline import ImageBatch, load_batches
 from clinit.headtrain.model.folder import model_file_of, read_whole
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model_file import ModelFacts, read_facts

@@ -31,7 +31,7 @@ from clinit.errors import (
 from clinit.extract.cache.head import Head, Top1, read_head, write_head
 from clinit.extract.cache.read import open_cache
 from clinit.extract.import_features import ImportConfig, import_features
-from clinit.extract.network.reload import reload
+from clinit.extract.work.recorded import reload
 from clinit.headtrain.model.export import Export, export_head, export_run
 from clinit.headtrain.model.folder import card
 from clinit.headtrain.model.head_alone import is_head_file

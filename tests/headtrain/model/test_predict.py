@@ -19,7 +19,7 @@ from clinit.errors import DeviceError, ImageError, MachineError, ModelError
 from clinit.extract.cache.features import FeatureSet
 from clinit.extract.cache.head import Head, read_head
 from clinit.extract.cache.read import open_cache
-from clinit.extract.work.loader import load_batches
+from clinit.extract.work.pipeline import load_batches
 from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.predict import (
@@ -137,7 +137,7 @@ def test_only_the_image_is_at_fault_that_cannot_be_read(
     def fail(*args: object, **kwargs: object) -> object:
         raise MemoryError
 
-    monkeypatch.setattr("clinit.extract.work.loader.decode", fail)
+    monkeypatch.setattr("clinit.extract.work.pipeline.decode", fail)
     with pytest.raises(MachineError, match="not enough memory to decode"):
         model.predict(images[:1])
 
