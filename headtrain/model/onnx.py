@@ -279,8 +279,8 @@ def load_onnx(path: str | os.PathLike[str], *, device: str = "auto") -> OnnxClas
     ends = (*session.get_inputs(), *session.get_outputs())
     found = [(end.name, end.shape[1:]) for end in ends]
     if found != expected:
-        ends = f"{found[0]} to {found[-1]}, expected {expected[0]} to {expected[1]}"
-        raise _no_model(f"the graph in {path} goes from {ends}")
+        route = f"{found[0]} to {found[-1]}, expected {expected[0]} to {expected[1]}"
+        raise _no_model(f"the graph in {path} goes from {route}")
     return OnnxClassifier(facts, session)
 
 
