@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from clinit.errors import CacheError, StorageError
+from clinit.extract.cache import shard, shard_rows
 from clinit.extract.cache.features import FeatureSet, StoredRows, select_rows
 from clinit.extract.cache.read import CacheSplit, open_split
 from clinit.extract.cache.shard_rows import largest_shard, stored_features
