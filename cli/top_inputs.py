@@ -19,7 +19,7 @@ from clinit.extract.image_size import MAX_PIXELS
 from clinit.words import byte_count
 
 if TYPE_CHECKING:
-    from clinit.extract.work.timing import Progress
+    from clinit.extract.work.shard_work import Progress
     from clinit.headtrain.runs import RunData
     from clinit.headtrain.study import Study
     from clinit.headtrain.top.inputs import Side, StoredPart, TopInputs

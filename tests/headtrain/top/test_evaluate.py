@@ -10,9 +10,8 @@ from torch import Tensor
 from clinit.headtrain.rows import Rows
 from clinit.headtrain.study import Study
 from clinit.headtrain.top import evaluate
-from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.activations import PoolActivations
-from clinit.headtrain.top.network import PlasticModel
+from clinit.headtrain.top.network import PlasticModel, cut_network
 
 
 class Held:
@@ -36,7 +35,7 @@ def test_features_are_those_of_one_pass_over_all_rows(monkeypatch: pytest.Monkey
     network = timm.create_model(
         "vit_tiny_patch16_224", img_size=32, embed_dim=12, depth=2, num_heads=2, num_classes=3
     ).eval()
-    halves = cut(network, 1)
+    halves = cut_network(network, 1)
     head = Rows(np.zeros((3, 12)), np.zeros(3))
     model = PlasticModel(network, halves, head, Study.of({"top_blocks": 1}, top=True))
     held = Held(torch.randn(11, 5, 12))

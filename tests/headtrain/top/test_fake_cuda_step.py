@@ -29,11 +29,11 @@ from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.stream.scenario import Task
 from clinit.headtrain.study import Study
 from clinit.headtrain.top import evaluate
-from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.activations import Batch, PoolActivations, TaskReader
+from clinit.headtrain.top.ewc import Ewc
 from clinit.headtrain.top.experiment import top_method
 from clinit.headtrain.top.method import TopMethod
-from clinit.headtrain.top.network import PlasticModel
+from clinit.headtrain.top.network import PlasticModel, cut_network
 from clinit.headtrain.top.training import top_optimizer, train_span
 
 CUDA = torch.device("cuda", 0)
@@ -79,7 +79,7 @@ def make_network(key: str) -> tuple[nn.Module, np.ndarray]:
     """Return a network on the host, and activations in float16."""
     name, arguments = NETWORKS[key]
     network: nn.Module = timm.create_model(name, num_classes=3, **arguments).eval()
-    values = cut(network, 2).trunk(torch.randn(len(LABELS), 3, 32, 32))
+    values = cut_network(network, 2).trunk(torch.randn(len(LABELS), 3, 32, 32))
     return network, values.half().numpy()
 
 
@@ -90,7 +90,7 @@ def study_of(settings: Mapping[str, Any]) -> Study:
 def make_model(network: nn.Module, top: Mapping[str, Any]) -> PlasticModel:
     dim = network.get_classifier().in_features  # type: ignore[operator]
     head = Rows(np.zeros((TASK.stop, dim)), np.zeros(TASK.stop))
-    model = PlasticModel(network, cut(network, 2), head, study_of(top))
+    model = PlasticModel(network, cut_network(network, 2), head, study_of(top))
     model.open(torch.Generator().manual_seed(0))
     return model
 
@@ -110,7 +110,7 @@ def make_method(top: Mapping[str, Any], loss: str = "ce") -> TopMethod:
 
 def begin(method: TopMethod, model: PlasticModel, reader: TaskReader) -> None:
     """Give EWC springs: to measure them is no step."""
-    if method.data_method == "naive":
+    if isinstance(method, Ewc):
         held = {name: p.detach().clone() for name, p in model.trainable().items()}
         method.restore(
             {
@@ -124,7 +124,7 @@ def begin(method: TopMethod, model: PlasticModel, reader: TaskReader) -> None:
 
 
 def draws(method: TopMethod, reader: TaskReader) -> Iterator[tuple[Batch, Batch | None]]:
-    num_old = 0 if method.data_method == "naive" else 4
+    num_old = 0 if isinstance(method, Ewc) else 4
     rows = [np.concatenate([reader.new[i : i + 4], reader.old[i : i + num_old]]) for i in (0, 3, 6)]
     second = reader.stream([each[4:] for each in rows], [0] * STEPS)
     return zip(
@@ -142,7 +142,7 @@ def train(
     batches = draws(method, reader)
     with no_waiting:
         return train_span(
-            model, method, batches, optimizer, schedule, range(STEPS), lambda done: None
+            model, method, batches, optimizer, schedule, range(STEPS), lambda event: None
         )
 
 
@@ -284,10 +284,10 @@ def test_features_are_computed_without_waiting() -> None:
         assert found.shape == (len(LABELS), model.dim)
 
 
-class CheatingMethod:
+class CheatingMethod(TopMethod):
     """Reads, or sends, something in the middle of a step."""
 
-    data_method, draws, base_sample = "rehearsal", 1, 0
+    draws, base_sample = 1, 0
 
     def __init__(self, cheat: Any) -> None:
         self._cheat = cheat

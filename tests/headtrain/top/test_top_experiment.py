@@ -26,7 +26,6 @@ from clinit.headtrain.record.format import (
 from clinit.headtrain.start.new_rows import random_task_rows
 from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.study import Study, names_of
-from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.checkpoint import Checkpoint, read_checkpoint
 from clinit.headtrain.top.experiment import run_top, top_notes
 from clinit.headtrain.top.inputs import (
@@ -37,6 +36,7 @@ from clinit.headtrain.top.inputs import (
     prepare_inputs,
     reload_backbone,
 )
+from clinit.headtrain.top.network import cut_network
 
 STREAM = {
     "tasks": 2,
@@ -271,7 +271,7 @@ def test_a_checkpoint_that_does_not_fit_its_run_is_refused(
         assert found is not None
         return replace(found, **change(found))
 
-    monkeypatch.setattr("clinit.headtrain.top.learner.read_checkpoint", changed)
+    monkeypatch.setattr("clinit.headtrain.top.blocks.read_checkpoint", changed)
     with pytest.raises(CheckpointError) as caught:
         trained(inputs, HEAD, checkpoint=path)
     assert str(caught.value).startswith(f"{path} is damaged: {message}")
@@ -372,7 +372,7 @@ def test_only_the_linear_layers_of_the_top_blocks_change(
     before = copy.deepcopy(inputs.network.state_dict())
     record = trained(inputs, HEAD)
     assert record.top is not None
-    blocks = cut(inputs.network, 2).blocks
+    blocks = cut_network(inputs.network, 2).blocks
     assert set(record.top) == {f"{block}.mlp.{fc}.weight" for block in blocks for fc in FCS}
     for name, values in inputs.network.state_dict().items():
         torch.testing.assert_close(values, before[name], rtol=0, atol=0)
@@ -395,7 +395,10 @@ def test_the_stored_parameters_and_head_make_the_network_that_was_measured(
         k: torch.from_numpy(v) for k, v in changed_parameters(read_record(tmp_path / "run")).items()
     }
     assert not network.load_state_dict(changed, strict=False).unexpected_keys
-    head, top = final_head(read_record(tmp_path / "run")), cut(network, inputs.top.top_blocks).top
+    head, top = (
+        final_head(read_record(tmp_path / "run")),
+        cut_network(network, inputs.top.top_blocks).top,
+    )
     val = inputs.scenario.val
     rows = val.rows_between(0, inputs.scenario.num_classes)
     with torch.no_grad():
@@ -412,7 +415,7 @@ def test_the_stored_parameters_and_head_make_the_network_that_was_measured(
 def naive_losses(inputs: TopInputs) -> Iterator[float]:
     """Fine-tune the top block and the head by the book: autograd, AdamW, one cycle."""
     network = copy.deepcopy(inputs.network)
-    halves = cut(network, 1)
+    halves = cut_network(network, 1)
     weight = torch.from_numpy(inputs.initial_head.weight.copy())
     bias = torch.from_numpy(inputs.initial_head.bias.copy())
     for task in inputs.scenario.tasks:

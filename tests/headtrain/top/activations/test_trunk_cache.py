@@ -16,9 +16,9 @@ from clinit.errors import CacheError, ImageError, ManifestError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.containers.tar_index import index_tar
 from clinit.files.lock import claim_folder
-from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.activations import ActivationRows, ImageRows, StoredRows, Trunk
 from clinit.headtrain.top.inputs import open_side, reload_backbone
+from clinit.headtrain.top.network import cut_network
 from clinit.headtrain.top.trunk_cache import Part, StoredActivations, TrunkCache
 from tests.extract.containers.made import make_tar
 
@@ -37,7 +37,7 @@ def part(tiny_run: Path) -> Part:
 def trunk(tiny_run: Path) -> Trunk:
     side = open_side(tiny_run.parent / "caches" / "base", None, option="--base-root")
     backbone, transform = reload_backbone(side, None, "cpu")
-    return Trunk(backbone.config, cut(backbone.network, 2), transform)
+    return Trunk(backbone.config, cut_network(backbone.network, 2), transform)
 
 
 @pytest.fixture
@@ -373,7 +373,9 @@ def test_another_network_transform_or_cut_is_another_folder(
     plan = cache.plan(part)
     side = open_side(tiny_run.parent / "caches" / "base", None, option="--base-root")
     backbone, transform = reload_backbone(side, None, "cpu")
-    lower = replace(cache, trunk=Trunk(backbone.config, cut(backbone.network, 3), transform))
+    lower = replace(
+        cache, trunk=Trunk(backbone.config, cut_network(backbone.network, 3), transform)
+    )
     fewer = replace(part, rows=ROWS[:-1])
     folders = {cache.path(plan), lower.path(lower.plan(part)), cache.path(cache.plan(fewer))}
     for name in ("weights", "transform", "backbone"):

@@ -139,7 +139,7 @@ def test_finite_differences_of_the_penalty_agree(make_top: Make, make_images: Ma
 def test_lambda_0_is_plain_fine_tuning_bit_for_bit(make_top: Make, make_images: Make) -> None:
     images = images_of(make_images)
     springs, plain = make_top(BASE), make_top(BASE)
-    ewc, naive = Ewc(EwcConfig(lam=0.0)), Rehearsal(data_method="naive")
+    ewc, naive = Ewc(EwcConfig(lam=0.0)), Rehearsal()
     for task in TASKS:
         torch.manual_seed(5)
         mine = learn(ewc, springs, images, task)
@@ -264,7 +264,7 @@ def test_restoring_nothing_forgets_the_springs(make_top: Make, make_images: Make
 def test_it_keeps_the_protocol_and_asks_for_a_base_sample() -> None:
     method = Ewc(EwcConfig(samples=99))
     assert isinstance(method, TopMethod)
-    assert (method.data_method, method.draws, method.base_sample) == ("naive", 1, 99)
+    assert (method.draws, method.base_sample) == (1, 99)
 
 
 class Shift(nn.Module):

@@ -65,11 +65,6 @@ def test_a_batch_counts_its_old_rows(batch: Batch) -> None:
     assert (len(batch), batch.num_old) == (ROWS, 7)
 
 
-def test_rows_of_a_method_that_is_not_trained_are_refused() -> None:
-    with pytest.raises(ValueError, match="data_method is 'ncm', expected one of"):
-        Rehearsal(data_method="ncm")
-
-
 def test_an_unknown_loss_is_refused() -> None:
     with pytest.raises(ValueError, match="loss is 'hinge', expected one of"):
         Rehearsal(loss_name="hinge")

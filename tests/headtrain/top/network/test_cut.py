@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from clinit.errors import BackboneError
-from clinit.headtrain.top import network as cut
-from clinit.headtrain.top.network import Cut, block_names, check_cut
+from clinit.headtrain.top.network import Cut, block_names, check_cut, cut_network
 
 CONVNEXT = {"depths": (1, 2, 1, 2), "dims": (4, 8, 8, 12)}
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 12, "depth": 3, "num_heads": 2}
@@ -115,7 +114,7 @@ def test_the_two_halves_give_the_features_of_the_network_wherever_it_is_cut(key:
     expected = own_features(network, batch)
     assert float(expected.std()) > 0
     for top_blocks in range(1, len(block_names(network)) + 1):
-        halves = cut(network, top_blocks)
+        halves = cut_network(network, top_blocks)
         with torch.no_grad():
             assert torch.equal(halves.top(halves.trunk(batch)), expected)
         check_cut(halves, network, batch)
@@ -124,7 +123,7 @@ def test_the_two_halves_give_the_features_of_the_network_wherever_it_is_cut(key:
 @pytest.mark.parametrize("key", SMALL)
 def test_the_classifier_of_the_features_gives_the_logits_of_the_network(key: str) -> None:
     network, batch = small(key), images()
-    halves = cut(network, 2)
+    halves = cut_network(network, 2)
     classifier: Any = network.get_classifier()  # type: ignore[operator]
     with torch.no_grad():
         torch.testing.assert_close(
@@ -143,14 +142,14 @@ def test_the_names_of_the_blocks_are_modules_of_the_network_in_forward_order(key
         )
     network(images())
     assert tuple(order) == names
-    assert cut(network, 2).blocks == names[-2:]
+    assert cut_network(network, 2).blocks == names[-2:]
 
 
 @pytest.mark.parametrize("key", SMALL)
 def test_the_top_leaves_its_activations_as_they_are(key: str) -> None:
     network = small(key)
     for top_blocks in (1, len(block_names(network))):
-        halves = cut(network, top_blocks)
+        halves = cut_network(network, top_blocks)
         activations = halves.trunk(images())
         before = activations.clone()
         halves.top(activations)
@@ -163,7 +162,7 @@ def test_the_top_is_what_the_plastic_blocks_compute_and_the_trunk_what_they_do_n
 ) -> None:
     network, batch = small(key), images()
     network.requires_grad_(False)
-    halves = cut(network, 2)
+    halves = cut_network(network, 2)
     activations, features = halves.trunk(batch), halves.top(halves.trunk(batch))
     for block in halves.blocks:
         for parameter in network.get_submodule(block).parameters():
@@ -176,7 +175,7 @@ def test_the_top_is_what_the_plastic_blocks_compute_and_the_trunk_what_they_do_n
 @pytest.mark.parametrize("key", SMALL)
 def test_gradients_reach_every_plastic_block_and_nothing_below(key: str) -> None:
     network = small(key)
-    halves = cut(network, 2)
+    halves = cut_network(network, 2)
     halves.top(halves.trunk(images())).square().sum().backward()
     with_gradient = {
         name
@@ -195,7 +194,7 @@ class Top(nn.Module):
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
-        self.top = cut(network, 2).top
+        self.top = cut_network(network, 2).top
 
     def forward(self, activations: Tensor) -> Tensor:
         return self.top(activations)
@@ -206,7 +205,7 @@ class Top(nn.Module):
 def test_per_sample_gradients_of_the_top_can_be_had_in_one_pass(key: str) -> None:
     network = small(key)
     network.requires_grad_(False)
-    halves, module = cut(network, 2), Top(network)
+    halves, module = cut_network(network, 2), Top(network)
     activations = halves.trunk(images())
     prefixes = tuple(f"network.{block}." for block in halves.blocks)
     chosen = {n: p.detach() for n, p in module.named_parameters() if n.startswith(prefixes)}
@@ -230,7 +229,7 @@ def test_per_sample_gradients_of_the_top_can_be_had_in_one_pass(key: str) -> Non
 
 def test_a_downsampling_in_front_of_the_first_plastic_block_belongs_to_the_trunk() -> None:
     network: Any = small("convnextv2")
-    behind, inside = cut(network, 2), cut(network, 3)
+    behind, inside = cut_network(network, 2), cut_network(network, 3)
     assert behind.blocks == ("stages.3.blocks.0", "stages.3.blocks.1")
     assert inside.blocks[0] == "stages.2.blocks.0"
     # A stage halves the sides: 32 pixels are 2 x 2 before the last downsampling, 1 x 1 behind.
@@ -240,7 +239,7 @@ def test_a_downsampling_in_front_of_the_first_plastic_block_belongs_to_the_trunk
 
 def test_rotary_positions_follow_a_square_grid_of_patches_of_any_size() -> None:
     network: Any = small("dinov3")
-    halves = cut(network, 2)
+    halves = cut_network(network, 2)
     check_cut(halves, network, images(48))
     with torch.no_grad():
         maps = network.forward_features(images(48))
@@ -252,13 +251,13 @@ def test_rotary_positions_follow_a_square_grid_of_patches_of_any_size() -> None:
 def test_rotary_positions_of_images_that_are_not_square_are_refused() -> None:
     network = small("dinov3")
     with pytest.raises(BackboneError, match=r"^8 patches do not form a square grid") as caught:
-        check_cut(cut(network, 2), network, torch.randn(1, 3, 32, 16))
+        check_cut(cut_network(network, 2), network, torch.randn(1, 3, 32, 16))
     assert "dynamic_img_size=False" in caught.value.remedy
 
 
 def test_half_precision_activations_give_nearly_the_same_features() -> None:
     network = small("vit")
-    halves = cut(network, 2)
+    halves = cut_network(network, 2)
     activations = halves.trunk(images())
     torch.testing.assert_close(
         halves.top(activations.half().float()), halves.top(activations), rtol=1e-2, atol=1e-2
@@ -271,7 +270,7 @@ def test_well_known_models_have_the_blocks_one_expects(name: str, blocks: int) -
     network, batch = build(name), images(224)
     assert len(block_names(network)) == blocks
     for top_blocks in (1, 2, blocks):
-        check_cut(cut(network, top_blocks), network, batch)
+        check_cut(cut_network(network, top_blocks), network, batch)
 
 
 @pytest.mark.parametrize("top_blocks", [0, -1, 7])
@@ -280,14 +279,14 @@ def test_more_or_fewer_blocks_than_there_are_is_refused(top_blocks: int) -> None
         BackboneError,
         match=rf"^{top_blocks} top blocks were asked for; this ConvNeXt has 6 blocks$",
     ) as caught:
-        cut(small("convnext"), top_blocks)
+        cut_network(small("convnext"), top_blocks)
     assert caught.value.remedy == "Give `--top-blocks` from 1 to 6."
 
 
 def test_a_network_of_another_family_is_refused_with_the_families_that_are_served() -> None:
     network = timm.create_model("ghostnet_050")
     with pytest.raises(BackboneError, match=r"^the blocks of a GhostNet are not known") as caught:
-        cut(network, 2)
+        cut_network(network, 2)
     for word in (
         "ConvNeXt",
         "vision transformer",
@@ -302,7 +301,7 @@ def test_a_network_of_another_family_is_refused_with_the_families_that_are_serve
 
 def test_a_cut_that_does_not_give_the_features_is_refused() -> None:
     network = small("resnet-basic")
-    halves = cut(network, 1)
+    halves = cut_network(network, 1)
     for wrong in (
         Cut(halves.trunk, lambda x: halves.top(x) + 0.01, halves.blocks),
         Cut(halves.trunk, lambda x: halves.top(x)[:, :3], halves.blocks),

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError
-from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.lora import LowRank, add_lora, layers, merge, updated_weights
+from clinit.headtrain.top.network import cut_network
 
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "convnextv2": ("convnextv2_femto", {"depths": (1, 1, 1, 2), "dims": (4, 8, 8, 12)}),
@@ -79,7 +79,9 @@ def images() -> Tensor:
 def with_updates(key: str, **options: Any) -> nn.Module:
     """A network with updates whose B is not zero."""
     network = build(key)
-    add_lora(network, layers(network, cut(network, 2).blocks), generator=seeded(), **options)
+    add_lora(
+        network, layers(network, cut_network(network, 2).blocks), generator=seeded(), **options
+    )
     for module in updates(network):
         module.b.data = torch.randn(module.b.shape, generator=seeded(2))
     return network
@@ -105,7 +107,9 @@ def logits(network: nn.Module, *, training: bool = False) -> Tensor:
 def test_an_update_starts_as_the_identity(key: str, a_init: str) -> None:
     network = build(key)
     before = logits(network)
-    add_lora(network, layers(network, cut(network, 2).blocks), a_init=a_init, generator=seeded())
+    add_lora(
+        network, layers(network, cut_network(network, 2).blocks), a_init=a_init, generator=seeded()
+    )
     assert len(updates(network)) >= 3
     assert all(bool(module.a.any()) for module in updates(network))
     assert torch.equal(logits(network), before)
@@ -190,7 +194,7 @@ def test_a_network_in_channels_last_stays_so() -> None:
 
 def test_a_task_can_follow_a_task() -> None:
     network = with_updates("resnet-basic")
-    names = layers(network, cut(network, 2).blocks)
+    names = layers(network, cut_network(network, 2).blocks)
     merge(network)
     between = logits(network)
     add_lora(network, names, generator=seeded(5))
@@ -306,7 +310,7 @@ def test_a_has_the_variance_of_loralib(a_init: str) -> None:
 def test_the_same_seed_draws_the_same_factors_in_any_precision_and_another_seed_others() -> None:
     def factors(seed: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
         network = build("convnextv2").to(dtype)
-        add_lora(network, layers(network, cut(network, 2).blocks), generator=seeded(seed))
+        add_lora(network, layers(network, cut_network(network, 2).blocks), generator=seeded(seed))
         return [module.a.detach().float() for module in updates(network)]
 
     first, again, other, double = factors(3), factors(3), factors(4), factors(3, torch.float64)
@@ -322,7 +326,7 @@ def test_the_same_seed_draws_the_same_factors_in_any_precision_and_another_seed_
 def test_the_same_seed_draws_the_same_factors_on_a_gpu() -> None:
     on_cpu, on_gpu = build("vit"), build("vit").to("cuda")
     for network in (on_cpu, on_gpu):
-        add_lora(network, layers(network, cut(network, 2).blocks), generator=seeded())
+        add_lora(network, layers(network, cut_network(network, 2).blocks), generator=seeded())
     for a, b in zip(updates(on_cpu), updates(on_gpu), strict=True):
         assert b.a.is_cuda
         assert torch.equal(a.a, b.a.cpu())
@@ -331,7 +335,7 @@ def test_the_same_seed_draws_the_same_factors_on_a_gpu() -> None:
 @pytest.mark.parametrize("key", LAYERS)
 def test_the_linear_layers_of_the_last_two_blocks_are_found(key: str) -> None:
     network = build(key)
-    blocks = cut(network, 2).blocks
+    blocks = cut_network(network, 2).blocks
     assert layers(network, blocks) == tuple(f"{b}.{layer}" for b in blocks for layer in LAYERS[key])
 
 
@@ -380,7 +384,7 @@ def test_blocks_whose_linear_layers_are_not_known_are_refused_for_low_rank() -> 
 def test_mixed_convolutions_are_refused_for_low_rank() -> None:
     network = timm.create_model("mixnet_s")
     with pytest.raises(BackboneError, match=r"conv_pwl? is a MixedConv2d, whose linear"):
-        layers(network, cut(network, 8).blocks)
+        layers(network, cut_network(network, 8).blocks)
 
 
 def test_a_second_update_before_the_merge_is_refused() -> None:

@@ -6,9 +6,8 @@ import timm
 import torch
 from torch import nn
 
-from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.lora import add_lora, layers, merge
-from clinit.headtrain.top.network import make_plastic
+from clinit.headtrain.top.network import cut_network, make_plastic
 from clinit.headtrain.top.training import top_optimizer
 
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 12, "depth": 4, "num_heads": 2}
@@ -44,7 +43,7 @@ def build(key: str, top_blocks: int = 2, *, full_rank: bool = False) -> nn.Modul
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network: nn.Module = timm.create_model(name, num_classes=5, **arguments)
-    blocks = cut(network, top_blocks).blocks
+    blocks = cut_network(network, top_blocks).blocks
     if not full_rank:
         names = layers(network, blocks)
         add_lora(network, names, rank=2, generator=torch.Generator().manual_seed(0))
@@ -71,7 +70,7 @@ def test_the_rates_of_the_layers_differ_during_training(key: str, full_rank: boo
     """lr of the classifier, 0.9 of it in the last block, 0.81 in the one before."""
     network = build(key, full_rank=full_rank)
     optimizer, schedule = top_optimizer(network, lr=2e-3, iterations=50)
-    groups, blocks = groups_by_name(network, optimizer), cut(network, 2).blocks
+    groups, blocks = groups_by_name(network, optimizer), cut_network(network, 2).blocks
     assert groups.keys() == {n for n, p in network.named_parameters() if p.requires_grad}
     batch, labels = torch.randn(2, 3, 32, 32), torch.tensor([0, 1])
     for step in range(50):
@@ -189,7 +188,7 @@ def test_ten_steps_are_those_of_adamw_with_groups_written_by_hand(
         bias = network.get_classifier().bias  # type: ignore[operator]
         with torch.no_grad():
             bias.fill_(3.0)  # decay of a bias of zero would not be seen
-    blocks, head = cut(theirs, 2).blocks, theirs.get_classifier()  # type: ignore[operator]
+    blocks, head = cut_network(theirs, 2).blocks, theirs.get_classifier()  # type: ignore[operator]
     listed = theirs.no_weight_decay() if hasattr(theirs, "no_weight_decay") else ()  # type: ignore[operator]
     groups, rates = [], []
     for name, parameter in theirs.named_parameters():

@@ -6,9 +6,8 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from clinit.headtrain.top import network as cut
 from clinit.headtrain.top.lora import add_lora, layers, merge
-from clinit.headtrain.top.network import Shares, classifier_of, make_plastic, shares
+from clinit.headtrain.top.network import Shares, classifier_of, cut_network, make_plastic, shares
 
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "convnextv2": ("convnextv2_femto", {"depths": (1, 1, 1, 2), "dims": (4, 8, 8, 12)}),
@@ -35,7 +34,7 @@ def build(key: str) -> nn.Module:
 
 def low_rank(network: nn.Module) -> tuple[str, ...]:
     """Add updates to the last two blocks, set what learns, return the layers' names."""
-    blocks = cut(network, 2).blocks
+    blocks = cut_network(network, 2).blocks
     names = layers(network, blocks)
     add_lora(network, names, rank=2, generator=torch.Generator().manual_seed(0))
     make_plastic(network, blocks, full_rank=False)
@@ -91,7 +90,7 @@ def test_norms_grn_and_depthwise_layers_of_the_plastic_blocks_are_frozen(
     network = build(key)
     before = copy.deepcopy(network.state_dict())
     low_rank(network)
-    for block in cut(network, 2).blocks:
+    for block in cut_network(network, 2).blocks:
         for kind in kinds:
             matches = [n for n in before if n.startswith(f"{block}.") and n.endswith(kind)]
             assert matches
@@ -110,7 +109,7 @@ def test_norms_grn_and_depthwise_layers_of_the_plastic_blocks_are_frozen(
 def test_a_full_rank_run_changes_all_of_the_plastic_blocks_and_nothing_below(key: str) -> None:
     network = build(key)
     before = copy.deepcopy(network.state_dict())
-    blocks = cut(network, 2).blocks
+    blocks = cut_network(network, 2).blocks
     make_plastic(network, blocks, full_rank=True)
     learning = {name for name, p in network.named_parameters() if p.requires_grad}
     inside = {
@@ -129,7 +128,7 @@ def test_batch_norms_keep_their_statistics_and_dropout_is_off() -> None:
     network = timm.create_model(
         "resnet18", layers=(1, 1, 1, 1), channels=(4, 4, 8, 8), num_classes=5, drop_rate=0.5
     )
-    make_plastic(network.train(), cut(network, 2).blocks, full_rank=True)
+    make_plastic(network.train(), cut_network(network, 2).blocks, full_rank=True)
     images = torch.randn(4, 3, 32, 32)
     assert torch.equal(network(images), network(images))
     assert int(network.get_buffer("bn1.num_batches_tracked")) == 0
@@ -138,7 +137,7 @@ def test_batch_norms_keep_their_statistics_and_dropout_is_off() -> None:
 @pytest.mark.parametrize("key", SMALL)
 def test_the_shares_count_what_really_changes(key: str) -> None:
     network = build(key)
-    blocks = cut(network, 2).blocks
+    blocks = cut_network(network, 2).blocks
     before = copy.deepcopy(network.state_dict())
     parameters = {name for name, _ in network.named_parameters()}
     total = sum(before[name].numel() for name in parameters)
@@ -161,7 +160,7 @@ def test_the_factors_count_as_trained_with_their_own_size() -> None:
     rank, hidden, dim, classes = 2, 48, 12, 5
     factors = 2 * (rank * (dim + hidden) + rank * (hidden + dim))
     head = classes * dim + classes
-    found = shares(network, cut(network, 2).blocks)
+    found = shares(network, cut_network(network, 2).blocks)
     assert found.trained == factors + head
     assert found.plastic == 2 * 2 * dim * hidden + head
 
@@ -172,7 +171,7 @@ def test_the_last_two_blocks_of_femto_with_a_head_of_1365_classes_are_54_6_per_c
     The weights that a low-rank run can change are 53.7 %; it trains 16.6 % as many numbers.
     """
     network = timm.create_model("convnextv2_femto", num_classes=1365)
-    blocks = cut(network, 2).blocks
+    blocks = cut_network(network, 2).blocks
     assert blocks == ("stages.3.blocks.0", "stages.3.blocks.1")
     block = (
         (49 * 384 + 384)  # depthwise 7 x 7
@@ -206,7 +205,7 @@ def test_what_learns_can_be_set_again_after_a_merge_and_a_wider_classifier() -> 
     merge(network)
     network.head = nn.Linear(12, 9)
     add_lora(network, names, rank=2, generator=torch.Generator())
-    make_plastic(network, cut(network, 2).blocks, full_rank=False)
+    make_plastic(network, cut_network(network, 2).blocks, full_rank=False)
     learning = {name for name, p in network.named_parameters() if p.requires_grad}
     assert learning == {
         *(f"{name}.parametrizations.weight.0.{factor}" for name in names for factor in "ab"),
@@ -217,7 +216,7 @@ def test_what_learns_can_be_set_again_after_a_merge_and_a_wider_classifier() -> 
 
 def test_low_rank_without_updates_and_full_rank_with_them_are_refused() -> None:
     network = build("vit")
-    blocks = cut(network, 2).blocks
+    blocks = cut_network(network, 2).blocks
     with pytest.raises(ValueError, match="no layer has a low-rank update: call add_lora first"):
         make_plastic(network, blocks, full_rank=False)
     low_rank(network)
