@@ -15,11 +15,11 @@ from clinit.cli.context import Context, given
 from clinit.cli.options import MaxPixels
 from clinit.cli.progress import doing, progress
 from clinit.cli.study_options import Command, expand
-from clinit.extract.image_size import MAX_PIXELS
+from clinit.extract.dataset.decode import MAX_PIXELS
 from clinit.words import byte_count
 
 if TYPE_CHECKING:
-    from clinit.extract.work.timing import Progress
+    from clinit.extract.work.shard_work import Progress
     from clinit.headtrain.runs import RunData
     from clinit.headtrain.study import Study
     from clinit.headtrain.top.inputs import Side, StoredPart, TopInputs
