@@ -17,15 +17,15 @@ import torch
 from PIL import Image
 
 from clinit.errors import CacheError, ExperimentError
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.fingerprint import Fingerprint
-from clinit.extract.containers.tar_index import index_tar
-from clinit.extract.import_features import ImportConfig, import_features
+from clinit.extract.dataset.tar import index_tar
 from clinit.files.lock import claim_folder
 from clinit.headtrain.top.activations import ActivationRows, ImageRows, StoredRows, Trunk
 from clinit.headtrain.top.inputs import open_side, reload_backbone
 from clinit.headtrain.top.network import cut_network
 from clinit.headtrain.top.trunk_cache import Part, StoredActivations, TrunkCache
-from tests.extract.containers.made import make_tar
+from tests.extract.dataset.made import make_tar
 
 ROWS = np.array([1, 3, 4, 7, 11])
 
