@@ -196,7 +196,7 @@ def photograph(rng: np.random.Generator, height: int, width: int) -> bytes:
 def decoded(root: Path, paths: Iterable[str], transform: Any) -> np.ndarray:
     """Return the pixels of files, as clinit reads them."""
     from clinit.extract.dataset.images import ImageFiles
-    from clinit.extract.work.loader import load_batches
+    from clinit.extract.work.pipeline import load_batches
 
     files = list(paths)
     images = ImageFiles(root, files)

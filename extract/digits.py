@@ -22,7 +22,7 @@ from torch import nn
 from clinit.extract.dataset.images import images_of
 from clinit.extract.dataset.manifest import Manifest
 from clinit.extract.network.transform import make_transform
-from clinit.extract.work.loader import load_batches
+from clinit.extract.work.pipeline import load_batches
 from clinit.files.commit import commit_file
 from clinit.machine import cpu_count
 

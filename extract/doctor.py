@@ -26,7 +26,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-from clinit.errors import ClinitError
+from clinit.errors import ClinitError, reason
 from clinit.files.lock import claim_file
 from clinit.machine import cpu_count, free_memory, visible_cpus
 
@@ -285,7 +285,7 @@ def check_disk(folder: Path, plan: PlannedCache | None) -> Iterator[Finding]:
         there = nearest(folder)
         free = shutil.disk_usage(there).free
     except OSError as error:
-        told = f"the free space of {folder} cannot be asked for: {error.strerror or error}"
+        told = f"the free space of {folder} cannot be asked for: {reason(error)}"
         yield fault("disk", told, "Choose another folder with `--out`.")
         return
     told = f"{free / 1e9:,.1f} GB free at {there}"

@@ -19,8 +19,8 @@ from clinit.machine import cpu_count
 if TYPE_CHECKING:
     from clinit.extract.dataset.manifest import Manifest
     from clinit.extract.work.run import ExtractConfig
+    from clinit.extract.work.shard_work import Progress
     from clinit.extract.work.split_run import SplitResult
-    from clinit.extract.work.timing import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from clinit.extract.cache.shard import Shard
 from clinit.extract.dataset.decode import MAX_PIXELS
 from clinit.extract.dataset.images import images_of
 from clinit.extract.views import View
-from clinit.extract.work.loader import ImageBatch, load_batches
+from clinit.extract.work.pipeline import ImageBatch, load_batches
 from clinit.extract.work.run import Network
 
 STORAGE = {"float16": 2.0**-11, "float32": 0.0}

@@ -29,9 +29,8 @@ from clinit.extract.network.backbone import (
 )
 from clinit.extract.network.transform import Transform, make_transform
 from clinit.extract.views import VIEWS_FOLDER, View
-from clinit.extract.work.shard_work import ShardWork
+from clinit.extract.work.shard_work import Progress, ShardWork
 from clinit.extract.work.split_run import SplitResult, SplitRun
-from clinit.extract.work.timing import Progress
 from clinit.files.lock import make_folder
 from clinit.machine import cpu_count
 from clinit.ray_tasks import connected, run_tasks

@@ -27,7 +27,7 @@ from clinit.extract.dataset.decode import MAX_PIXELS, is_too_large
 from clinit.extract.dataset.images import images_of
 from clinit.extract.network.backbone import BackboneConfig
 from clinit.extract.network.transform import Transform
-from clinit.extract.work.loader import load_batches
+from clinit.extract.work.pipeline import load_batches
 from clinit.headtrain.stream.buffer import Pool
 from clinit.headtrain.top.network import Cut
 

@@ -452,8 +452,8 @@ def bound_by_bf16(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def pretend(*, has_bf16: bool = True, bound: str = "forward", long_s: float = 0.0) -> None:
         monkeypatch.setattr("clinit.machine.cpu_has_bf16", lambda: has_bf16)
-        monkeypatch.setattr("clinit.extract.work.timing.Timing.bound", bound)
-        monkeypatch.setattr("clinit.cli.extract_output._LONG_S", long_s)
+        monkeypatch.setattr("clinit.extract.work.pipeline.Timing.bound", bound)
+        monkeypatch.setattr("clinit.cli.extract._LONG_S", long_s)
 
     return pretend
 
