@@ -22,8 +22,8 @@ from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head, Top1
 from clinit.extract.cache.read import Cache, CacheSplit, open_cache, open_split
 from clinit.extract.network.backbone import Backbone, body_sha256
-from clinit.extract.network.reload import rebuild, stored_weights
 from clinit.extract.network.transform import Transform
+from clinit.extract.work.recorded import rebuild, stored_weights
 from clinit.headtrain.model.folder import check_free
 from clinit.headtrain.model.memory import Memory, first_rows, joined_rows, renumbered
 from clinit.headtrain.model.model import Model, model_args

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from clinit.errors import BackboneError, DeviceError, ModelError
-from clinit.extract.work.loader import ImageBatch
+from clinit.extract.work.pipeline import ImageBatch
 from clinit.files.commit import commit_file
 from clinit.files.paths import check_readable
 from clinit.headtrain.model.model_file import METADATA, ModelFacts, facts_text, parse_facts

@@ -135,7 +135,7 @@ def test_only_the_image_is_at_fault_that_cannot_be_read(
     def fail(*args: object, **kwargs: object) -> object:
         raise MemoryError
 
-    monkeypatch.setattr("clinit.extract.work.loader.decode", fail)
+    monkeypatch.setattr("clinit.extract.work.pipeline.decode", fail)
     with pytest.raises(MachineError, match="not enough memory to decode"):
         model.predict(images[:1])
 
