@@ -336,8 +336,13 @@ def _table(*heads: str) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for head in heads:
-        justify = "right" if head in ("images", "before", "now") else "left"
-        table.add_column(head, justify=justify, overflow="fold", no_wrap=head != "classes")
+        is_number = head in ("images", "before", "now")
+        table.add_column(
+            head,
+            justify="right" if is_number else "left",
+            overflow="fold",
+            no_wrap=head != "classes",
+        )
     return table
 
 

@@ -22,8 +22,8 @@ from torch import nn
 from clinit.errors import BackboneError, HeadError, ModelError
 from clinit.extract.cache.fingerprint import Fingerprint
 from clinit.extract.cache.head import Head
-from clinit.extract.class_names import is_text
-from clinit.extract.decode import decoder_version
+from clinit.extract.dataset.class_names import is_text
+from clinit.extract.dataset.decode import decoder_version
 from clinit.extract.head_names import name_rows
 from clinit.extract.network.backbone import Backbone, state_sha256
 from clinit.extract.work.run import ExtractConfig, Network, load_network
@@ -132,10 +132,11 @@ class Model:
             ModelError: If there is no class of a name, or none would be left.
         """
         self._check_known(names)
-        left = [row for row, name in enumerate(self.facts.class_names) if name not in set(names)]
+        gone = set(names)
+        left = [row for row, name in enumerate(self.facts.class_names) if name not in gone]
         if not left:
             raise ModelError(
-                f"without these {len(set(names)):,} classes the model has none",
+                f"without these {len(gone):,} classes the model has none",
                 remedy="Leave at least one class.",
             )
         return self.of_rows(left)
@@ -184,7 +185,8 @@ class Model:
         return found.after(change)
 
     def _check_known(self, names: Sequence[str]) -> None:
-        unknown = [name for name in names if name not in set(self.facts.class_names)]
+        known = set(self.facts.class_names)
+        unknown = [name for name in names if name not in known]
         if not unknown:
             return
         near = get_close_matches(unknown[0], self.facts.class_names, n=3)

@@ -29,13 +29,12 @@ from torch import Tensor
 
 from clinit.errors import ImageError, ModelError
 from clinit.extract.cache.head import Head
-from clinit.extract.decode import MISSING
-from clinit.extract.image_size import MAX_PIXELS
-from clinit.extract.images import ImageFiles
+from clinit.extract.dataset.class_names import title
+from clinit.extract.dataset.decode import MAX_PIXELS, MISSING
+from clinit.extract.dataset.images import ImageFiles
+from clinit.extract.dataset.tree import IMAGE_SUFFIXES
 from clinit.extract.network.backbone import Backbone
-from clinit.extract.tree import IMAGE_SUFFIXES
-from clinit.extract.wordnet import title
-from clinit.extract.work.loader import ImageBatch, load_batches
+from clinit.extract.work.pipeline import ImageBatch, load_batches
 from clinit.headtrain.model.folder import read_model
 from clinit.headtrain.model.memory import Memory
 from clinit.headtrain.model.model_file import ModelFacts
@@ -346,7 +345,8 @@ def find_images(
         if not os.path.isdir(path):  # noqa: PTH112  (False for a name that is too long, too)
             found.append(path)
             continue
-        images, others = [], []
+        images: list[Path] = []
+        others: list[Path] = []
         for name, below, files in os.walk(path, onerror=_refuse):
             below[:] = sorted(each for each in below if not each.startswith("."))
             for file in sorted(each for each in files if not each.startswith(".")):

@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from clinit.cli.main import app
 from clinit.errors import BackboneError, CacheError, ClusterError, ManifestError
-from tests.extract.containers.made import make_tar
+from tests.extract.dataset.made import make_tar
 
 ARGUMENTS = [
     "--backbone=convnextv2_atto",
@@ -452,8 +452,8 @@ def bound_by_bf16(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def pretend(*, has_bf16: bool = True, bound: str = "forward", long_s: float = 0.0) -> None:
         monkeypatch.setattr("clinit.machine.cpu_has_bf16", lambda: has_bf16)
-        monkeypatch.setattr("clinit.extract.work.timing.Timing.bound", bound)
-        monkeypatch.setattr("clinit.cli.extract_output._LONG_S", long_s)
+        monkeypatch.setattr("clinit.extract.work.pipeline.Timing.bound", bound)
+        monkeypatch.setattr("clinit.cli.extract._LONG_S", long_s)
 
     return pretend
 

@@ -11,9 +11,8 @@ from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from clinit.cli import predict_output
-from clinit.cli.predict import predict
-from clinit.cli.predict_output import COLUMNS, OF_REJECTION
+from clinit.cli import predict as predict_output
+from clinit.cli.predict import COLUMNS, OF_REJECTION, predict
 from clinit.errors import ImageError, ModelError
 from clinit.headtrain.model.export import Export
 from clinit.headtrain.model.model_file import write_model

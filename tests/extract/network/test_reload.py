@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from clinit.errors import BackboneError, CacheError, DeviceError
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.read import CacheSplit, open_split
-from clinit.extract.decode import decode
-from clinit.extract.import_features import ImportConfig, import_features
+from clinit.extract.dataset.decode import decode
+from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import BackboneConfig
-from clinit.extract.network.reload import reload
-from clinit.extract.scan import scan
+from clinit.extract.work.recorded import reload
 from clinit.extract.work.run import ExtractConfig, extract
 from clinit.files.documents import content_sha256
 
@@ -114,7 +114,7 @@ def test_a_cache_that_does_not_know_its_weights_learns_it_from_its_command(
     extracted: Extract, tiny_weights: Path
 ) -> None:
     split = change_weights(extracted(), lambda run: run.pop("weights"))
-    with pytest.raises(CacheError, match="did not keep where the weights are") as caught:
+    with pytest.raises(CacheError, match="says where the weights were") as caught:
         reload(split)
     assert "--weights FILE" in caught.value.remedy
     before = split.summary.run.started

@@ -16,19 +16,20 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from clinit.errors import ImageError
+from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import BackboneConfig, load_backbone
 from clinit.extract.network.transform import Transform
-from clinit.extract.scan import scan
-from clinit.extract.work.loader import ImageBatch
 from clinit.extract.work.pipeline import (
     Compute,
+    ImageBatch,
+    Timing,
     forward_threads,
     in_turn,
     overlapped,
     side_by_side,
 )
 from clinit.extract.work.run import ExtractConfig, extract
-from clinit.extract.work.timing import Progress, Timing
+from clinit.extract.work.shard_work import Progress
 
 MODEL = "convnextv2_atto"
 ARGS: dict[str, Any] = {"depths": (1, 1, 1, 1), "dims": (4, 8, 8, 12)}

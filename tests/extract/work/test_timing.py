@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from clinit.extract.work.timing import PHASES, Timing
+from clinit.extract.work.pipeline import PHASES, Timing
 
 
 @pytest.fixture
