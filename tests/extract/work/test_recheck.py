@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from clinit.cli.main import app
 from clinit.errors import ClinitError
+from clinit.extract.arrays.import_features import ImportConfig, import_features
 from clinit.extract.cache.read import Cache, open_cache
-from clinit.extract.import_features import ImportConfig, import_features
+from clinit.extract.dataset.scan import scan
 from clinit.extract.network.backbone import BackboneConfig
-from clinit.extract.scan import scan
 from clinit.extract.work.recheck import Rechecked, recheck, sample_rows
 from clinit.extract.work.recorded import rebuild_network
 from clinit.extract.work.run import ExtractConfig, Network, extract

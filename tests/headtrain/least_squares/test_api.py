@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import clinit
-from clinit.headtrain.statistics.classifier import _integers, _matrix, _ridge
+from clinit.headtrain.statistics.solve import _integers, _matrix, _ridge
 
 
 def sample() -> tuple[np.ndarray, np.ndarray]:

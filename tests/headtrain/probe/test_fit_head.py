@@ -17,8 +17,8 @@ from clinit.headtrain.probe.fit_head import C, fit_head
 from clinit.headtrain.probe.protocol import probe
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.statistics.class_statistics import ClassStatistics
-from clinit.headtrain.statistics.classifier import least_squares
 from clinit.headtrain.statistics.lambda_curve import leave_one_out_curve
+from clinit.headtrain.statistics.solve import least_squares
 from clinit.headtrain.stream.seeds import Draw, generator
 from clinit.headtrain.stream.source import Source
 

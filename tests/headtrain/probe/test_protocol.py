@@ -12,8 +12,8 @@ from clinit.errors import CacheError, HeadError
 from clinit.extract.cache.features import FeatureSet
 from clinit.headtrain.groups import held_out_rows
 from clinit.headtrain.probe import fit as lbfgs
-from clinit.headtrain.probe.protocol import edge_notes, probe
-from clinit.headtrain.probe.result import GridPoint, Probe
+from clinit.headtrain.probe.protocol import probe
+from clinit.headtrain.probe.result import Probe
 from clinit.headtrain.probe.settings import ProbeConfig
 from clinit.headtrain.record.format import finite
 from clinit.headtrain.stream.seeds import Draw, generator
@@ -137,22 +137,10 @@ def test_heads_that_diverge_are_not_chosen_and_if_all_do_it_is_an_error() -> Non
         run(lr=(1e37,), weight_decay=(1e3,))
 
 
-def test_the_edge_of_the_grid_is_told_but_not_that_of_no_decay_or_of_a_single_value() -> None:
-    def notes(**chosen: float) -> list[str]:
-        grid = [
-            GridPoint({"lr": lr, "weight_decay": decay}, 50.0, 1.0, 1.0)
-            for lr in (0.1, 0.2, 0.3)
-            for decay in (0.0, 1.0)
-        ]
-        return edge_notes(grid, chosen)
-
-    assert notes(lr=0.2, weight_decay=0.0) == []
-    (smallest,) = notes(lr=0.1, weight_decay=0.0)
-    assert smallest == (
-        "the best --lr, 0.1, is the smallest one that was tried: a smaller one may be better still"
-    )
-    assert len(notes(lr=0.3, weight_decay=1.0)) == 2
-    assert edge_notes([GridPoint({"c": 1.0}, 50.0, 1.0, 1.0)], {"c": 1.0}) == []
+def test_the_edge_of_the_grid_is_told_but_not_that_of_a_single_value() -> None:
+    found = run(lr=(1e-3, 0.03), weight_decay=(0.5,))  # of two values each is at an edge
+    (told,) = (note for note in found.notes if "that was tried" in note)
+    assert f"--lr, {found.chosen['lr']:g}" in told
 
 
 @pytest.mark.parametrize(
