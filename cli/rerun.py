@@ -13,7 +13,7 @@ from clinit.cli.claim import claimed_folder, tell_replaced
 from clinit.cli.completion import runs
 from clinit.cli.console import note, say
 from clinit.cli.interruption import keeps
-from clinit.cli.options import MaxPixels, Overwrite
+from clinit.cli.options import MaxPixels, Overwrite, RecordedBase, RecordedHead, RecordedNew
 from clinit.cli.run_data import check_run, read_data
 from clinit.cli.top_inputs import (
     BaseRoot,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from clinit.headtrain.record.info import RunInfo
     from clinit.headtrain.study import Study
 
-_OTHER_PLACE = "where it was recorded"
 _REMEDY = "Give what the run read: --base, --new and --head."
 
 
@@ -67,26 +66,9 @@ def rerun(
             help="Folder to record the new run in.", metavar="FOLDER", show_default="not recorded"
         ),
     ] = None,
-    base: Annotated[
-        Path | None,
-        typer.Option(
-            help="Feature cache of the base classes.", metavar="FOLDER", show_default=_OTHER_PLACE
-        ),
-    ] = None,
-    new: Annotated[
-        Path | None,
-        typer.Option(
-            help="Feature cache of the new classes.", metavar="FOLDER", show_default=_OTHER_PLACE
-        ),
-    ] = None,
-    head: Annotated[
-        Path | None,
-        typer.Option(
-            help="Head of the base classes that it starts from.",
-            metavar="FILE",
-            show_default="the same",
-        ),
-    ] = None,
+    base: RecordedBase = None,
+    new: RecordedNew = None,
+    head: RecordedHead = None,
     weights: Weights = None,
     base_root: BaseRoot = None,
     new_root: NewRoot = None,
